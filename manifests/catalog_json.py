@@ -1,6 +1,7 @@
 """A catalog as JSON, and back: the checkpoints that are kept besides the recent history."""
 
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.json_fields import Fields, dump, format_time
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Catalog, CatalogEntry, Json
 
@@ -28,7 +29,7 @@ def encode_catalog(catalog: Catalog) -> bytes:
 
 def decode_catalog(path: str, data: bytes) -> Catalog:
     """Return the catalog at `path`. The caller has compared its bytes with the digest in the path."""
-    fields = Fields.parse(path, data)
+    fields = Fields.parse_compact(path, data)
     catalog = Catalog(
         id=fields.id("id"),
         entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),
@@ -41,6 +42,13 @@ def decode_catalog(path: str, data: bytes) -> Catalog:
     # A name is all that a user gives to restore a savepoint, so it must not have two meanings.
     if len(set(names)) != len(names):
         fields.fail("two savepoints have the same name")
+    refs = {entry.ref for entry in catalog.entries}
+    if len({ref.id for ref in refs}) < len(refs):
+        fields.fail("one checkpoint has two digests")
+    if len(catalog.entries) - len(names) > len({entry.ref for entry in catalog.entries if entry.name is None}):
+        fields.fail("one checkpoint has two entries without a name")
+    if not catalog.entries:
+        fields.fail("expected at least one entry")
     return catalog
 
 
@@ -48,6 +56,9 @@ def _decode_entry(path: str, value: Json) -> CatalogEntry:
     fields = Fields(f"{path}: entry", value)
     ref = fields.ref()
     name = fields.take("name")
-    if name is not None and not isinstance(name, str):
-        fields.fail(f"name: expected text or null, found {name!r:.60}")
-    return CatalogEntry(ref=ref, name=name, created=fields.time("created"), nonce=fields.text("nonce"))
+    try:
+        if name is not None:
+            object_paths.encode_name("savepoint", name)
+    except IllegalArgumentError as error:
+        fields.fail(str(error))
+    return CatalogEntry(ref=ref, name=name, created=fields.time("created"), nonce=fields.filled_text("nonce"))

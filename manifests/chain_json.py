@@ -7,9 +7,9 @@ row       [object, raw size, records]                                       the 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Tail
@@ -76,6 +76,10 @@ class ArtifactReader:
     def __init__(self, fields: Fields, operator: str, codec: str, sequence: int) -> None:
         self.fields = fields
         self._objects = [self._object(row, operator, codec, sequence) for row in fields.items("objects")]
+        if len({each.path for each in self._objects}) < len(self._objects):
+            fields.fail("objects: one is there twice")
+        self._used = bytearray(len(self._objects))
+        self._is_raw = codec == codecs.RAW.name
 
     def _object(self, row: Json, operator: str, codec: str, sequence: int) -> "_Object":
         if not isinstance(row, list) or len(row) not in (2, 4) or not isinstance(row[0], str):
@@ -99,9 +103,12 @@ class ArtifactReader:
         if index >= len(self._objects):
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
         path, size, name, tail = self._objects[index]
+        self._used[index] = 1
         if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")
+            if self._is_raw and (records != 1 or raw_size != size):
+                self._refuse_raw(partition, row, size)
             return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integers("offset, length", row[4:6])
@@ -112,7 +119,13 @@ class ArtifactReader:
         # A null digest stands for that of the whole pack, which no part of it can have.
         if digest == name.digest and (offset, length) != (0, size):
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
+        if self._is_raw and (records != 1 or raw_size != length):
+            self._refuse_raw(partition, row, length)
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
+
+    def _refuse_raw(self, partition: int, row: list[Json], length: int) -> NoReturn:
+        """Raise `MalformedError` for a raw artifact that is not one record of as many bytes as are stored."""
+        self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
 
     def _tail(self, length: Json, digest: Json, size: int) -> Tail:
         if not _is_digest(digest):
@@ -126,6 +139,12 @@ class ArtifactReader:
         if not isinstance(rows, list):
             self.fields.fail(f"partition {partition}: expected a list of rows, found {show(rows)}")
         return tuple(self.artifact(partition, row) for row in rows)
+
+    def refuse_unused(self) -> None:
+        """Raise `MalformedError` where no row has named an object. Called when all rows were read."""
+        unused = self._used.find(0)
+        if unused >= 0:
+            self.fields.fail(f"objects: no row names {self._objects[unused].path}")
 
 
 def _object(artifact: Artifact) -> list[Json]:
@@ -156,6 +175,7 @@ def decode_rows(fields: Fields, operator: str, partitions: int, codec: str, sequ
     chains = fields.mapping("chains")
     numbers = decode_partitions(fields, chains, partitions)
     decoded = {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
+    reader.refuse_unused()
     for number, chain in decoded.items():
         if not is_well_formed(chain):
             fields.fail(f"partition {number}: a chain is one snapshot, then deltas")

@@ -5,7 +5,9 @@ What is left at the end are fields that a newer writer added. They are kept on a
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NoReturn, Self
 
@@ -47,7 +49,7 @@ def check_json(what: str, value: Json) -> Json:
     try:
         # Tuples come back as lists and numbers as keys come back as text: comparing shows what a type check would have
         # to list.
-        copy = json.loads(dump(value))
+        copy = json.loads(dump(value), parse_int=_finite_integer)
     except (TypeError, ValueError, RecursionError) as error:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
     if copy != value:
@@ -85,6 +87,26 @@ def _finite(text: str) -> float:
     return value
 
 
+_DIGITS = bytes(48 if chr(byte).isdecimal() else 32 for byte in range(256))
+"""A table for `translate` that makes every ASCII digit a 0, and every other byte a space."""
+
+_TOO_LONG = b"0" * (sys.float_info.max_10_exp + 1)
+"""So many digits may be an integer that is too large for a double."""
+
+
+def _finite_integer(text: str) -> int:
+    """Return an integer; refuse one that is too large for a double, which many readers of JSON make of numbers."""
+    value = int(text)
+    try:
+        float(value)
+    except OverflowError:
+        raise ValueError(f"{text:.40} is too large a number") from None
+    return value
+
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
 HEXADECIMAL = frozenset("0123456789abcdef")
 
 
@@ -99,10 +121,15 @@ class Fields:
 
     @classmethod
     def parse(cls, name: str, data: bytes) -> Self:
-        """Return the fields of a whole object of the store, after its `format_version` was checked."""
+        """Return the fields of a whole JSON object, after its `format_version` was checked."""
         try:
             value = json.loads(
-                data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+                data.decode(),
+                object_pairs_hook=_unique,
+                parse_constant=_no_constant,
+                parse_float=_finite,
+                # Only where it is needed: a function of our own is called for each integer.
+                parse_int=_finite_integer if _TOO_LONG in data.translate(_DIGITS) else None,
             )
             if b"\\u" in data:
                 dump(value)  # an escape may stand for half a character, which no UTF-8 can say
@@ -118,9 +145,17 @@ class Fields:
         return fields
 
     @classmethod
+    def parse_compact(cls, name: str, data: bytes) -> Self:
+        """Return the fields of a whole object of the format: `MalformedError` for white space between its tokens."""
+        fields = cls.parse(name, data)
+        if any(space in data for space in b" \n\r\t") and (found := re.search(rb"\s", _STRING.sub(b"", data))):
+            fields.fail(f"expected JSON without white space between its tokens, found {found[0]!r}")
+        return fields
+
+    @classmethod
     def parse_sealed(cls, name: str, data: bytes) -> Self:
         """Return the fields of an object that `dump_sealed` made, after its digest was compared."""
-        fields = cls.parse(name, data)
+        fields = cls.parse_compact(name, data)
         # The last one: a value of the caller may hold the same characters (SPEC.md, "The digest"). The bytes are
         # compared and not a new encoding, which another language may write differently.
         body, seal, tail = data.rpartition(_SEAL)
@@ -144,8 +179,19 @@ class Fields:
         return self._fields.pop(key)
 
     def optional(self, key: str) -> Json:
-        """Return a field of any type; None where it is null or left out."""
-        return self._fields.pop(key, None)
+        """Return a field of any type; None where it is left out. It must not be null."""
+        if key not in self._fields:
+            return None
+        value = self._fields.pop(key)
+        if value is None:
+            self.fail(f"{key}: expected a value or no such field, found null")
+        return value
+
+    def refuse(self, keys: Iterable[str], why: str) -> None:
+        """Raise `MalformedError` where one of these fields is there."""
+        for key in keys:
+            if key in self._fields:
+                self.fail(f"{key}: {why}")
 
     def rest(self) -> Mapping[str, Json]:
         """Return the fields that nobody has read: a newer writer added them."""
@@ -186,12 +232,19 @@ class Fields:
         """Return a text."""
         return self._check_text(key, self.take(key))
 
+    def filled_text(self, key: str) -> str:
+        """Return a text of at least one character, such as a nonce."""
+        value = self.text(key)
+        if not value:
+            self.fail(f"{key}: expected at least one character, found none")
+        return value
+
     def texts(self, *keys: str) -> list[str]:
         """Return several texts, in the order of their keys."""
         return [self.text(key) for key in keys]
 
     def optional_text(self, key: str) -> str | None:
-        """Return a text; None where it is null or left out."""
+        """Return a text; None where it is left out."""
         value = self.optional(key)
         return None if value is None else self._check_text(key, value)
 
@@ -248,8 +301,8 @@ class Fields:
             utc = None if at.tzinfo is None else at.astimezone(UTC)
         except (ValueError, OverflowError):
             utc = None
-        if utc is None:
-            self.fail(f"{key}: expected a time with its zone, found {show(value)}")
+        if utc is None or format_time(utc) != value:
+            self.fail(f"{key}: expected a time such as 2024-01-02T03:04:05.000678Z, found {show(value)}")
         return utc
 
     def items(self, key: str) -> list[Json]:
@@ -272,6 +325,6 @@ class Fields:
         return None if value is None else Fields(f"{self.name}: {key}", value)
 
     def optional_inner(self, key: str) -> "Fields | None":
-        """Return the fields of a field that is an object of its own; None where it is null or left out."""
+        """Return the fields of a field that is an object of its own; None where it is left out."""
         value = self.optional(key)
         return None if value is None else Fields(f"{self.name}: {key}", value)

@@ -7,11 +7,12 @@ chunk.
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from math import isnan
+from operator import ne
 from typing import Any
 from uuid import UUID
 from zlib import crc32
@@ -100,6 +101,7 @@ def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
 def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, records: int) -> dict[Any, bytes | None]:
     """Return what `encode` was given. `name` is the object as errors should name it."""
     decoded: dict[Any, bytes | None] = {}
+    kinds: set[type] = set()
     end = 0
     # The default limit of msgpack is 100 MiB, and 0 means almost no limit.
     unpacker = msgpack.Unpacker(strict_map_key=False, ext_hook=from_extension, max_buffer_size=max(raw_size, 1))
@@ -113,8 +115,10 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                 arrays.append(array)
                 if len(arrays) == 2:
                     keys, values = arrays
+                    _check_keys(keys)
                     size = len(decoded) + len(keys)
                     decoded.update(zip(keys, values, strict=True))
+                    kinds.update(map(type, values))
                     if len(decoded) < size:
                         # Keys that are equal by Python's rules alone pass here. They are bad bytes, and the number of
                         # entries below tells.
@@ -126,12 +130,7 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
         raise
     except BAD_VALUE as error:
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
-    if (
-        arrays
-        or end != raw_size
-        or len(decoded) != records
-        or not set(map(type, decoded.values())) <= {bytes, type(None)}
-    ):
+    if arrays or end != raw_size or len(decoded) != records or not kinds <= {bytes, type(None)}:
         raise MalformedError(f"{name}: expected {records} entries of packed values, found {len(decoded)}")
     return decoded
 
@@ -144,6 +143,53 @@ def _refuse_equal(decoded: Records, keys: list[Any]) -> None:
         other = find_key(decoded, key) if other is key else other
         if other is not key and (is_zoned(key) or is_zoned(other)):
             raise now_equal(other, key)
+    raise ValueError("two keys are equal")
+
+
+_NUMBERS = frozenset({int, bool, float})
+
+
+def _check_keys(keys: Sequence[Any]) -> None:
+    """Raise `ValueError` for a key that is NaN, or a timestamp of msgpack, or holds NaN.
+
+    A key that could not be found again is no key. Texts and numbers are checked all at once, which is much faster: a
+    sum with NaN in it is NaN.
+    """
+    kind = type(keys[0]) if keys else str
+    try:
+        if kind is str:
+            "".join(keys)
+            return
+        if kind is bytes:
+            b"".join(keys)
+            return
+        if kind in _NUMBERS and (total := sum(keys)) == total and type(total) in _NUMBERS:
+            return
+    except (TypeError, ArithmeticError):
+        pass  # keys of several types
+    if kind is tuple and {*map(type, keys)} == {tuple}:
+        # Tuples of one length are checked column by column.
+        lengths = {*map(len, keys)}
+        if len(lengths) == 1:
+            for column in zip(*keys, strict=True):
+                _check_keys(column)
+            return
+    level: Collection[Any] = keys
+    while level:
+        kinds = set(map(type, level))
+        if msgpack.Timestamp in kinds:
+            raise ValueError("an extension of type -1")
+        # NaN is not equal to itself. Groups of keys are: they compare their members by identity first.
+        if not kinds.isdisjoint(_REAL) and any(map(ne, level, level)):
+            raise ValueError("a key that is or holds NaN")
+        if kinds.isdisjoint(_GROUPS):
+            return
+        groups = level if kinds <= _GROUPS else [key for key in level if type(key) in _GROUPS]
+        level = [*chain.from_iterable(groups)]
+
+
+_REAL = frozenset({float, Decimal})
+_GROUPS = frozenset({tuple, frozenset})
 
 
 # ---- which partition a key belongs to: equal keys, equal partitions ------------------------------------------------

@@ -80,13 +80,13 @@ def decode_pointer(data: bytes) -> Pointer:
     fields = Fields.parse_sealed(name, data)
     writer = Fields(f"{name}: writer", fields.mapping("writer"))
     pointer = Pointer(
-        writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.text("instance")),
+        writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.filled_text("instance")),
         committed=fields.ref_or_null("committed"),
         prepared=fields.ref_or_null("prepared"),
         boundary=fields.integer("boundary", minimum=1),
         catalog=_decode_catalog_ref(fields, "catalog"),
         retired=tuple(_decode_retired(name, old) for old in fields.items("retired")),
-        nonce=fields.text("nonce"),
+        nonce=fields.filled_text("nonce"),
         extra=fields.rest(),
     )
     committed = 0 if pointer.committed is None else pointer.committed.id.sequence
@@ -95,6 +95,8 @@ def decode_pointer(data: bytes) -> Pointer:
         fields.fail(f"boundary {pointer.boundary} is above the committed sequence {committed}")
     if pointer.prepared is not None and pointer.prepared.id.sequence != committed + 1:
         fields.fail(f"prepared {pointer.prepared.id} does not follow the committed sequence {committed}")
+    if any(old.boundary > pointer.boundary for old in pointer.retired):
+        fields.fail(f"retired: a boundary above the present one, {pointer.boundary}, which never decreases")
     return pointer
 
 
@@ -161,7 +163,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     """Return the manifest of `checkpoint`. Operators with segments have no chains until `segments.load` adds them."""
     name = object_paths.manifest(checkpoint)
-    fields = Fields.parse(name, data)
+    fields = Fields.parse_compact(name, data)
     if (found := fields.id("id")) != checkpoint:
         fields.fail(f"expected the id {checkpoint}, found {found}")
     if (sequence := fields.integer("sequence", minimum=1)) != checkpoint.sequence:
@@ -225,8 +227,10 @@ def _decode_spark(fields: Fields | None) -> SparkProgress | None:
     if not _OFFSETS.match(offsets):
         fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
     lists = fields.optional("lists")
-    if not isinstance(lists, dict | None) or not all(
-        LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items()
+    if (
+        not isinstance(lists, dict | None)
+        or lists == {}
+        or not all(LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items())
     ):
         fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
     return SparkProgress(location, offsets, tuple(before), lists or {})
@@ -281,8 +285,11 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     if segments is not None:
         if not isinstance(segments, list) or not segments:
             fields.fail("segments: expected a list of at least one")
+        fields.refuse(("objects", "chains"), "stands beside segments")
         chains: Mapping = {}  # type: ignore[type-arg]
         refs = tuple(_decode_segment_ref(fields, row, sequence) for row in segments)
+        if len({ref.path for ref in refs}) < len(refs):
+            fields.fail("segments: one is there twice")
     else:
         chains = decode_rows(fields, operator, partitions, codec, sequence)
         refs = ()
@@ -301,5 +308,5 @@ def _decode_segment_ref(fields: Fields, row: Json, sequence: int) -> Segment:
         path=path,
         size=fields.check_integer("segment size", size, 1),
         raw_size=fields.check_integer("segment raw size", raw_size, 1),
-        entries=fields.check_integer("segment entries", entries),
+        entries=fields.check_integer("segment entries", entries, 1),
     )

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgpack
@@ -42,6 +42,8 @@ SHORT_LENGTH = 1024
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
+
+_Set = TypeVar("_Set", set[Any], frozenset[Any])
 
 Pack = Callable[[Any], bytes]
 """A function that packs the content of an extension, which is one level deeper."""
@@ -123,23 +125,23 @@ def pack_checked(members: list[Any]) -> bytes:
     return _LEVELS[0].pack(members)
 
 
-def unpack(data: bytes) -> Any:
-    """Return the value that `pack` was given."""
-    return _unpack(data, from_extension)
-
-
 BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
 """Errors that msgpack or a constructor raises for bad bytes."""
 
+_unpackb = msgpack.unpackb
 
-def _unpack(data: bytes, from_extension: Hook) -> Any:
-    """Unpack a value at the level of extensions that the hook belongs to."""
+
+def unpack(data: bytes, hook: Hook | None = None) -> Any:
+    """Return the value that `pack` was given. `hook` unpacks its extensions, at their level; None for the first one."""
     try:
         # The check is a second pass, which short values, the most frequent ones, are spared.
         if len(data) > MAX_UNCHECKED_BYTES:
             check_whole(data)
         # msgpack by itself takes only text and bytes as keys of a map.
-        return msgpack.unpackb(data, ext_hook=from_extension, strict_map_key=False)
+        value = _unpackb(data, ext_hook=hook or from_extension, strict_map_key=False)
+        if 0xFF in data and len(data) >= _TIMESTAMP_BYTES and _MINUS_ONE.search(data):
+            _refuse_timestamps(value)
+        return value
     except MalformedError:
         raise
     except BAD_VALUE as error:
@@ -179,6 +181,21 @@ def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
             begin = end
     if waiting:
         raise ValueError("it claims to hold more than is there")
+
+
+_TIMESTAMP_BYTES = 6
+"""Bytes of the shortest timestamp of msgpack."""
+
+_MINUS_ONE = re.compile(rb"[\xd4-\xd8]\xff|\xc7.\xff|\xc8..\xff|\xc9.{4}\xff", re.DOTALL)
+"""The beginning of an extension of type -1, a timestamp, which msgpack unpacks without asking the hook."""
+
+
+def _refuse_timestamps(value: Any) -> None:
+    """Raise `ValueError` for a timestamp of msgpack in a value, which is no value of the format."""
+    try:
+        _refuse_lookalikes(value)
+    except UnsupportedValueError:
+        raise ValueError("an extension of type -1") from None
 
 
 _MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
@@ -250,6 +267,8 @@ class _Level:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
+        self.deeper: Hook | None = None
+        """The hook of the next level; None for the last one."""
         # Strict: a subclass of dict or text would otherwise be packed as its base, and come back as another type.
         self._packers = Idle(lambda: msgpack.Packer(default=self._extension, strict_types=True))
 
@@ -281,13 +300,16 @@ class _Level:
 
     def from_extension(self, code: int, data: bytes) -> Any:
         """Unpack an extension; the hook of this level's unpackers."""
-        if self._depth == MAX_DEPTH:
+        deeper = self.deeper
+        if deeper is None:
             raise MalformedError(f"expected msgpack, found more than {MAX_DEPTH} extensions one inside the other")
         # A type that is not known is a KeyError, which `_unpack` and the decoders turn into a MalformedError.
-        return _UNPACKERS[code](data, _LEVELS[self._depth + 1].from_extension)
+        return _UNPACKERS[code](data, deeper)
 
 
 _LEVELS = [_Level(depth) for depth in range(MAX_DEPTH + 1)]
+for _level, _next in pairwise(_LEVELS):
+    _level.deeper = _next.from_extension
 
 from_extension = _LEVELS[0].from_extension
 """The hook for unpackers of values that are in no extension."""
@@ -300,8 +322,38 @@ def _pack_members(values: Any, pack: Pack) -> bytes:
     return pack(sorted(map(pack, values)))
 
 
-def _unpack_members(data: bytes, hook: Hook) -> list[Any]:
-    return [_unpack(member, hook) for member in _unpack(data, hook)]
+def _unpack_list(data: bytes, hook: Hook) -> list[Any]:
+    members = unpack(data, hook)
+    if type(members) is not list:
+        raise TypeError(f"a {type(members).__name__} in the place of a list")
+    return members
+
+
+def _unpack_tuple(data: bytes, hook: Hook) -> tuple[Any, ...]:
+    members = unpack(data, hook)
+    if type(members) is not list:
+        raise TypeError(f"a {type(members).__name__} in the place of a list")
+    return tuple(members)
+
+
+def _unpack_members(kind: Callable[[list[Any]], _Set], data: bytes, hook: Hook) -> _Set:
+    """Unpack a set, each of whose members was packed by itself."""
+    packed = unpack(data, hook)
+    if sorted(packed) != packed:
+        raise ValueError("a set whose members are not in the order of their bytes")
+    # Short members are unpacked without the steps that only longer ones need.
+    members = [
+        _unpackb(member, ext_hook=hook, strict_map_key=False)
+        if len(member) < _TIMESTAMP_BYTES
+        else unpack(member, hook)
+        for member in packed
+    ]
+    made = kind(members)
+    if len(made) < len(members):
+        raise ValueError(
+            "a set of which two members are equal, by the rules that their zones have here if they are times"
+        )
+    return made
 
 
 def _pack_zone(value: datetime) -> Any:
@@ -329,8 +381,13 @@ def _unpack_zone(zone: Any) -> Any:
     if zone is None or zone == "UTC":
         return None if zone is None else UTC
     if isinstance(zone, list):
-        return timezone(timedelta(*zone[:3]), *zone[3:])
-    return zones.find(zone.removeprefix("zone:"))
+        offset = _make_duration(zone[:3])
+        if not offset and len(zone) == 3:
+            raise ValueError("an offset of nothing, which is UTC")
+        return timezone(offset, *zone[3:])
+    if not zone.startswith("zone:"):
+        raise ValueError(f"{zone!r:.60} in the place of a zone")
+    return zones.find(zone[5:])
 
 
 def _pack_datetime(value: datetime, pack: Pack) -> bytes:
@@ -339,8 +396,24 @@ def _pack_datetime(value: datetime, pack: Pack) -> bytes:
 
 
 def _unpack_datetime(data: bytes, hook: Hook) -> datetime:
-    text, fold, zone = _unpack(data, hook)
-    return datetime.fromisoformat(text).replace(fold=fold, tzinfo=_unpack_zone(zone))
+    text, fold, zone = _unpack_list(data, hook)
+    value = datetime.fromisoformat(text)
+    if text[4:17:3] != "--T::" or not _is_canonical(text[11:], value) or type(fold) is not int:
+        raise ValueError("a date and time that is not written as YYYY-MM-DDTHH:MM:SS with a fold")
+    if fold:
+        value = value.replace(fold=fold)
+    # `combine` takes a fraction of the time of `replace`.
+    return value if zone is None else datetime.combine(value, value.time(), _unpack_zone(zone))
+
+
+def _is_canonical(text: str, value: datetime | time) -> bool:
+    """Return whether a time of day, HH:MM:SS with its colons in their places, is written as `isoformat` writes it.
+
+    `fromisoformat` reads many more forms. To write the value again would take much longer.
+    """
+    if len(text) == 8:
+        return value.hour > 0 or text[:2] == "00"  # not 24:00, which newer versions of Python read
+    return len(text) == 15 and text[8] == "." and value.microsecond > 0 and value.tzinfo is None
 
 
 def _pack_time(value: time, pack: Pack) -> bytes:
@@ -350,12 +423,29 @@ def _pack_time(value: time, pack: Pack) -> bytes:
 
 
 def _unpack_time(data: bytes, hook: Hook) -> time:
-    text, fold = _unpack(data, hook)
-    return time.fromisoformat(text).replace(fold=fold)
+    text, fold = _unpack_list(data, hook)
+    value = time.fromisoformat(text)
+    if text[2:6:3] != "::" or not _is_canonical(text, value) or type(fold) is not int:
+        raise ValueError("a time of day that is not written as HH:MM:SS with a fold")
+    return value.replace(fold=fold) if fold else value
 
 
 def _duration(value: timedelta) -> list[int]:
     return [value.days, value.seconds, value.microseconds]
+
+
+def _make_duration(parts: Any) -> timedelta:
+    """Return the duration of days, seconds and microseconds, written as `_duration` does."""
+    days, seconds, microseconds = parts
+    if type(parts) is not list or not (type(days) is type(seconds) is type(microseconds) is int):
+        raise TypeError("a duration that is not three integers")
+    if not 0 <= seconds < 86_400 or not 0 <= microseconds < 1_000_000:
+        raise ValueError("a duration with more seconds than a day has, or microseconds than a second")
+    return timedelta(days, seconds, microseconds)
+
+
+def _unpack_duration(data: bytes, hook: Hook) -> timedelta:
+    return _make_duration(unpack(data, hook))
 
 
 def _pack_integer(value: int, _: Pack) -> bytes:
@@ -363,10 +453,31 @@ def _pack_integer(value: int, _: Pack) -> bytes:
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
 
 
+def _unpack_integer(data: bytes, _: Hook) -> int:
+    value = int.from_bytes(data, "big", signed=True)
+    if -(2**63) <= value < 2**64 or len(data) != value.bit_length() // 8 + 1:
+        raise ValueError("an integer that is written in another way")
+    return value
+
+
+def _unpack_decimal(data: bytes, _: Hook) -> Decimal:
+    text = data.decode()
+    value = Decimal(text)
+    if str(value) != text and str(value).replace("e", "E") != text:
+        raise ValueError("a decimal that is written in another way")
+    return value
+
+
+def _unpack_date(data: bytes, _: Hook) -> date:
+    if len(data) != 10 or data[7] != 0x2D:  # a week date has its second hyphen elsewhere
+        raise ValueError("a date that is not written as YYYY-MM-DD")
+    return date.fromisoformat(data.decode())
+
+
 _PACKERS: dict[type, tuple[int, Callable[[Any, Pack], bytes]]] = {
     tuple: (TUPLE, lambda value, pack: pack(list(value))),
     int: (INTEGER, _pack_integer),
-    Decimal: (DECIMAL, lambda value, _: str(value).encode()),
+    Decimal: (DECIMAL, lambda value, _: str(value).replace("e", "E").encode()),  # the thread's context may ask for "e"
     datetime: (DATETIME, _pack_datetime),
     time: (TIME, _pack_time),
     timedelta: (DURATION, lambda value, pack: pack(_duration(value))),
@@ -377,14 +488,14 @@ _PACKERS: dict[type, tuple[int, Callable[[Any, Pack], bytes]]] = {
 }
 
 _UNPACKERS: dict[int, Callable[[bytes, Hook], Any]] = {
-    TUPLE: lambda data, hook: tuple(_unpack(data, hook)),
-    INTEGER: lambda data, _: int.from_bytes(data, "big", signed=True),
-    DECIMAL: lambda data, _: Decimal(data.decode()),
+    TUPLE: _unpack_tuple,
+    INTEGER: _unpack_integer,
+    DECIMAL: _unpack_decimal,
     DATETIME: _unpack_datetime,
     TIME: _unpack_time,
-    DURATION: lambda data, hook: timedelta(*_unpack(data, hook)),
-    SET: lambda data, hook: set(_unpack_members(data, hook)),
-    FROZENSET: lambda data, hook: frozenset(_unpack_members(data, hook)),
-    DATE: lambda data, _: date.fromisoformat(data.decode()),
+    DURATION: _unpack_duration,
+    SET: lambda data, hook: _unpack_members(set, data, hook),
+    FROZENSET: lambda data, hook: _unpack_members(frozenset, data, hook),
+    DATE: _unpack_date,
     UUID: lambda data, _: uuid.UUID(bytes=data),
 }

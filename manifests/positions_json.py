@@ -119,7 +119,7 @@ def decode_ownership(path: str, data: bytes) -> Ownership:
     fields = _parse(path, data, "ownership")
     rows = [_decode_row(path, value) for value in fields.items("rows")]
     # Taken out: what is left becomes `extra`, and a nonce there would be written again in place of a new one.
-    fields.text("nonce")
+    fields.filled_text("nonce")
     by_partition = {row.partition: row for row in rows}
     # A dict would keep the last of two owners without a word.
     if len(by_partition) != len(rows):
@@ -171,7 +171,7 @@ def decode_position(path: str, data: bytes) -> Position:
     if value is not None and not isinstance(value, dict):
         fields.fail(f"value: expected an object or null, found {show(value)}")
     modified = fields.time("modified")
-    fields.text("nonce")
+    fields.filled_text("nonce")
     return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest()))
 
 
@@ -198,7 +198,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
     """Return the marker at `path`, its digest compared."""
     fields = _parse(path, data, "store")
     created = fields.time("created")
-    fields.text("nonce")
+    fields.filled_text("nonce")
     return Marker(created, extra=dict(fields.rest()))
 
 

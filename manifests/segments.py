@@ -56,7 +56,7 @@ def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tupl
 
 def decode_segment(segment: Segment, operator: str, partitions: int, codec: str, data: bytes) -> dict[int, Patch]:
     """Return the patches of a segment whose size and digest were checked."""
-    fields = Fields.parse(segment.path, decompress(segment.path, data, segment.raw_size))
+    fields = Fields.parse_compact(segment.path, decompress(segment.path, data, segment.raw_size))
     # The path of a segment does not tell whose it is.
     if (found := fields.text("operator")) != operator:
         fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
@@ -71,6 +71,7 @@ def decode_segment(segment: Segment, operator: str, partitions: int, codec: str,
             fields.fail(f"partition {partition}: expected [keep, rows], found {show(value)}")
         keep = fields.check_integer("keep", value[0])
         patches[partition] = Patch(keep, reader.chain(partition, value[1]))
+    reader.refuse_unused()
     return patches
 
 

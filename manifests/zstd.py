@@ -12,6 +12,9 @@ MAX_BLOCK = 128 << 10
 READ_BYTES = 1 << 20
 """Bytes that are decompressed at once."""
 
+MAX_WINDOW = 8 << 20
+"""Bytes that a frame may refer back, at most: so much every decoder can (RFC 8878, 3.1.1.1.2)."""
+
 RLE_BLOCK = 1
 """The type of a zstd block that is one byte, repeated: it has one byte, whatever its size says."""
 
@@ -30,7 +33,7 @@ def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
     try:
         # First of all: a size that the frame cannot fill is refused before any memory is taken for it.
         _check_frame(data, raw_size)
-        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+        with zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(data) as reader:
             # One byte more than there should be shows a frame that goes on.
             while piece := reader.read(min(READ_BYTES, raw_size + 1 - found)):
                 found += len(piece)

@@ -1,7 +1,7 @@
 """Stored bytes of maps as records, and the records of a chain as one map. `encode.py` is the mirror image."""
 
 from pyspark_checkpointer.checkpoint.download import read_slices
-from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.equal_keys import may_meet, now_equal, overlay
 from pyspark_checkpointer.manifests.model import Artifact, Chain
@@ -36,7 +36,7 @@ def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, 
     data = decoded[chain[0]]
     # A search in C. A loop over a million records would take longer than merging them.
     if None in data.values():
-        raise CorruptionError(f"{chain[0].path}: a snapshot holds a deletion")
+        raise MalformedError(f"{chain[0].path}: a snapshot holds a deletion")
     deltas = [decoded[artifact] for artifact in chain[1:]]
     # `dict.update` keeps the key that was there, where the format wants the later one. That matters only for keys that
     # are equal without being the same, and is slow to look for.

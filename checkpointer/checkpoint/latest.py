@@ -1,7 +1,7 @@
 """The state machine of `_latest`: read it, swap it, and find out what became of a swap.
 
 Everything that makes a checkpoint live or dead goes through `cas_loop`, so there is one total order of what happened
-to a store. The rules, each with the history it prevents, are in `manifests/SPEC.md`.
+to a store. The rules, each with the history it prevents, are in `manifests/PROTOCOL.md`.
 """
 
 from collections.abc import Awaitable, Callable

@@ -66,8 +66,9 @@ def packed(
     """Artifacts that stand one after the other in a pack."""
     path = object_paths.pack(operator, owner, digest(("pack", kind, owner, lengths)), codec)
     size, offset, found = sum(lengths), 0, []
+    ratio = 1 if codec == codecs.RAW.name else 3
     for number, length in enumerate(lengths):
-        found.append(Artifact(path, kind, offset, length, size, 3 * length, 1, digest((path, number))))
+        found.append(Artifact(path, kind, offset, length, size, ratio * length, 1, digest((path, number))))
         offset += length
     return found
 
@@ -157,6 +158,7 @@ json_values = st.recursive(
     max_leaves=8,
 )
 extras = st.dictionaries(st.text("xyz_", min_size=1, max_size=4).map("x_".__add__), json_values, max_size=2)
+nonces = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 hexes = st.text("0123456789abcdef", min_size=8, max_size=8)
 digests = st.integers().map(digest)
 ids = st.builds(CheckpointId, st.integers(1, 9_999_999_999), hexes)
@@ -182,16 +184,17 @@ def catalog_refs(draw: st.DrawFn) -> CatalogRef:
 def pointers(draw: st.DrawFn) -> Pointer:
     committed = draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.integers(1, 10**9), hexes), digests))
     sequence = committed.id.sequence if committed else 0
+    boundary = draw(st.integers(1, max(sequence, 1)))
     return Pointer(
-        writer=Writer(draw(st.integers(1, 2**62)), draw(texts)),
+        writer=Writer(draw(st.integers(1, 2**62)), draw(nonces)),
         committed=committed,
         prepared=draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.just(sequence + 1), hexes), digests)),
-        boundary=draw(st.integers(1, max(sequence, 1))),
+        boundary=boundary,
         catalog=draw(st.none() | catalog_refs()),
         retired=tuple(
-            draw(st.lists(st.builds(Retired, st.integers(1, 10**9), st.none() | catalog_refs(), times), max_size=3))
+            draw(st.lists(st.builds(Retired, st.integers(1, boundary), st.none() | catalog_refs(), times), max_size=3))
         ),
-        nonce=draw(texts),
+        nonce=draw(nonces),
         extra=draw(extras),
     )
 
@@ -253,9 +256,10 @@ catalogs = st.builds(
     Catalog,
     ids,
     st.lists(
-        st.builds(CatalogEntry, refs, st.none() | names, times, texts),
+        st.builds(CatalogEntry, refs, st.none() | names, times, nonces),
+        min_size=1,
         max_size=4,
-        unique_by=lambda entry: entry.name or entry.ref,
+        unique_by=(lambda entry: entry.name or entry.ref, lambda entry: entry.ref.id),
     ).map(tuple),
     extras,
 )

@@ -1,6 +1,7 @@
 """Keyed state as stored bytes, and which partition a key belongs to."""
 
 import ast
+import math
 import os
 import pickle
 import random
@@ -116,6 +117,12 @@ def whole(raw: bytes, *, records: int = 1) -> tuple[bytes, int, int]:
     return frame(raw), len(raw), records
 
 
+def window(log: int, raw: bytes) -> bytes:
+    """A frame of one stored block, with a window of 2**(10 + log) bytes."""
+    block = (len(raw) << 3 | 1).to_bytes(3, "little") + raw
+    return b"\x28\xb5\x2f\xfd\x00" + bytes([log << 3]) + block
+
+
 BAD: dict[str, tuple[bytes, int, int]] = {
     "nothing": (b"", len(RAW), 1),
     "no frame": (RAW, len(RAW), 1),
@@ -134,6 +141,20 @@ BAD: dict[str, tuple[bytes, int, int]] = {
     "too many records": (frame(RAW), len(RAW), 0),
     "too few records": (frame(RAW), len(RAW), 2),
     "a key twice": whole(RAW + RAW, records=2),
+    "a key twice, recorded as one": whole(RAW + RAW, records=1),
+    "two equal keys, recorded as one": whole(raw_of([1, True], [None, None])),
+    "NaN as a key": whole(raw_of([1.5, math.nan], [None, None]), records=2),
+    "NaN among integers": whole(raw_of([2**64 - 1, math.nan], [None, None]), records=2),
+    "NaN among texts": whole(raw_of(["a", math.nan], [None, None]), records=2),
+    "NaN of 32 bits": whole(b"\x91\xca\x7f\xc0\x00\x00\x91\xc0"),
+    "NaN beside infinities": whole(raw_of([math.inf, -math.inf, math.nan], [None] * 3), records=3),
+    "a decimal NaN": whole(b"\x91" + pack(Decimal("NaN")) + b"\x91\xc0"),
+    "NaN in a tuple": whole(b"\x92" + pack(("a", 1.5)) + pack(("a", math.nan)) + b"\x92\xc0\xc0", records=2),
+    "NaN in one of several tuples": whole(b"\x92" + pack(("a",)) + pack(("a", math.nan)) + b"\x92\xc0\xc0", records=2),
+    "NaN deep in a key": whole(b"\x91" + pack((1, frozenset({("a", math.nan)}))) + b"\x91\xc0"),
+    "a timestamp as a key": whole(b"\x91\xd6\xff\x00\x00\x00\x01\x91\xc0"),
+    "a timestamp among texts": whole(b"\x92\xa1a\xd6\xff\x00\x00\x00\x01\x92\xc0\xc0", records=2),
+    "a window of 16 MiB": (window(14, RAW), len(RAW), 1),
     "a key twice in one array": whole(raw_of(["a", "a"], [None, None]), records=2),
     "a number": whole(b"\x01", records=0),
     "a map": whole(raw_of({"a": b"\x01"})),
@@ -164,6 +185,29 @@ BAD: dict[str, tuple[bytes, int, int]] = {
 def test_bad_bytes_are_malformed_and_named(stored: bytes, raw_size: int, records: int) -> None:
     with pytest.raises(MalformedError, match=r"^artifacts/obj: "):
         decode("artifacts/obj", stored, raw_size, records)
+
+
+def test_a_frame_may_have_a_window_of_8_mib() -> None:
+    assert decode("obj", window(13, RAW), len(RAW), 1) == {"a": b"\x01"}
+
+
+def test_infinities_and_keys_of_several_types_are_keys() -> None:
+    some: list[Any] = [
+        math.inf,
+        -math.inf,
+        2**2000,
+        1.5,
+        "a",
+        b"a",
+        None,
+        ("a", 1.5),
+        ("a",),
+        (),
+        frozenset({(1.5, "a")}),
+    ]
+    for several in (some, some[::-1], [("a", 1.5), ("b", 2)], [2**2000, 1.5], [Decimal("1.5"), Decimal("Infinity")]):
+        stored, raw_size = encode(dict.fromkeys(several))
+        assert list(decode("obj", stored, raw_size, len(several))) == several
 
 
 def test_a_flipped_bit_is_malformed_or_read_as_something_else() -> None:

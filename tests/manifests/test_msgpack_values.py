@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Any
@@ -294,6 +294,11 @@ def nested_tuples(depth: int) -> bytes:
     return data
 
 
+def extension(code: int, data: bytes) -> bytes:
+    packed: bytes = msgpack.packb(msgpack.ExtType(code, data))
+    return packed
+
+
 BAD: dict[str, bytes] = {
     "nothing": b"",
     "something behind": b"\x01\x02",
@@ -327,6 +332,173 @@ BAD: dict[str, bytes] = {
     "tuples in tuples": nested_tuples(10_000),
     "arrays that claim more than is there": b"\xdd\x00\x00\x20\x00" * 1_000 + b"\xc0" * 4_000,
     "a UUID of one byte": b"\xd4\x0a\x00",
+    "a timestamp of msgpack": b"\xd6\xff\x00\x00\x00\x01",
+    "a timestamp deep inside": b"\x91\x81\xa1a\x92\x01\xd7\xff\x00\x00\x00\x00\x00\x00\x00\x01",
+    "a timestamp of twelve bytes": b"\xc7\x0c\xff" + bytes(12),
+    "a timestamp with a longer head": b"\xc8\x00\x04\xff" + bytes(4),
+    "a timestamp with the longest head": b"\xc9\x00\x00\x00\x04\xff" + bytes(4),
+    "a timestamp as a key": b"\x81\xd6\xff\x00\x00\x00\x01\x01",
+    "a timestamp in a tuple": extension(1, b"\x91\xd6\xff\x00\x00\x00\x01"),
+    "a timestamp in a set": extension(7, msgpack.packb([b"\xd6\xff\x00\x00\x00\x01"])),
+    "a tuple of a text": extension(1, b"\xa2ab"),
+    "a tuple of a map": extension(1, b"\x81\x01\x02"),
+    **{
+        f"a decimal {text!r}": extension(3, text.encode())
+        for text in (
+            "inf",
+            "Inf",
+            "infinity",
+            "nan",
+            "NAN",
+            "NaN0",
+            "NaN01",
+            "1_0",
+            " 1",
+            "1 ",
+            "1\n",
+            "\u0661",
+            "\uff11",
+            "+1",
+            "01",
+            "1.",
+            ".5",
+            "1e5",
+            "1E5",
+            "10E+5",
+            "1.5E+1",
+            "0.0000001",
+            "1E+0",
+            "1E+05",
+            "",
+            "-",
+            "1E+1000000000000000000",
+            "1E-1999999999999999998",
+        )
+    },
+    **{
+        f"the date and time {text!r}": extension(4, msgpack.packb([text, 0, None]))
+        for text in (
+            "2024-01-02",
+            "2024-01-02 03:04:05",
+            "2024-01-02t03:04:05",
+            "20240102T030405",
+            "2024-01-02T03:04",
+            "2024-01-02T03",
+            "2024-01-02T03:04:05Z",
+            "2024-01-02T03:04:05+01:00",
+            "2024-01-02T03:04:05.1234+1",
+            "2024-01-02T03:04:05.123+01",
+            "2024-01-02T03:04:05.000000",
+            "2024-01-02T03:04:05.123",
+            "2024-01-02T03:04:05,123456",
+            "2024-01-02T03:04:05.1234567",
+            "2024-W01-2T03:04:05",
+            "2024-01-02T030405.1",
+            "20240102T030405.123",
+            "2024-01-02T24:00:00",
+            "2024-01-02T03:04:60",
+            "+024-01-02T03:04:05",
+            "2024-01-02T\u0660\u0663:04:05",
+            " 2024-01-02T03:04:05",
+            "0000-01-02T03:04:05",
+        )
+    },
+    **{
+        f"the time of day {text!r}": extension(5, msgpack.packb([text, 0]))
+        for text in (
+            "01:02",
+            "01",
+            "010203",
+            "T01:02:03",
+            "01:02:03Z",
+            "01:02:03+01:00",
+            "01:02:03.1234+1",
+            "01:02:03.123+01",
+            "01:02:03.000000",
+            "01:02:03.1",
+            "01:02:03,123456",
+            "24:00:00",
+            "1:02:03",
+        )
+    },
+    **{
+        f"the date {text!r}": extension(9, text.encode())
+        for text in (
+            "20240102",
+            "2024-W01-2",
+            "2024W012",
+            "2024-1-02",
+            "2024-01-02T00:00:00",
+            "2024/01/02",
+            "\u06602024-01-0",
+            "0000-01-01",
+        )
+    },
+    "a fold that is true": extension(4, msgpack.packb(["2024-01-02T03:04:05", True, None])),
+    "a fold that is a float": extension(5, msgpack.packb(["03:04:05", 0.0])),
+    "a date and time in a tuple": extension(4, extension(1, msgpack.packb(["2024-01-02T03:04:05", 0, None]))),
+    **{
+        f"the zone {zone!r}": extension(4, msgpack.packb(["2024-01-02T03:04:05", 0, zone]))
+        for zone in (
+            "",
+            "utc",
+            "Z",
+            "Europe/Berlin",
+            "zone:",
+            "zone:/etc/localtime",
+            "+01:00",
+            0,
+            [0, 0, 0],
+            [0, 3600],
+            [3600],
+            [1, 0, 0],
+            [-1, 0, 0],
+            [0, 86_400, 0],
+            [0, -3600, 0],
+            [0, 0, 1_000_000],
+            [0, 3600.0, 0],
+            [False, 3600, 0],
+            [0, 3600, 0, None],
+            [0, 3600, 0, "a", "b"],
+            [-2, 3600, 0],
+            {"a": 1},
+        )
+    },
+    **{
+        f"the duration {parts!r}": extension(6, msgpack.packb(parts))
+        for parts in (
+            [],
+            [1],
+            [1, 2],
+            [1, 2, 3, 4],
+            [1.0, 2, 3],
+            [1, True, 3],
+            [0, 86_400, 0],
+            [0, -1, 0],
+            [0, 0, 1_000_000],
+            [0, 0, -1],
+            [10**9, 0, 0],
+            "abc",
+            {"a": 1},
+            ["1", 2, 3],
+        )
+    },
+    "a duration that is a tuple": extension(6, pack((1, 2, 3))),
+    "a duration that is a map": extension(6, pack({1: 1, 2: 2, 3: 3})),
+    "a zone in capitals": extension(4, msgpack.packb(["2024-01-02T03:04:05", 0, "ZONE:Europe/Berlin"])),
+    "a time of day without colons": extension(5, msgpack.packb(["010203.1", 0])),
+    "an integer that msgpack has": extension(2, (2**63).to_bytes(9, "big")),
+    "a small integer": extension(2, b"\x01"),
+    "an integer of no bytes": extension(2, b""),
+    "an integer with a byte too many": extension(2, (2**64).to_bytes(10, "big")),
+    "a set out of order": extension(7, msgpack.packb([b"\x02", b"\x01"])),
+    "a frozen set out of order": extension(8, msgpack.packb([b"\x02", b"\x01"])),
+    "a set with a member twice": extension(7, msgpack.packb([b"\x01", b"\x01"])),
+    "a set with two equal members": extension(7, msgpack.packb([b"\x01", b"\xc3"])),
+    "a set of a text": extension(7, b"\xa1a"),
+    "a set of a map": extension(8, msgpack.packb({b"\x01": 1})),
+    "1,025 lists": b"\x91" * 1025 + b"\xc0",
+    "33 tuples, one inside the other": nested_tuples(33),
 }
 
 
@@ -334,6 +506,46 @@ BAD: dict[str, bytes] = {
 def test_bad_bytes_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError, match="msgpack"):
         unpack(data)
+
+
+READ: dict[str, tuple[bytes, Any]] = {
+    "an integer in two bytes": (b"\xcc\x01", 1),
+    "an integer in nine bytes": (b"\xd3" + bytes(7) + b"\x01", 1),
+    "a float of 32 bits": (b"\xca\x3f\xc0\x00\x00", 1.5),
+    "a text with a longer head": (b"\xd9\x01a", "a"),
+    "bytes with a longer head": (b"\xc5\x00\x01a", b"a"),
+    "a list with a longer head": (b"\xdc\x00\x01\x01", [1]),
+    "a map with a longer head": (b"\xdf\x00\x00\x00\x01\x01\x02", {1: 2}),
+    "a tuple with a longer head": (b"\xc7\x01\x01\x90", ()),
+    "a list of a long integer inside a tuple": (extension(1, b"\xdc\x00\x01\xcc\x01"), (1,)),
+    "bytes that look like a timestamp": (b"\xc4\x06\xd6\xff\x00\x00\x00\x01", b"\xd6\xff\x00\x00\x00\x01"),
+    "1,024 lists": (b"\x91" * 1024 + b"\xc0", None),
+    "the largest decimal": (extension(3, b"1E+999999999999999999"), Decimal("1E+999999999999999999")),
+    "the smallest decimal": (extension(3, b"1E-1999999999999999997"), Decimal("1E-1999999999999999997")),
+    "an offset with a name and no length": (
+        extension(4, msgpack.packb(["2024-01-02T03:04:05", 0, [0, 0, 0, "GMT"]])),
+        datetime(2024, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(0), "GMT")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "value"), READ.values(), ids=READ)
+def test_what_others_may_write_is_read(data: bytes, value: Any) -> None:
+    found = unpack(data)
+    assert value is None or same(found, value)
+
+
+def test_a_decimal_is_written_and_read_alike_in_any_context() -> None:
+    with localcontext(capitals=0):
+        assert pack(Decimal("1E+5")) == b"\xd6\x031E+5"
+        assert str(unpack(b"\xd6\x031E+5")) == "1e+5"
+    with localcontext(traps=[]), pytest.raises(MalformedError):
+        unpack(extension(3, b"x"))
+
+
+def test_several_nans_may_be_in_a_set() -> None:
+    found = unpack(pack({float("nan"), float("nan"), 1}))
+    assert len(found) == 3
 
 
 def test_no_room_is_made_for_what_is_not_there() -> None:

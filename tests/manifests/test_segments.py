@@ -1,5 +1,6 @@
 """Long partition lists: whatever changed, they load back equal, and a change costs what it touches."""
 
+import json
 import random
 import time
 import tracemalloc
@@ -313,7 +314,15 @@ BAD_FIELDS: dict[str, list[Json]] = {
     "objects": [..., None, {}, [], [None], [["_latest", 1]], [["../x", 1]]],
     "objects.0.0": [alone(1).path, alone(0, codec="parquet").path],
     "objects.0.1": [None, -1, 1.0, "1", True],
-    "patches": [..., None, [], {}, {"0": [0, []]}, {"0": [0, []], "1": [0, []], "3": [0, []]}],
+    "patches": [
+        ...,
+        None,
+        [],
+        {},
+        {"0": [0, []], "1": [0, []]},
+        {"0": [0, []]},
+        {"0": [0, []], "1": [0, []], "3": [0, []]},
+    ],
     "patches.0": [
         None,
         [],
@@ -346,6 +355,13 @@ BAD_FIELDS: dict[str, list[Json]] = {
 def test_a_bad_segment_is_malformed(path: str, value: Json) -> None:
     with pytest.raises(MalformedError, match=rf"^{SEGMENT.path}: "):
         decode(changed(RAW, path, value))
+
+
+def test_a_segment_names_each_object_once_and_none_in_vain() -> None:
+    objects = json.loads(RAW)["objects"]
+    for bad in ([*objects, objects[0]], [*objects, [alone(2).path, 10]]):
+        with pytest.raises(MalformedError, match=r"objects: (one is there twice|no row names)"):
+            decode(changed(RAW, "objects", bad))
 
 
 def test_an_object_may_lie_in_the_folder_of_an_older_name() -> None:

@@ -1,7 +1,8 @@
-"""Every example in SPEC.md is what the library reads and writes, byte for byte."""
+"""Every example in SPEC.md, and in the files beside it, is what the library reads and writes, byte for byte."""
 
 import hashlib
 import json
+import math
 import re
 import zlib
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -18,8 +19,9 @@ import zstandard
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
+from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import dump
-from pyspark_checkpointer.manifests.keyed_records import encode, partition_of
+from pyspark_checkpointer.manifests.keyed_records import decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
     decode_manifest,
     decode_pointer,
@@ -47,20 +49,30 @@ from pyspark_checkpointer.manifests.segments import (
     encode_segment,
     load,
 )
+from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.schema_evolution import first_schema
+from tests.manifests.samples import changed, sealed
 from tests.manifests.test_msgpack_values import same
 
-SPEC = (Path(__file__).parents[2] / "manifests" / "SPEC.md").read_text()
-FENCES: list[tuple[str, str]] = re.findall(r"^```(.*)\n((?:.*\n)*?)```$", SPEC, re.MULTILINE)
+PAGES = {
+    name: (Path(__file__).parents[2] / "manifests" / name).read_text("utf-8")
+    for name in ("SPEC.md", "PROTOCOL.md", "POSITIONS.md")
+}
+SPEC = PAGES["SPEC.md"]
+FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+FENCES: list[tuple[str, str]] = [found for page in PAGES.values() for found in FENCE.findall(page)]
 TEXTS = {label.removeprefix("text "): body for label, body in FENCES if label.startswith("text ")}
 FILES = {label.removeprefix("json "): body for label, body in FENCES if label.startswith("json ")}
 NAMES: dict[str, Any] = {
     kind.__name__: kind for kind in (Decimal, UUID, ZoneInfo, date, datetime, time, timedelta, timezone)
 } | {"UTC": UTC}
 
+
+MANIFEST = "manifests/0000000042-1a2b3c4d.json"
+MANIFEST_ID = CheckpointId.parse("0000000042-1a2b3c4d")
 
 PROGRESS_FORMS: dict[str, tuple[Any, Any]] = {
     "ownership.json": (encode_ownership, decode_ownership),
@@ -80,8 +92,12 @@ def rows(name: str) -> list[list[str]]:
 
 def test_every_example_is_tested() -> None:
     assert sorted(TEXTS) == [
+        "accepted JSON",
+        "accepted values",
         "chains",
+        "frames",
         "key partitions of 200",
+        "merged values",
         "merging",
         "msgpack",
         "names",
@@ -89,18 +105,32 @@ def test_every_example_is_tested() -> None:
         "paths",
         "progress names",
         "records",
+        "refused JSON",
+        "refused changes",
+        "refused records",
+        "refused values",
     ]
     kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
-    assert kinds == ["_latest", "catalog", "manifests", "manifests", *["progress"] * 3, "segment", "segment", "table"]
+    assert kinds == [
+        "_latest",
+        "catalog",
+        "manifests",
+        "manifests",
+        *["progress"] * 3,
+        "segment",
+        "segment",
+        "table",
+        "table",
+    ]
     assert len(FENCES) == len(TEXTS) + len(FILES)
-    assert SPEC.count("```") == 2 * len(FENCES)
+    assert sum(page.count("```") for page in PAGES.values()) == 2 * len(FENCES)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_json_example_is_what_the_library_reads_and_writes(name: str) -> None:
     data = stored(FILES[name])
     path = name.removeprefix("segment ")
-    if name == "table":
+    if name.startswith("table"):
         assert dump(TableSchema.from_json("t", json.loads(data)).to_json()) == data
     elif path == object_paths.LATEST:
         assert encode_pointer(decode_pointer(data)) == data
@@ -173,6 +203,80 @@ def test_msgpack(value: str, data: str) -> None:
     assert same(unpack(bytes.fromhex(data)), evaluated)
 
 
+@pytest.mark.parametrize(("data", "value"), rows("accepted values"))
+def test_other_forms_of_a_value_are_read(data: str, value: str) -> None:
+    found, wanted = unpack(bytes.fromhex(data)), eval(value, NAMES)
+    assert same(found, wanted)
+    assert pack(found).hex() != data
+
+
+@pytest.mark.parametrize(("data", "why"), rows("refused values"))
+def test_values_that_are_not_of_the_format_are_refused(data: str, why: str) -> None:
+    with pytest.raises(MalformedError):
+        unpack(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(("data", "why"), rows("refused records"))
+def test_records_that_are_not_of_the_format_are_refused(data: str, why: str) -> None:
+    raw = bytes.fromhex(data)
+    for records in (1, 2):
+        with pytest.raises(MalformedError):
+            decode("x", zstandard.compress(raw), len(raw), records)
+
+
+@pytest.mark.parametrize(("data", "content"), rows("frames"))
+def test_frames_are_decompressed_as_shown(data: str, content: str) -> None:
+    if content.startswith("refused: "):
+        for size in (3, 4):
+            with pytest.raises(MalformedError):
+                decompress("x", bytes.fromhex(data), size)
+    else:
+        assert decompress("x", bytes.fromhex(data), len(content)) == content.encode()
+
+
+def with_watermark(text: str) -> bytes:
+    """The manifest of the examples, with a text in the place of its watermark."""
+    return stored(FILES[MANIFEST]).replace(b'"2024-01-02T03:00:00Z"', text.encode())
+
+
+@pytest.mark.parametrize("text", TEXTS["accepted JSON"].splitlines())
+def test_other_json_is_read(text: str) -> None:
+    assert decode_manifest(MANIFEST_ID, with_watermark(text)).watermark == json.loads(text)
+
+
+@pytest.mark.parametrize("text", TEXTS["refused JSON"].splitlines())
+def test_json_that_is_not_of_the_format_is_refused(text: str) -> None:
+    with pytest.raises(MalformedError):
+        decode_manifest(MANIFEST_ID, with_watermark(text))
+
+
+def decode_example(path: str, data: bytes) -> Any:
+    if path == object_paths.LATEST:
+        return decode_pointer(sealed(data))
+    if path.startswith(object_paths.CATALOGS):
+        return decode_catalog(path, data)
+    if path == "table":
+        return TableSchema.from_json("t", json.loads(data))
+    owner = object_paths.owner(path)
+    assert owner is not None
+    return decode_manifest(owner, data)
+
+
+@pytest.mark.parametrize(("example", "field", "value", "why"), rows("refused changes"))
+def test_a_change_that_the_format_does_not_allow_is_refused(example: str, field: str, value: str, why: str) -> None:
+    path = next(name for name in FILES if name.startswith(example))
+    data = stored(FILES[path])
+    decode_example(path, data)
+    if value.startswith("= "):
+        other: Any = json.loads(data)
+        for part in value[2:].split("."):
+            other = other[int(part)] if isinstance(other, list) else other[part]
+        value = json.dumps(other)
+    marked = changed(data, field, "the new value")
+    with pytest.raises(MalformedError):
+        decode_example(path, marked.replace(b'"the new value"', value.encode()))
+
+
 def test_records() -> None:
     stored, raw_size = encode({"a": pack(1), "b": None})
     raw = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
@@ -223,21 +327,51 @@ def test_changes_of_a_table_are_merged_as_shown(given: str, wanted: str) -> None
         assert left == ([] if wanted == "nothing" else [eval(wanted)])
 
 
+@pytest.mark.parametrize(("given", "wanted"), rows("merged values"))
+def test_values_of_one_column_are_merged_as_shown(given: str, wanted: str) -> None:
+    """On top of the first one and on top of nothing, at once and folded first."""
+    kind, role, values = given.split(" ", 2)
+    kinds = {"k": "long", "v": kind}
+    schema = first_schema("t", [{"name": n, "type": t, "metadata": {}} for n, t in kinds.items()], ["k"], {"v": role})
+    names = NAMES | {"nan": math.nan}
+    steps = eval(f"[{values}]", names)
+    stored = schema.arrow_delta()
+    for above in (steps, steps[1:]):
+        base = pa.Table.from_pylist([{"k": 1, "v": steps[0]}] * (len(steps) - len(above)), schema.arrow())
+        columns = [[1] * len(above), above, [0] * len(above), [0] * len(above)]
+        changes = pa.table([pa.array(c, f.type) for c, f in zip(columns, stored, strict=True)], schema=stored)
+        for some in (changes, consolidate(changes, schema, "t")):
+            assert same(apply(base, some, schema, "t")["v"].to_pylist(), [eval(wanted, names)])
+
+
+MAX_READER_WORDS = 5_000
+
+
+def test_what_a_reader_has_to_read_stays_short() -> None:
+    assert sum(bool(re.search(r"\w", word)) for word in FENCE.sub("", SPEC).split()) <= MAX_READER_WORDS
+
+
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
+    protocol = PAGES["PROTOCOL.md"]
     assert f"# The format, version {FORMAT_VERSION}\n" in SPEC
-    assert f"Up to {INLINE} chains of an operator stand in the manifest, with up to {INLINE_DELTAS} deltas" in SPEC
-    assert f"or {DELTAS_OF_CHANGE} for each chain that" in SPEC
+    assert f"Up to {INLINE} chains of an operator stand in the manifest, with up to {INLINE_DELTAS} deltas" in protocol
+    assert f"or {DELTAS_OF_CHANGE} for each chain that" in protocol
+    assert f"a window of at most {MAX_WINDOW >> 20} MiB" in SPEC
     assert f"At most {MAX_DEPTH} extensions" in SPEC
     assert f"at most {object_paths.MAX_NAME} bytes" in SPEC
     assert f"A pointer has at most {MAX_POINTER >> 20} MiB" in SPEC
 
 
-@pytest.mark.parametrize("anchor", re.findall(r"\]\(#([^)]+)\)", SPEC))
-def test_links_lead_somewhere(anchor: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "link"), [(page, link) for page, text in PAGES.items() for link in re.findall(r"\]\(([^)]+)\)", text)]
+)
+def test_links_lead_somewhere(page: str, link: str) -> None:
+    name, _, anchor = link.partition("#")
     headings = [
-        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", SPEC, re.M)
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", PAGES[name or page], re.M)
     ]
-    assert anchor in headings
+    assert anchor in headings or (name and not anchor)
 
 
 def test_the_names_of_progress_are_encoded_as_shown() -> None:
@@ -254,4 +388,4 @@ def test_the_objects_of_progress_stand_where_the_paths_say() -> None:
 def test_the_limits_of_progress_are_those_of_the_library() -> None:
     assert [MAX_OWNERSHIP, MAX_POSITION, MAX_MARKER] == [16 << 20, 256 << 10, 64 << 10]
     for size in ("16 MiB", "256 KiB", "64 KiB"):
-        assert f"| {size} |" in SPEC
+        assert f"| {size} |" in PAGES["POSITIONS.md"]
