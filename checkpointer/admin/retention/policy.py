@@ -82,7 +82,9 @@ class RetentionPolicy:
     def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
         """Return the checkpoints to keep, each with the rule that keeps it.
 
-        `checkpoints` come newest first.
+        Args:
+            checkpoints: The manifests of the live checkpoints, newest first.
+            now: The time to count from, in UTC.
         """
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()
