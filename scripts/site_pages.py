@@ -29,7 +29,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    f"{RESULTS}/README.md": "benchmarks/README.md",
+    f"{RESULTS}/README.md": "benchmarks/results.md",
 }
 """Files of the repository, and the pages that they become; one that does not exist is left out."""
 
@@ -59,6 +59,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = page.file.src_uri
     sources = {target: source for source, target in site_files().items()}
     source = sources.get(here, f"docs/{here}")
+    if here == "index.md":
+        page.meta["hide"] = ["navigation"]  # the tabs above have it, and code of README is wide
     if here == "reference/cli.md":
         markdown = markdown.replace("<!-- commands -->", commands())
     parts = FENCE.split(markdown)
