@@ -7,6 +7,8 @@ cores. `make docs` builds the pages that are made of them.
 import ast
 import asyncio
 import doctest
+import functools
+import importlib
 import inspect
 import io
 import os
@@ -127,6 +129,27 @@ def test_the_methods_that_are_used_most_have_examples() -> None:
 @pytest.mark.parametrize("name", errors.__all__)
 def test_an_error_says_what_happened(name: str) -> None:
     assert inspect.getdoc(vars(errors)[name])
+
+
+def named(path: str) -> Any:
+    """Return what a path of the reference means: a module before anything else of that name, as on the site."""
+    module, rest = path, []
+    while module not in sys.modules:
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            module, _, last = module.rpartition(".")
+            rest.insert(0, last)
+    return functools.reduce(getattr, rest, sys.modules[module])
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = [named(path) for path in re.findall(r"^::: (\S+)$", pages, re.M)]
+    left_out = {"AsyncCheckpoint", "AsyncPrepared", "AsyncRestored", "AsyncRestoredOperator"}  # as those that block
+    assert [
+        name for name, what in PUBLIC.items() if what not in shown and name.rpartition(".")[2] not in left_out
+    ] == []
 
 
 # ---- the examples ---------------------------------------------------------------------------------------------------
