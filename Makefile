@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test prove lint audit format bench bench-quick servers clean
+.PHONY: help setup demo test prove lint docs audit format bench bench-quick servers clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -28,6 +28,11 @@ lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+docs: .venv/.dev ## build the site into build/docs; a warning is an error
+	@.venv/bin/python scripts/draw-batch --check
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "build/docs/index.html"
 
 audit: .venv/.dev ## ask whether a dependency is known to be vulnerable
 	@.venv/bin/python scripts/audit

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick]`: run all, print what was found, write `benchmarks/results/` and the README's table.
+"""`python -m benchmarks [--quick]`: run all, print what was found, write the results and `docs/performance.md`.
 
 Whatever is compared is measured in one part, so that a part can be run again alone (`--only`). Exit status 1 if a
 target does not hold: at full size, for which the targets are.

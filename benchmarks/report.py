@@ -1,4 +1,4 @@
-"""What was measured, as files: for each part JSON and pictures; Markdown of all parts, and a summary for the README."""
+"""What was measured, as files: JSON and pictures of each part, Markdown of all, a table in `docs/performance.md`."""
 
 import json
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Note, Plot, Target
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
 
 KINDS = {kind.__name__: kind for kind in (Target, Grid, Plot, Note)}
@@ -40,15 +40,13 @@ class Results:
         self.put_together()
 
     def put_together(self) -> None:
-        """Make one page of all parts, and the README's table once there are all of them."""
+        """Make one page of all parts, and the table of `docs/performance.md` once there are all of them."""
         everything = [finding for name in self._parts for finding in self._read(name)]
         (self._folder / "README.md").write_text(tables(everything))
         (self._folder / "summary.md").write_text(tables(finding for finding in everything if _is_target(finding)))
         if self._folder.name == "full" and all((self._folder / f"{name}.json").exists() for name in self._parts):
-            before, _, rest = README.read_text().partition(BEGIN)
-            README.write_text(
-                f"{before}{BEGIN}{(self._folder / 'summary.md').read_text()}{END}{rest.partition(END)[2]}"
-            )
+            before, _, rest = PAGE.read_text().partition(BEGIN)
+            PAGE.write_text(f"{before}{BEGIN}{(self._folder / 'summary.md').read_text()}{END}{rest.partition(END)[2]}")
 
     def _read(self, part: str) -> list[Finding]:
         path = self._folder / f"{part}.json"

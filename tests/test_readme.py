@@ -1,10 +1,14 @@
-"""README and docs show only what runs: programs are run as they stand, in a new folder, twice; commands are typed."""
+"""README and docs show only what runs: programs are run as they stand, in a new folder, twice; commands are typed.
+
+The programs take about 3 minutes on two free cores: each that starts a Spark runs twice, and two also on a cluster.
+"""
 
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,16 +18,17 @@ from pyspark_checkpointer import errors
 from pyspark_checkpointer.cli.app import checkpointer
 
 README = Path(__file__).parents[1] / "README.md"
-OPERATIONS = README.parent / "docs" / "operations.md"
-CONSUMERS = README.parent / "docs" / "consumers.md"
-TESTING = README.parent / "docs" / "testing.md"
+DOCS = README.parent / "docs"
+OPERATIONS, CONSUMERS, TESTING = DOCS / "operations.md", DOCS / "consumers.md", DOCS / "testing.md"
+STREAMING, TABLES, PYTHON = DOCS / "streaming.md", DOCS / "tables.md", DOCS / "python.md"
+PAGES = (README, STREAMING, TABLES, PYTHON, OPERATIONS, CONSUMERS, TESTING)
 
 
 def blocks(file: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PROGRAMS = [program for file in (README, OPERATIONS, CONSUMERS, TESTING) for program in blocks(file, "python")]
+PROGRAMS = [program for file in PAGES for program in blocks(file, "python")]
 NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) + f"-{number}" for number, program in enumerate(PROGRAMS)]
 
 
@@ -60,21 +65,24 @@ def run_program(program: str, cwd: Path, environment: dict[str, str]) -> "subpro
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
-def test_a_program_of_the_readme_runs_and_runs_again(program: str, tmp_path: Path) -> None:
+def test_a_program_of_the_docs_runs_and_runs_again(program: str, tmp_path: Path) -> None:
     """From an environment that nobody activated, in an empty folder: with the interpreter's path and nothing else."""
-    environment = bare_environment(tmp_path)
+    environment, first = bare_environment(tmp_path), None
     for _ in range(2):
         done = run_program(program, tmp_path / "work", environment)
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.strip()
+        first = first or done.stdout.strip()
         assert "|" not in done.stdout or re.search(r"\d", done.stdout), f"a table without a row:\n{done.stdout}"
+    if program in blocks(README, "python"):
+        assert f"The first run prints `{first}`" in README.read_text()
 
 
-STREAMS = [program for program in blocks(README, "python") if "writeStream" in program]
+STREAMS = [program for file in (README, TABLES) for program in blocks(file, "python")]
 
 
 @pytest.mark.parametrize("program", STREAMS, ids=["map", "table"])
-def test_a_streaming_program_of_the_readme_runs_on_a_cluster(program: str, tmp_path: Path) -> None:
+def test_a_streaming_program_of_the_docs_runs_on_a_cluster(program: str, tmp_path: Path) -> None:
     assert 'master("local[2]")' in program
     environment = bare_environment(tmp_path) | {"PYSPARK_PYTHON": sys.executable}
     done = run_program(program.replace("local[2]", "local-cluster[2,1,1024]"), tmp_path / "work", environment)
@@ -93,8 +101,28 @@ def test_a_cluster_whose_python_lacks_packages_is_told_in_one_sentence(tmp_path:
     assert "let PYSPARK_PYTHON" in said
 
 
-def test_the_readme_has_its_programs() -> None:
-    assert len(PROGRAMS) == 14
+def test_the_docs_have_their_programs() -> None:
+    assert len(PROGRAMS) == 15
+
+
+def test_the_readme_is_short() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 170
+    assert len(text.split()) <= 1600
+
+
+def test_what_the_readme_installs_is_there() -> None:
+    """The commands of the set-up are named right: extras of the package, and targets of the Makefile."""
+    extras = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = README.read_text()
+    (install,) = re.findall(r"pip install '\.\[(.*?)\]'", text)
+    assert set(install.split(",")) <= set(extras)
+    (table,) = re.findall(r"^\| extra .*?\n\n", text, re.DOTALL | re.MULTILINE)
+    assert {
+        name for row in table.strip().splitlines()[2:] for name in re.findall(r"`([a-z0-9]+)`", row.split("|")[1])
+    } == set(extras)
+    made = set(re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= made
 
 
 def test_every_guarantee_names_a_test_that_is_there() -> None:
@@ -111,12 +139,43 @@ def test_every_guarantee_names_a_test_that_is_there() -> None:
 
 def test_the_figures_are_those_of_the_benchmark() -> None:
     table = (README.parent / "benchmarks" / "results" / "full" / "summary.md").read_text()
-    assert f"<!-- bench -->\n{table}<!-- /bench -->" in README.read_text()
+    assert f"<!-- bench -->\n{table}<!-- /bench -->" in (DOCS / "performance.md").read_text()
 
 
-def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
-    (commands,) = [block for block in blocks(README, "sh") if "checkpointer report" in block]
-    first = next(program for program in PROGRAMS if "state/visits" in program)
+FIGURES = {
+    "Table: upsert": "table: upsert of 100,000 into 10,000,000 / delta-rs merge",
+    "Table: a micro-batch": "table: micro-batch of a running sum / RocksDB",
+    "Table: the same micro-batch": "table: micro-batch of a running sum / only aggregating",
+    "Map: bytes": "delta of 1 % / full save, bytes",
+    "Map: time": "1,000,000 records: delta 1 % / the fastest other",
+    "Memory": "streaming: resident memory of all processes of a job / its 10 GB of table state",
+}
+"""The figures of README, by how their lines begin, and the questions of the benchmark that they answer."""
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
+    summary = (README.parent / "benchmarks" / "results" / "full" / "summary.md").read_text()
+    measured = {row.split(" | ")[0].removeprefix("| "): float(row.split(" | ")[1]) for row in summary.splitlines()[2:]}
+    (table,) = re.findall(r"^\| this library / the other .*?\n\n", README.read_text(), re.DOTALL | re.MULTILINE)
+    rows = [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
+    assert len(rows) == len(FIGURES)
+    for line, ratio in rows:
+        (begins,) = [words for words in FIGURES if re.match(rf"{words}\b", line)]
+        digits = len(ratio.partition(".")[2])
+        assert round(measured[FIGURES[begins]], digits) == float(ratio), line
+    assert "RocksDB" in next(row for row in summary.splitlines() if FIGURES["Map: time"] in row)
+
+
+def test_the_picture_is_what_the_program_draws() -> None:
+    done = subprocess.run(
+        [sys.executable, README.parent / "scripts" / "draw-batch", "--check"], check=False, timeout=60
+    )
+    assert done.returncode == 0
+
+
+def test_the_commands_of_the_docs_run_one_after_the_other(tmp_path: Path) -> None:
+    (commands,) = blocks(PYTHON, "sh")
+    first = blocks(PYTHON, "python")[0]
     command = tmp_path / "bin" / "checkpointer"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m checkpointer "$@"\n')
@@ -190,9 +249,7 @@ def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
     assert '"value": 7711' in run("checkpointer", "cat", "state/orders", "totals", "--json")
 
 
-TYPED = re.findall(
-    r"`(checkpointer [a-z]+(?: [^`]*)?)`", OPERATIONS.read_text() + README.read_text() + CONSUMERS.read_text()
-)
+TYPED = re.findall(r"`(checkpointer [a-z]+(?: [^`]*)?)`", "".join(page.read_text() for page in PAGES))
 TYPED += [line for block in blocks(OPERATIONS, "sh") for line in block.splitlines()]
 
 

@@ -33,7 +33,42 @@ if TYPE_CHECKING:
 
 
 class Checkpointer(SyncFace):
-    """State snapshots of one job under one root. See `Client.__init__` for the arguments."""
+    """Save and restore the state of one job, under one root. Connects to the store with the first call.
+
+    A checkpointer pickles as its configuration. A copy in another process starts as if it had just been made.
+
+    Args:
+        root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `memory://name`, or any
+            other fsspec URL with `fencing="none"`. A relative folder is resolved once, here: a later change of the
+            working directory does not change what it means.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        fencing: "required" refuses a store that cannot swap an object atomically. "none" accepts it; then nothing
+            protects two writers of one root from each other.
+        max_chain: The largest number of objects that hold one partition (a snapshot and its deltas), at least 2.
+            Deltas of a KeyedState are merged to stay within it. Deltas of your own bytes are packed into larger
+            objects; there may be one object more if one checkpoint writes several deltas of a partition.
+        concurrency: The largest number of requests at once. Small reads and writes count apart: there may be sixteen
+            times as many.
+        timeout: Seconds after which a request for a small object counts as unanswered.
+        metrics: A function that gets a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in
+            a thread of the library. Not pickled.
+
+    Raises:
+        IllegalArgumentError: An argument is not what it must be. The message names it.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer import Checkpointer, KeyedState
+        >>> ck = Checkpointer("state/visits")
+        >>> visits = KeyedState({"ann": 1})
+        >>> with ck.begin(epoch=1) as cp:
+        ...     cp.save("visits", visits)
+        >>> restored = ck.restore()
+        >>> state = restored.keyed("visits")
+        >>> restored.epoch, state["ann"]
+        (1, 1)
+    """
 
     # A program that saves and restores never imports what only looks after a store: those verbs import it themselves.
 
@@ -42,12 +77,30 @@ class Checkpointer(SyncFace):
     def begin(self, epoch: int | None = None, *, background: bool = False) -> Checkpoint:
         """Begin a checkpoint on top of what was restored: `with ck.begin(…) as cp`, or `cp = ck.begin(…)`.
 
-        `epoch` is the caller's number for it, such as Spark's batch id; without one it is a change to the same batch,
-        and keeps the epoch, and the query's job, of the checkpoint before.
+        At the end of the block the checkpoint is committed, and the errors of `commit` are raised. After an exception
+        in the block nothing is visible.
 
-        Leaving the block commits it, or leaves nothing visible after an exception. With `background` the block ends
-        as soon as everything is captured; what becomes of the commit is raised by the next call, or by `close()`.
-        A process that ends before finishes it first, or logs what was lost.
+        Args:
+            epoch: Your number for the checkpoint, such as Spark's batch id. Without it the checkpoint is a change to
+                the same batch: it keeps the epoch, and the query's job, of the checkpoint before.
+            background: End the block as soon as everything is captured, and commit while the program goes on. The next
+                call on this checkpointer, or `close()`, waits for the commit and raises its error. A process that ends
+                before finishes the commit first, or logs what was lost.
+
+        Returns:
+            The checkpoint, to save to.
+
+        Raises:
+            CheckpointError: An earlier commit in the background failed. This is its error.
+            InvalidStateError: A prepared checkpoint waits for its second phase.
+
+        Examples:
+            >>> visits["bob"] = 3
+            >>> with ck.begin(epoch=2) as cp:
+            ...     cp.save("visits", visits)
+            ...     cp.positions["orders"] = {"offset": 41}
+            >>> str(ck.read_latest())[:10]
+            '0000000002'
         """
         return self._begin(epoch, None, background)
 
@@ -65,23 +118,52 @@ class Checkpointer(SyncFace):
         drop: Iterable[str] | None = None,
         transform: Mapping[str, Transform] | None = None,
     ) -> Restored | None:
-        """Restore the committed checkpoint, or a live one by id, epoch or savepoint. Return None on an empty root.
+        """Restore the committed checkpoint, or a live one by id, epoch or savepoint.
 
-        `id` takes more than ids. Wherever a checkpoint is meant, these are: an id or the beginning of one, as in
-        "0000000042-1a2b3c4d", "0000000042" or "42-1a"; "latest"; "epoch=41", the newest one of that epoch;
-        "savepoint=NAME", or the bare name; and "at=2024-01-02T06:00Z", the newest one that was made by then. A bare
-        integer is refused, since it could be an epoch, or the sequence in an id.
+        Reads the pointer and the manifest. State is read, and verified, when you ask the result for it.
 
-        With `on_corruption="previous"` every byte of the latest is verified first; where it is damaged, the newest
-        older checkpoint that is whole is restored instead, and `skipped` says why. That one can only be read, until
-        `rollback(to=restored.id)` makes it the committed one. Everything is read twice: to verify, and to use.
+        `rename`, `drop` and `transform` bring a checkpoint of an older version of the job to the new one. Everything is
+        checked and run before this returns, and nothing is written: the result is in memory, and the next checkpoint
+        commits it. `begin()` without anything in its block commits it unchanged. If the checkpoint is not the committed
+        one, the result can only be read. Another `restore()` or `rollback()` discards a migration that was not
+        committed.
 
-        `rename`, `drop` and `transform` bring an older checkpoint to a new version of its job. Old names are renamed to
-        new ones or dropped; `transform` has functions by new name: of a map `dict -> dict`; of opaque bytes
-        `(partition, chain) -> bytes` and of a table `pyarrow.Table -> pyarrow.Table`, for each partition. All is
-        checked and run before this returns, and nothing is written: what is restored shows the result, held in memory,
-        and the next checkpoint commits it; with `begin()` alone, as it was but for that. Of a checkpoint that is not
-        the committed one it is only a view. Another `restore()` or a `rollback()` gives up what was not committed.
+        Args:
+            id: An id or the beginning of one ("0000000042-1a2b3c4d", "0000000042", "42-1a"); "latest"; "epoch=41", the
+                newest checkpoint of that epoch; "savepoint=NAME", or the bare name; or "at=2024-01-02T06:00Z", the
+                newest one made by then. A bare integer is refused, because it could be an epoch or part of an id.
+            epoch: The newest checkpoint of this epoch.
+            savepoint: The checkpoint that has this name.
+            on_corruption: "error" raises if metadata is damaged. "previous" first verifies every byte of the latest
+                checkpoint. If it is damaged, it restores the newest older one that is intact, and `skipped` of the
+                result says why. That one can only be read, until `rollback(to=restored.id)`. Everything is read twice.
+            rename: New names of operators by their old names.
+            drop: Old names of operators to leave out.
+            transform: Functions by new name: for a map `dict -> dict`; for bytes `(partition, chain) -> bytes` and for
+                a table `pyarrow.Table -> pyarrow.Table`, called for each partition.
+
+        Returns:
+            The checkpoint, or None if the root is empty.
+
+        Raises:
+            CheckpointNotFoundError: No live checkpoint has this id or epoch.
+            SavepointNotFoundError: No savepoint has this name.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
+            IllegalArgumentError: An argument is wrong, or a migration function failed; the message names the operator.
+
+        Examples:
+            >>> restored = ck.restore(epoch=1)
+            >>> restored.operators
+            ['visits']
+            >>> restored = ck.restore(
+            ...     rename={"visits": "seen"},
+            ...     transform={"seen": lambda old: {name: str(count) for name, count in old.items()}},
+            ... )
+            >>> state = restored.keyed("seen")
+            >>> state.to_dict()
+            {'ann': '1'}
+            >>> with ck.begin():  # commits the migration
+            ...     pass
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
         found = restore.restore(self.session, wanted, on_corruption, migrate)
@@ -89,7 +171,24 @@ class Checkpointer(SyncFace):
         return None if snapshot is None else Restored(snapshot)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
-        """Keep the committed checkpoint, or another live one as in `restore`, under a name that can be used once."""
+        """Keep a checkpoint under a name. Retention and cleanup never remove it. Fences nobody.
+
+        Args:
+            name: A name that no savepoint of this root has.
+            id: A live checkpoint, as in `restore`; by default the committed one.
+
+        Returns:
+            The savepoint: its name, the id of the checkpoint, and when it was made.
+
+        Raises:
+            CheckpointNotFoundError: No live checkpoint is meant by `id`.
+            IllegalArgumentError: The name is in use, or cannot be a name.
+
+        Examples:
+            >>> savepoint = ck.savepoint("before-deploy")
+            >>> savepoint.name
+            'before-deploy'
+        """
         return self._run(savepoints.savepoint(self.session, name, as_selector(id)))
 
     def savepoints(self) -> list[Savepoint]:
@@ -97,20 +196,45 @@ class Checkpointer(SyncFace):
         return self._run(savepoints.savepoints(self.session))
 
     def delete_savepoint(self, name: str) -> None:
-        """Take a savepoint's name away."""
+        """Delete the name of a savepoint. Its checkpoint is then like any other.
+
+        Args:
+            name: The name.
+
+        Raises:
+            SavepointNotFoundError: No savepoint has this name.
+        """
         self._run(savepoints.delete_savepoint(self.session, name))
 
     def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
-        """Return what cleanup would do: every object of the store, with its size, who names it, and what becomes of it.
+        """Plan a cleanup: list every object of the store, with its size, who names it, and what becomes of it.
 
-        Without a policy nothing is retired. Only reads.
+        Only reads.
+
+        Args:
+            policy: Which checkpoints to keep. Without it nothing is retired.
+
+        Returns:
+            The plan, for `apply`. Iterating gives one row for each object.
         """
         from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 
         return self._run(plan_retire_and_sweep(self.session, policy))
 
     def apply(self, plan: "CleanupPlan", *, progress: Progress | None = None) -> "Cleaned":
-        """Do what a plan says; or raise `StalePlanError`, having done nothing, where that came to be needed since."""
+        """Do what a plan says, and nothing else.
+
+        Args:
+            plan: What `plan` returned, or `CleanupPlan.load`.
+            progress: A function of two integers: objects deleted so far, and all that are to be deleted. Called from
+                another thread.
+
+        Returns:
+            The sums of what was deleted, and of what will be after the grace period.
+
+        Raises:
+            StalePlanError: Something in the plan is needed now. Nothing was done: make a new plan.
+        """
         from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 
         return self._run(apply_plan(self.session, plan, progress))
@@ -118,17 +242,54 @@ class Checkpointer(SyncFace):
     def clean(self, policy: "RetentionPolicy | None" = None, *, progress: Progress | None = None) -> "Cleaned":
         """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
 
-        Safe beside a running job, readers, and other cleanups; fences nobody. Without a policy it only deletes garbage.
+        Safe beside a running job, readers and other cleanups. Fences nobody. A cleanup that was killed is finished by
+        the next.
+
+        Args:
+            policy: Which checkpoints to keep. Without it only garbage is deleted, such as what a failed attempt left.
+            progress: As in `apply`.
+
+        Returns:
+            The sums of what was retired, deleted, and will be deleted after the grace period.
+
+        Examples:
+            >>> from pyspark_checkpointer import RetentionPolicy
+            >>> with ck.begin(epoch=2) as cp:
+            ...     cp.save("visits", visits)
+            >>> cleaned = ck.clean(RetentionPolicy(keep_last=1))
+            >>> len(ck.list_checkpoints())
+            1
         """
         from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 
         return self._run(retire_and_sweep(self.session, policy, progress))
 
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
-        """Commit an older checkpoint's content on top of the history. Returns the new id. `to` is as in `restore`.
+        """Commit the content of an older checkpoint on top of the history. Nothing is deleted.
 
-        Every object of that checkpoint is read and compared first, one request for each. Where one is damaged,
-        `CorruptionError` names it and nothing is changed. `progress` is told bytes.
+        Every object of that checkpoint is read and compared first. A streaming query needs `rewind`, which takes
+        Spark's progress back too.
+
+        Args:
+            to: A live checkpoint, as in `restore`.
+            progress: A function of two integers: bytes compared so far, and in all. Called from another thread.
+
+        Returns:
+            The id of the new checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: No live checkpoint is meant by `to`.
+            CorruptionError: An object of it is missing or damaged. Nothing was changed.
+
+        Examples:
+            >>> visits["ann"] = 1000  # a mistake
+            >>> with ck.begin(epoch=2) as cp:
+            ...     cp.save("visits", visits)
+            >>> new_id = ck.rollback(to="epoch=1")
+            >>> restored = ck.restore()
+            >>> state = restored.keyed("visits")
+            >>> state["ann"]
+            1
         """
         from pyspark_checkpointer.admin import rollback
 
@@ -143,15 +304,29 @@ class Checkpointer(SyncFace):
         fencing: Fencing = "required",
         progress: Progress | None = None,
     ) -> CheckpointId:
-        """Copy a checkpoint, with all that it needs, to an empty root. Returns its id there.
+        """Copy a checkpoint, with all that it needs, to an empty root. Every object is verified on the way.
 
         Args:
-            what: A live checkpoint, as in `restore`; None for the committed one. This root, and its writer, go on as
-                they are.
-            to_root: A folder or URL that holds no store yet. After a failure the same call begins anew.
-            to_storage_options: Those of `to_root`.
-            fencing: Of `to_root`, whatever it is here.
-            progress: Called after each object, from another thread, with the bytes copied so far and in all.
+            what: A live checkpoint, as in `restore`; None for the committed one. This root and its writer are not
+                changed.
+            to_root: A folder or URL that holds no store yet. After a failure, the same call begins again.
+            to_storage_options: The storage options of `to_root`.
+            fencing: The fencing of `to_root`, whatever it is here.
+            progress: A function of two integers, called after each object, from another thread: bytes copied so far,
+                and in all.
+
+        Returns:
+            The id of the checkpoint in the new root.
+
+        Raises:
+            InvalidStateError: `to_root` holds a store already.
+            CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> new_id = ck.export(None, "exports/visits")
+            >>> restored = Checkpointer("exports/visits").restore()
+            >>> restored.epoch
+            1
         """
         from pyspark_checkpointer.admin import export
 
@@ -171,16 +346,23 @@ class Checkpointer(SyncFace):
     ) -> "Exported":
         """Write the tables and maps of a checkpoint as plain Parquet files, for DuckDB, Polars, pandas and Spark.
 
-        `TO_FOLDER/<operator>/part-00000.parquet` and so on have each row once, merged. Of a map the columns are `key`
-        and `value`, both JSON text. One partition at a time is in memory.
+        `TO_FOLDER/<operator>/part-00000.parquet` and so on hold each row once. A map has the columns `key` and `value`,
+        both JSON text. One partition at a time is in memory.
 
         Args:
             what: A live checkpoint, as in `restore`; None for the committed one.
-            to_folder: A folder or URL that is empty or not there. Nothing is overwritten.
-            to_storage_options: Those of `to_folder`.
-            operators: Only these; by default all, but for those of the job's own bytes.
-            fencing: Of `to_folder`.
-            progress: Told partitions: those written, and how many there are.
+            to_folder: A folder or URL that is empty or does not exist. Nothing is overwritten.
+            to_storage_options: The storage options of `to_folder`.
+            operators: The operators to write; by default all, except those of the job's own bytes.
+            fencing: The fencing of `to_folder`.
+            progress: A function of two integers: partitions written so far, and in all.
+
+        Returns:
+            What was written: rows, files and bytes of each operator, and the operators that were left out.
+
+        Raises:
+            InvalidStateError: `to_folder` is not empty.
+            OperatorNotFoundError: The checkpoint has no operator of a given name.
         """
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
@@ -201,23 +383,26 @@ class Checkpointer(SyncFace):
     ) -> "Rewind":
         """Take a stopped streaming query back: its state, by a new commit, and Spark's progress with it.
 
-        Its next start goes on with the batch after the one of `to`, from the offsets that it ended at. What is taken
-        out of Spark's checkpoint is kept in its folder `rewound/`, the state that is left as a savepoint. After a
-        failure the same call finishes the work.
+        The next start of the query goes on with the batch after the one of `to`, from the offsets where that one ended.
+        What is taken out of Spark's checkpoint is kept in its folder `rewound/`. The state that was left is kept as a
+        savepoint. After a failure the same call finishes the work.
 
         Args:
-            spark_checkpoint: The query's `checkpointLocation`; by default the one that its last checkpoint names.
-            spark_storage_options: Those of `spark_checkpoint`; by default those of the root, on a store of the same
-                kind.
+            spark_checkpoint: The `checkpointLocation` of the query; by default the one that its last checkpoint names.
+            spark_storage_options: The storage options of `spark_checkpoint`; by default those of the root, if both are
+                on a store of the same kind.
             to: A live checkpoint, as in `restore`.
-            stopped: Says that the query does not run, where that cannot be seen from here. A driver that can be seen
-                alive is refused all the same.
-            dry_run: Change nothing, and tell what would change, and whether the rewind itself would be refused.
-            progress: Told bytes while the checkpoint that is gone back to is read and compared.
+            stopped: Say that the query does not run, for a driver that cannot be seen from here. A driver that is seen
+                alive is refused anyway.
+            dry_run: Change nothing. Tell what would change, and whether the rewind would be refused.
+            progress: A function of two integers: bytes read and compared so far, and in all.
+
+        Returns:
+            What was changed in the state and in Spark's checkpoint.
 
         Raises:
-            InvalidStateError: The query runs, or may; it is another one; Spark holds state of its own for it; or nobody
-                knows its offsets any more.
+            InvalidStateError: The query runs, or may run; it is another query; Spark holds state of its own for it; or
+                its offsets are not known any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
         """
         from pyspark_checkpointer.admin.streaming import rewind
@@ -235,10 +420,23 @@ class Checkpointer(SyncFace):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> "Rewind":
-        """Undo the last rewind of a query: a rewind to what it left, with the files of Spark's as they were.
+        """Undo the last rewind of a query: go back to the state that it left, and put Spark's files back.
 
-        What was done since is left in turn, and kept as a savepoint. Where the last rewind was an undo, that is
-        finished; if there is nothing to finish, nothing is done. See `rewind`.
+        What was done since the rewind is kept as a savepoint. If the last rewind was an undo, this finishes it; if
+        there is nothing to finish, this does nothing.
+
+        Args:
+            spark_checkpoint: As in `rewind`.
+            spark_storage_options: As in `rewind`.
+            stopped: As in `rewind`.
+            dry_run: As in `rewind`.
+            progress: As in `rewind`.
+
+        Returns:
+            What was changed in the state and in Spark's checkpoint.
+
+        Raises:
+            InvalidStateError: As in `rewind`.
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -260,19 +458,29 @@ class Checkpointer(SyncFace):
     ) -> "Fork":
         """Make a second streaming query with the same state and progress, and a query id of its own.
 
-        The first one may run, and goes on as it is. Both read the same sources. After a failure the same call finishes
+        The first query may run, and is not changed. Both read the same sources. After a failure the same call finishes
         the work.
 
         Args:
             what: A live checkpoint, as in `restore`.
             to_root: A folder or URL that holds no store yet.
-            to_spark_checkpoint: An empty folder, or one that is not there: the `checkpointLocation` of the new query.
-            to_storage_options: Those of `to_root`, and of `to_spark_checkpoint` on a store of the same kind.
-            spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names.
-            spark_storage_options: Those of `spark_checkpoint`; by default those of this root, on a store of the same
+            to_spark_checkpoint: An empty folder, or one that does not exist: the `checkpointLocation` of the new query.
+            to_storage_options: The storage options of `to_root`, and of `to_spark_checkpoint` on a store of the same
                 kind.
-            fencing: Of `to_root`, whatever it is here.
-            progress: Called after each object of the state, from another thread, with the bytes copied and in all.
+            spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names.
+            spark_storage_options: The storage options of `spark_checkpoint`; by default those of this root, if both are
+                on a store of the same kind.
+            fencing: The fencing of `to_root`, whatever it is here.
+            progress: A function of two integers, called after each object of the state, from another thread: bytes
+                copied so far, and in all.
+
+        Returns:
+            The id of the checkpoint in the new root, and the id of the new query.
+
+        Raises:
+            InvalidStateError: `to_root` or `to_spark_checkpoint` is not empty, or the offsets of the batch are not
+                known.
+            ConflictError: Spark changed its files while they were copied. Call again.
         """
         from pyspark_checkpointer.admin.streaming import fork
 
@@ -287,21 +495,30 @@ class Checkpointer(SyncFace):
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
     ) -> "list[Candidate]":
-        """Return what a root without a readable `_latest` could be repaired to, with the evidence, best first.
+        """List what a root without a readable `_latest` could be repaired to, with the evidence, best first.
+
+        Only reads.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
-            spark_storage_options: Those of `spark_checkpoint`.
+            spark_storage_options: The storage options of `spark_checkpoint`.
+
+        Returns:
+            The candidates.
         """
         from pyspark_checkpointer.admin import repair_candidates
 
         return self._run(repair_candidates.candidates(self.session, fixed(spark_checkpoint), spark_storage_options))
 
     def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> "RepairPlan":
-        """Say what `repair` would keep of one of `repair_candidates()`, and what would be missing. Only reads.
+        """Say what `repair` would keep of a candidate, and what would be missing. Only reads.
 
-        It names each partition that is damaged, how many records it held, and what older state of it there is.
-        `to` is as in `repair`. `progress` is told bytes.
+        Args:
+            to: The candidate, as in `repair`.
+            progress: A function of two integers: bytes read and compared so far, and in all.
+
+        Returns:
+            Each damaged partition, how many records it held, and which older state of it is intact.
         """
         from pyspark_checkpointer.admin import repair
 
@@ -315,17 +532,24 @@ class Checkpointer(SyncFace):
         older_partitions: bool = False,
         progress: Progress | None = None,
     ) -> CheckpointId:
-        """Commit a copy of one of `repair_candidates()`, where nothing live is left to roll back to. Returns its id.
+        """Commit a copy of one of `repair_candidates()`, if no live checkpoint is left to roll back to.
 
-        Every object is read and compared. Where one is damaged nothing is written, unless the loss is accepted.
+        Every object is read and compared. If one is damaged, nothing is written unless you accept the loss.
 
         Args:
-            to: The candidate, as in `restore`, but for a time: nothing proves which one was the committed one then.
-                "latest" is the one that is left in `_latest`. What fits several candidates is refused.
-            accept_loss: Commit what is whole of it. Partitions that are damaged are left out: see `repair_plan`.
-            older_partitions: Take damaged partitions back to an older state that is whole, where there is one. The
+            to: The candidate, as in `restore`, except a time: nothing proves which checkpoint was the committed one
+                then. "latest" is the one that is left in `_latest`. What fits several candidates is refused.
+            accept_loss: Commit what is intact. Damaged partitions are left out: see `repair_plan`.
+            older_partitions: Take damaged partitions back to an older state that is intact, if there is one. The
                 checkpoint is then a mix of batches: these partitions lack what the batches since then did.
-            progress: Told bytes while objects are compared.
+            progress: A function of two integers: bytes compared so far, and in all.
+
+        Returns:
+            The id of the new checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: No candidate is meant by `to`.
+            CorruptionError: Something is damaged, and the loss was not accepted. Nothing was written.
         """
         from pyspark_checkpointer.admin import repair
 
@@ -340,7 +564,7 @@ class Checkpointer(SyncFace):
         )
 
     def close(self) -> None:
-        """Wait for a commit in the background, raise what became of it, and release connections."""
+        """Wait for a commit in the background, raise its error, and release connections."""
         # Not by `_run`, which would stop at a commit that failed and leave the connections open.
         self._tell(self.session.close())
 
@@ -353,15 +577,29 @@ class Checkpointer(SyncFace):
     # ---- the nine verbs -----------------------------------------------------------------------------------------
 
     def new_id(self) -> CheckpointId:
-        """Return an id for the next attempt on top of what was restored. Each call draws a new one."""
+        """Return an id for the next attempt on top of what was restored. Each call returns another one."""
         return self._run(self.session.new_id())
 
     def save_manifest(self, manifest: Manifest) -> None:
-        """Write a manifest once. It becomes a checkpoint by `update_latest`."""
+        """Write a manifest. It becomes a checkpoint by `update_latest`.
+
+        Args:
+            manifest: The manifest, with an id from `new_id`. It can be written once.
+
+        Raises:
+            IllegalArgumentError: This is no manifest.
+        """
         self._run(low_level.save_manifest(self.session, manifest))
 
     def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
-        """Return a manifest by id, whether it was committed or not."""
+        """Return a manifest by id, whether it was committed or not.
+
+        Args:
+            id: The whole id.
+
+        Raises:
+            CheckpointNotFoundError: There is no such manifest.
+        """
         return self._run(restore.load_manifest(self.session, as_id(id)))
 
     def save_snapshot(
@@ -371,7 +609,17 @@ class Checkpointer(SyncFace):
         partition: int,
         data: bytes,
     ) -> Artifact:
-        """Write bytes as given, as a snapshot of one partition, under an attempt's id."""
+        """Write bytes as they are, as a snapshot of one partition. Any process may call it, for `attach`.
+
+        Args:
+            id: The id of the attempt: `cp.id`, or one from `new_id`.
+            operator: The name of the operator.
+            partition: The number of the partition, from 0.
+            data: The bytes.
+
+        Returns:
+            The artifact, to be attached to the checkpoint or named in a manifest.
+        """
         return self._save(SNAPSHOT, as_id(id), operator, partition, data)
 
     def save_delta(
@@ -381,7 +629,17 @@ class Checkpointer(SyncFace):
         partition: int,
         data: bytes,
     ) -> Artifact:
-        """Write bytes as given, as a delta of one partition, under an attempt's id."""
+        """Write bytes as they are, as a delta of one partition. Any process may call it, for `attach`.
+
+        Args:
+            id: The id of the attempt: `cp.id`, or one from `new_id`.
+            operator: The name of the operator.
+            partition: The number of the partition, from 0.
+            data: The bytes.
+
+        Returns:
+            The artifact, to be attached to the checkpoint or named in a manifest.
+        """
         return self._save(DELTA, as_id(id), operator, partition, data)
 
     def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
@@ -389,20 +647,47 @@ class Checkpointer(SyncFace):
         return run_sync(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
     def load_artifact(self, artifact: Artifact | str) -> bytes:
-        """Return the stored bytes of an artifact, or of the object at a path, verified."""
+        """Return the stored bytes of an artifact, verified.
+
+        Args:
+            artifact: An artifact, or the path of the object that holds one.
+
+        Raises:
+            CorruptionError: The object is missing or damaged.
+            IllegalArgumentError: This is not the path of an artifact.
+        """
         return run_sync(restore.load_artifact(self.session, artifact))
 
     def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
-        """Commit a saved manifest; an older live id is a rollback. Returns the id that is committed now.
+        """Commit a saved manifest. The manifest of an older live checkpoint makes this a rollback.
 
-        Asks for each object that was written under this id: all that a manifest names must be there before.
+        Asks for each object that was written under this id: all that the manifest names must be there.
+
+        Args:
+            id: The whole id of the manifest.
+
+        Returns:
+            The id that is committed now.
+
+        Raises:
+            CheckpointNotFoundError: No manifest has this id.
+            InvalidStateError: The manifest names an object that was never written, or its parent is not what was
+                restored.
+            ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
+            FencedError: Another writer took over.
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
         return self._run(update_latest(self.session, as_id(id)))
 
     def read_latest(self) -> CheckpointId | None:
-        """Return the committed checkpoint's id, as it is now."""
+        """Return the id of the committed checkpoint, as it is now; None on an empty root.
+
+        Examples:
+            >>> latest = ck.read_latest()
+            >>> latest.sequence
+            1
+        """
         return self._run(restore.read_latest(self.session))
 
     def verify(
@@ -413,20 +698,43 @@ class Checkpointer(SyncFace):
         share: float = 1.0,
         progress: Progress | None = None,
     ) -> Verification:
-        """Compare what is stored with what `_latest` and the manifests say; damage is reported, not raised.
+        """Compare what is stored with what `_latest` and the manifests say. Damage is reported, not raised. Only reads.
 
-        All live checkpoints, or one as in `restore`, which may be the prepared one too; all operators, or one; every
-        object, or a random `share` of them. Only reads. `progress` is told bytes: those compared, and those to compare.
+        Args:
+            id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
+            operator: One operator; by default all.
+            share: The share of the objects to read, chosen at random, from 0.0 to 1.0, which is all of them.
+            progress: A function of two integers: bytes compared so far, and in all.
+
+        Returns:
+            The findings, each with the checkpoints that it hurts, and how much was compared. True if nothing is wrong.
+
+        Examples:
+            >>> verification = ck.verify()
+            >>> bool(verification), verification.findings
+            (True, ())
         """
         wanted = None if id is None else CheckpointSelector.parse(id)
         return self._run(verify_store(self.session, wanted, operator, share, progress))
 
     def list_checkpoints(self) -> list[CheckpointId]:
-        """Return every live checkpoint, oldest first."""
+        """Return the ids of all live checkpoints, oldest first.
+
+        Examples:
+            >>> [id.sequence for id in ck.list_checkpoints()]
+            [1]
+        """
         return self._run(savepoints.list_checkpoints(self.session))
 
     def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
-        """Delete a checkpoint, as in `restore`, and every object that nothing else names."""
+        """Delete a checkpoint, and every object that nothing else names. At once: there is no grace period.
+
+        Args:
+            id: A live checkpoint, as in `restore`, except the committed one.
+
+        Raises:
+            InvalidStateError: It is the committed one, or a savepoint keeps it.
+        """
         from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
 
         self._run(delete_checkpoint(self.session, CheckpointSelector.parse(id)))

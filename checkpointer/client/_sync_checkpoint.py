@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(SyncStart, NotPicklable):
-    """A checkpoint being made. What is not mentioned stays as it was in the parent."""
+    """A checkpoint that is being made: what `Checkpointer.begin` returns.
+
+    Operators and partitions that you do not mention stay as they were in the parent, and cost nothing.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer import Checkpointer, KeyedState
+        >>> ck = Checkpointer("state/orders")
+        >>> cp = ck.begin(epoch=1)
+        >>> cp.epoch
+        1
+    """
 
     _instead = (
         "send its id and the Checkpointer, which is its configuration only; save_snapshot(id, …) or "
@@ -60,33 +72,39 @@ class Checkpoint(SyncStart, NotPicklable):
 
     @property
     def id(self) -> CheckpointId:
-        """The id of this attempt, which every object it writes carries."""
+        """The id of this attempt. Every object that it writes carries it."""
         return self.writer.id
 
     @property
     def epoch(self) -> int | None:
-        """The epoch given to `begin`, Spark's batch id; once begun without one, that of the checkpoint before."""
+        """The epoch given to `begin`, such as Spark's batch id. If `begin` got none, that of the parent."""
         return self._epoch if self._begun is None else self._begun.epoch
 
     @property
     def parent(self) -> "Restored | None":
-        """The checkpoint that this one goes on top of; None for the first."""
+        """The checkpoint below this one; None for the first."""
         snapshot = restore.parent_reader(self._client.session, self.writer.base)
         return None if snapshot is None else Restored(snapshot)
 
     @property
     def positions(self) -> dict[str, Json]:
-        """Source positions, those of the parent to begin with. JSON values."""
+        """The source positions to record: a dict of JSON values that you may change.
+
+        It begins as that of the parent.
+        """
         return self.writer.positions
 
     @property
     def properties(self) -> dict[str, Json]:
-        """User properties, those of the parent to begin with. JSON values."""
+        """Properties of your own to record: a dict of JSON values that you may change.
+
+        It begins as that of the parent.
+        """
         return self.writer.properties
 
     @property
     def watermark(self) -> Json:
-        """The job's watermark, that of the parent to begin with. A JSON value."""
+        """The watermark of the job, a JSON value. It begins as that of the parent."""
         return self.writer.watermark
 
     @watermark.setter
@@ -95,45 +113,143 @@ class Checkpoint(SyncStart, NotPicklable):
 
     @sync_blocking
     def snapshot(self, operator: str, partition: int, data: bytes) -> None:
-        """Save the whole state of a partition, as bytes of the caller's own format."""
+        """Save the whole state of a partition, as bytes of your own format.
+
+        Args:
+            operator: The name of the operator.
+            partition: The number of the partition, from 0.
+            data: The bytes. Later changes to a buffer do not reach the store.
+
+        Raises:
+            IllegalArgumentError: The operator is a map or a table, or `data` is not bytes.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> id = cp.commit()
+            >>> restored = ck.restore()
+            >>> restored.operator("totals").partition(0)
+            [b'ann=1']
+        """
         run_sync(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
     @sync_blocking
     def delta(self, operator: str, partition: int, data: bytes) -> None:
-        """Save a change on top of the partition's chain, as bytes of the caller's own format."""
+        """Save a change of a partition on top of its snapshot and deltas, as bytes of your own format.
+
+        Args:
+            operator: The name of the operator.
+            partition: The number of the partition, from 0. It must have a snapshot.
+            data: The bytes.
+
+        Raises:
+            IllegalArgumentError: The partition has no snapshot, or the operator is a map or a table.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> id = cp.commit()
+            >>> with ck.begin(epoch=2) as second:
+            ...     second.delta("totals", 0, b"ann+=2")
+            >>> restored = ck.restore()
+            >>> restored.operator("totals").partition(0)
+            [b'ann=1', b'ann+=2']
+        """
         run_sync(self.writer.add(operator, partition, DELTA, as_bytes(data)))
 
     @sync_blocking
     def save(self, operator: str, state: KeyedState) -> None:
-        """Save what changed in a keyed state. All of it is captured now, and written in the background."""
+        """Save what changed in a keyed state.
+
+        Everything is captured now: you may change the state again as soon as this returns. The bytes are written in the
+        background, at the latest before the commit.
+
+        Args:
+            operator: The name of the operator.
+            state: The keyed state. If it was saved under another name or on another root, all of it is written.
+
+        Raises:
+            IllegalArgumentError: A value cannot be stored. The message names its key and type.
+
+        Examples:
+            >>> cp.save("visits", KeyedState({"ann": 1}))
+            >>> id = cp.commit()
+            >>> restored = ck.restore()
+            >>> (restored.keyed("visits")).to_dict()
+            {'ann': 1}
+        """
         run_sync(self.writer.save(operator, self.writer.capture(operator, state)))
 
     @sync_blocking
     def attach(self, artifact: Artifact) -> None:
-        """Take an artifact that `save_snapshot` or `save_delta` wrote under this checkpoint's id, on any machine."""
+        """Add an artifact that `save_snapshot` or `save_delta` of a checkpointer wrote under this id, on any machine.
+
+        Args:
+            artifact: What that call returned.
+
+        Examples:
+            >>> artifact = ck.save_snapshot(cp.id, "totals", 0, b"ann=1")
+            >>> cp.attach(artifact)
+            >>> id = cp.commit()
+        """
         run_sync(self.writer.attach(artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
-        """Confirm that an operator, or one partition, stays as it is. Raise if there is none."""
+        """Confirm that an operator, or one partition, stays as it is.
+
+        Args:
+            operator: The name of the operator.
+            partition: The number of the partition; by default the whole operator.
+
+        Raises:
+            IllegalArgumentError: The parent has no such operator or partition.
+        """
         self.writer.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition, out of this checkpoint and those after it."""
+        """Leave an operator, or one partition, out of this checkpoint and of those after it.
+
+        Args:
+            operator: The name of the operator.
+            partition: The number of the partition; by default the whole operator.
+
+        Raises:
+            IllegalArgumentError: The parent has no such operator or partition.
+        """
         self.writer.drop(operator, partition)
 
     @sync_blocking
     def prepare(self) -> "Prepared":
-        """Run the first of two phases: everything is durable and protected, and not yet committed."""
+        """Run the first of two phases: everything is durable and protected from cleanup, and not yet committed.
+
+        Returns:
+            The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> prepared = cp.prepare()
+            >>> prepared.commit()
+            >>> restored = ck.restore()
+            >>> restored.epoch
+            1
+        """
         return Prepared(run_sync(commit.prepare(self.writer)))
 
     @sync_blocking
     def commit(self) -> CheckpointId:
-        """Commit now. For callers without a `with` block."""
+        """Commit now. For callers without a `with` block.
+
+        Returns:
+            The id of the checkpoint.
+
+        Raises:
+            FencedError: Another writer took over. This checkpointer can never commit again.
+            InvalidStateError: It was committed or aborted before.
+            OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+        """
         run_sync(commit.commit(self.writer))
         return self.id
 
     def abort(self) -> None:
-        """Give up, leaving nothing visible. Once a commit is at its swap this does nothing."""
+        """Give up, leaving nothing visible. Does nothing once the commit has begun to swap the pointer."""
         run_sync(commit.abort(self.writer))
 
     def __enter__(self) -> Self:
@@ -169,7 +285,19 @@ class Checkpoint(SyncStart, NotPicklable):
 
 
 class Prepared(NotPicklable):
-    """A checkpoint between the two phases."""
+    """A checkpoint between the two phases: what `Checkpoint.prepare` returns, or `restored.prepared`.
+
+    Examples:
+        >>> from pyspark_checkpointer import Checkpointer
+        >>> ck = Checkpointer("state/two-phases")
+        >>> cp = ck.begin(epoch=1)
+        >>> cp.snapshot("totals", 0, b"ann=1")
+        >>> prepared = cp.prepare()
+        >>> restored = ck.restore()  # as after a restart
+        >>> restored.prepared.commit()
+        >>> (ck.read_latest()) == prepared.id
+        True
+    """
 
     _instead = "send the Checkpointer, which is its configuration only: restore().prepared is the same there"
 
@@ -182,19 +310,25 @@ class Prepared(NotPicklable):
 
     @property
     def id(self) -> CheckpointId:
+        """The id of the checkpoint."""
         return self._core.id
 
     @property
     def epoch(self) -> int | None:
+        """The epoch of the checkpoint, such as Spark's batch id, or None."""
         return self._core.manifest.epoch
 
     @sync_blocking
     def commit(self) -> None:
-        """Make it the committed checkpoint. Calling again is no error."""
+        """Make it the committed checkpoint. Calling this again is no error.
+
+        Raises:
+            ConflictError: It is not prepared any more: somebody aborted or replaced it.
+        """
         run_sync(self._core.commit())
 
     def abort(self) -> None:
-        """Drop the prepared checkpoint."""
+        """Discard the prepared checkpoint."""
         run_sync(self._core.abort())
 
     def __repr__(self) -> str:
@@ -202,7 +336,22 @@ class Prepared(NotPicklable):
 
 
 class Restored(RestoredView):
-    """A checkpoint as it was restored. Artifacts are read, and verified, when they are asked for."""
+    """A restored checkpoint: what `Checkpointer.restore` returns.
+
+    State is read, and verified, when you ask for it.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer import Checkpointer, KeyedState
+        >>> ck = Checkpointer("state/visits")
+        >>> with ck.begin(epoch=1) as cp:
+        ...     cp.save("visits", KeyedState({"ann": 1}))
+        ...     cp.snapshot("model", 0, b"weights")
+        >>> restored = ck.restore()
+        >>> restored.epoch, restored.operators
+        (1, ['model', 'visits'])
+    """
 
     @property
     def prepared(self) -> Prepared | None:
@@ -210,26 +359,104 @@ class Restored(RestoredView):
         return None if self.reader.prepared is None else Prepared(self.reader.prepared)
 
     def operator(self, name: str) -> "RestoredOperator":
+        """Return one operator, to read the bytes of its partitions. Reads nothing yet.
+
+        Args:
+            name: The name of the operator.
+
+        Raises:
+            OperatorNotFoundError: The checkpoint has no operator of this name. The message names those it has.
+
+        Examples:
+            >>> restored.operator("model").partition(0)
+            [b'weights']
+        """
         return RestoredOperator(self.reader, name)
 
     def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
-        """Return a keyed state, in the number of partitions it was saved in or in another one."""
+        """Return a keyed state as it was saved. All of it is read, verified and held in memory.
+
+        Args:
+            name: The name that it was saved under.
+            partitions: The number of partitions to spread it over, from 1 to 131,072; by default the number that it was
+                saved in. Another number makes the next save a full one.
+
+        Raises:
+            OperatorNotFoundError: The checkpoint has no operator of this name.
+            IllegalArgumentError: The operator is a table, or bytes of your own.
+            CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> visits = restored.keyed("visits")
+            >>> visits["ann"]
+            1
+        """
         return run_sync(self.reader.keyed(name, partitions))
 
     def table(
         self, name: str, columns: Sequence[str] | None = None, *, keys: "Sequence[Mapping[str, Any]] | None" = None
     ) -> "Table":
-        """Read the rows of a table that Spark wrote, without Spark; with `keys`, only the rows of these keys."""
+        """Read a table that Spark wrote, without Spark. Needs pyarrow (the extra `spark`).
+
+        Args:
+            name: The name of the table.
+            columns: The columns to read; by default all.
+            keys: Rows of key columns, such as `[{"user": "ann"}]`: only rows with these keys are returned, and only
+                what may hold them is read.
+
+        Returns:
+            A pyarrow Table with each row once.
+
+        Raises:
+            OperatorNotFoundError: The checkpoint has no operator of this name.
+            IllegalArgumentError: The operator is no table, or it has no such column.
+        """
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
         return run_sync(opening.read(self.reader, name, columns, keys))
 
 
 class RestoredOperator(OperatorView):
+    """One operator of a restored checkpoint: what `restored.operator(name)` returns. For bytes of your own format.
+
+    Examples:
+        >>> from pyspark_checkpointer import Checkpointer
+        >>> ck = Checkpointer("state/model")
+        >>> with ck.begin(epoch=1) as cp:
+        ...     cp.snapshot("model", 0, b"weights")
+        ...     cp.snapshot("model", 1, b"biases")
+        >>> operator = (ck.restore()).operator("model")
+        >>> operator.partitions
+        [0, 1]
+        >>> operator.read()
+        {0: [b'weights'], 1: [b'biases']}
+    """
+
     def partition(self, partition: int) -> list[bytes]:
-        """Return the partition's snapshot, then its deltas, verified."""
+        """Return the snapshot of a partition, then its deltas, verified.
+
+        Args:
+            partition: The number of the partition.
+
+        Raises:
+            IllegalArgumentError: The partition has no state.
+            CorruptionError: An object is missing or damaged.
+        """
         return run_sync(self.reader.partition(self.name, partition))
 
     def read(self, partitions: Iterable[int] | None = None) -> dict[int, list[bytes]]:
-        """Return several partitions, or all, by number; all at once, and an object that they share only once."""
+        """Return several partitions, or all, by number.
+
+        They are read at once, and an object that they share is read once.
+
+        Args:
+            partitions: The numbers of the partitions; by default all that have state.
+
+        Returns:
+            For each number a snapshot, then its deltas.
+
+        Raises:
+            IllegalArgumentError: A partition has no state.
+            CorruptionError: An object is missing or damaged.
+        """
         return run_sync(self.reader.read(self.name, partitions))

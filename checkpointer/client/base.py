@@ -54,23 +54,7 @@ class Client:
         timeout: float = 60.0,
         metrics: MetricsCallback | None = None,
     ) -> None:
-        """Check the configuration; nothing is connected before the first verb.
-
-        Args:
-            root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `memory://name`, or any
-                other fsspec URL with `fencing="none"`. A relative folder is resolved here, once: later changes of the
-                working directory, copies and tasks do not change what it means.
-            storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
-            fencing: "required" refuses a store that cannot swap atomically; "none" does without, and then nothing
-                protects two writers of one root from each other.
-            max_chain: Most objects that a partition's chain may stand in, at least 2. Deltas of a KeyedState are merged
-                to stay within it; deltas of opaque bytes are put together in larger objects, so that there may be one
-                more where one attempt writes several deltas of a partition, or attaches one.
-            concurrency: Requests under way at once, small reads and writes apart: of these sixteen times as many.
-            timeout: Seconds after which a request of a small object counts as unanswered.
-            metrics: Called with a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in a
-                thread of the library's own: see `pyspark_checkpointer.checkpoint.metrics`. Left out of a pickle.
-        """
+        """Check the configuration. Nothing is connected before the first call. The class describes the arguments."""
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
         if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -135,7 +119,7 @@ class Client:
         return self._url
 
     def copy(self) -> Self:
-        """Another client of the same configuration, which has restored nothing yet."""
+        """Return another client of the same configuration, which has restored nothing yet."""
         # Without `__init__`, which would resolve the root again, and warn again where fencing is off.
         twin = object.__new__(type(self))
         twin._set_up(self._config, self._metrics)

@@ -24,41 +24,48 @@ class RestoredView(NotPicklable):
 
     @property
     def id(self) -> CheckpointId | None:
-        """None where nothing is committed yet and only a prepared checkpoint was found."""
+        """The id of the checkpoint; None if nothing is committed yet and only a prepared checkpoint was found."""
         return self.reader.manifest.id if self.reader.manifest else None
 
     @property
     def manifest(self) -> Manifest | None:
+        """The manifest of the checkpoint, with all that is known without reading an artifact; None like `id`."""
         return self.reader.manifest
 
     @property
     def epoch(self) -> int | None:
+        """The epoch of the checkpoint, such as Spark's batch id, or None."""
         return self.reader.manifest.epoch if self.reader.manifest else None
 
     @property
     def created(self) -> datetime | None:
+        """When the checkpoint was made, in UTC, by the writer's clock, or None."""
         return self.reader.manifest.created if self.reader.manifest else None
 
     @property
     def job(self) -> Job | None:
+        """The streaming query that made the checkpoint, and its batch, or None."""
         return self.reader.manifest.job if self.reader.manifest else None
 
     @property
     def positions(self) -> dict[str, Json]:
+        """The source positions of the checkpoint, JSON values by name. A copy."""
         # Copies, because the next attempt and other readers share the manifest.
         return deepcopy(dict(self.reader.manifest.positions)) if self.reader.manifest else {}
 
     @property
     def properties(self) -> dict[str, Json]:
+        """The properties of the checkpoint, JSON values by name. A copy."""
         return deepcopy(dict(self.reader.manifest.properties)) if self.reader.manifest else {}
 
     @property
     def watermark(self) -> Json:
+        """The watermark of the job, a JSON value, or None."""
         return deepcopy(self.reader.manifest.watermark) if self.reader.manifest else None
 
     @property
     def skipped(self) -> tuple[Finding, ...]:
-        """Why `on_corruption="previous"` gave an older checkpoint: the damage found, and whom it hurts."""
+        """The damage that made `on_corruption="previous"` step back, and whom it hurts; otherwise empty."""
         return self.reader.skipped
 
     @property
@@ -98,13 +105,19 @@ class OperatorView(NotPicklable):
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that have state."""
+        """The numbers of the partitions that have state, in order."""
         return sorted(self._operator.chains)
 
     def chain(self, partition: int) -> tuple[Artifact, ...]:
-        """Return the artifacts that make up a partition: one snapshot, then deltas.
+        """Return the artifacts that make up a partition: one snapshot, then deltas. Reads nothing.
 
-        What a migration transformed is in memory until it is committed, under other ids than it has here.
+        Artifacts that a migration transformed are in memory until the next commit, which gives them other ids.
+
+        Args:
+            partition: The number of the partition.
+
+        Returns:
+            The artifacts; empty if the partition has no state.
         """
         return self._operator.chains.get(partition, ())
 

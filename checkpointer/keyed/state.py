@@ -42,20 +42,37 @@ change. Whatever gives its pairs in another way may look at those that were set 
 
 
 class KeyedState(NotPicklable, MutableMapping[Any, Any]):
-    """A mutable mapping whose changes are saved as deltas.
+    """A mutable mapping that knows its changes, so that a save writes only these.
 
-    Like a dict, it may be used by several threads, and by whoever interrupts them, such as a signal handler: each
-    operation, a save and an `update` from a dict or list among them, is whole or not there. Several together are not:
-    `state[k] += 1` reads, then sets; going through `items()` or `values()` reads key by key, and leaves out keys that
-    were removed meanwhile. `to_dict()` is one moment; `dict(state)` is not, and raises `KeyError` for such a key.
-    What interrupts an operation must not wait for another thread that uses the state: that thread cannot go on before
-    the operation does, and raises `InvalidStateError` after a minute.
+    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Values are these,
+    and lists, dicts, tuples and sets of them. Another value is refused when the state is saved, with its key and type.
+    Subclasses, such as `Counter`, are refused too.
 
-    Keys are text, bytes, numbers, None, dates and times, UUIDs, and tuples or frozen sets of these. Times in zones of
-    one name are compared by their clocks, as if all these zones were one object. Values are whatever
-    `manifests/msgpack_values.py` packs; others are refused when the state is saved, by key and type. Iteration goes
-    partition by partition. `partitions` is how many parts the keys are spread over; it may differ at every restore.
-    A state follows one operator: saved under another name, or on another root, it is written whole.
+    Like a dict, it may be used by several threads, and by signal handlers: each operation, a save and an `update` from
+    a dict or list among them, happens as a whole. Two operations do not: `state[k] += 1` reads, then sets. `items()`
+    and `values()` read key by key and leave out keys that were removed meanwhile; `to_dict()` reads one moment.
+    `dict(state)` reads key by key too, and raises `KeyError` for a key that was removed meanwhile. Code that interrupts
+    an operation must not wait for another thread that uses the state: that thread raises `InvalidStateError` after a
+    minute.
+
+    Times in zones of one name are compared by their clocks. Iteration goes partition by partition, in no promised
+    order. A state belongs to one operator: saved under another name, or on another root, it is written as a whole.
+
+    Args:
+        initial: A mapping, or pairs, to begin with.
+        partitions: The number of parts that the keys are spread over, from 1 to 131,072. A save writes a delta for
+            each part that changed. It may differ at every restore.
+
+    Raises:
+        IllegalArgumentError: `partitions` is out of its range, or a key cannot be stored.
+
+    Examples:
+        >>> from pyspark_checkpointer import KeyedState
+        >>> visits = KeyedState({"ann": {"count": 1, "pages": ["home"]}})
+        >>> visits["ann"]["pages"].append("shop")  # a change inside a value is found
+        >>> visits["bob"] = {"count": 1, "pages": []}
+        >>> len(visits), visits["ann"]["pages"]
+        (2, ['home', 'shop'])
     """
 
     _instead = (
@@ -89,7 +106,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     @property
     def partitions(self) -> int:
-        """Return the number of parts that the keys are spread over."""
+        """The number of parts that the keys are spread over."""
         return self._partitions
 
     # ---- the mapping --------------------------------------------------------------------------------------------
@@ -150,7 +167,12 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             self._owner.change(Content.drop_unheld, number)
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, which is set to `default` if it is not there."""
+        """Return the value of a key. Set it to a default first if it is not there.
+
+        Args:
+            key: The key.
+            default: The value to set.
+        """
         # A closed state refuses this in `change`, whether or not the key is there.
         if self._owner.guard is None and (found := self.get(key, MISSING)) is not MISSING:
             return found
@@ -159,7 +181,15 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return self._owner.change(Content.setdefault, number, key, default, pack_plain(default))
 
     def pop(self, key: Any, default: Any = MISSING) -> Any:
-        """Remove a key and return its value; `default`, or a `KeyError` without one, where it is not there."""
+        """Remove a key and return its value.
+
+        Args:
+            key: The key.
+            default: What to return if the key is not there.
+
+        Raises:
+            KeyError: The key is not there, and no `default` was given.
+        """
         number, key = place_key(key, self._partitions)
         found: list[Any] = []
         self._owner.change(Content.pop, number, key, found)
@@ -170,7 +200,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return default
 
     def popitem(self) -> tuple[Any, Any]:
-        """Remove some key, in no order that is promised, and return it with its value."""
+        """Remove some key, in no promised order, and return it with its value.
+
+        Raises:
+            KeyError: The state is empty.
+        """
         found: list[Any] = []
         self._owner.change(Content.popitem, found)
         if found[0] is MISSING:
@@ -186,7 +220,17 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return _Values(self)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """Set pairs. Those of a dict, list or tuple are set in one change, and so are those that are given by name."""
+        """Set pairs. Those of a dict, list or tuple are set in one change, and so are those that are given by name.
+
+        Args:
+            other: A mapping, or pairs.
+            more: Values by names, which are text keys.
+
+        Examples:
+            >>> visits.update({"cat": 1, "dan": 2}, eve=3)
+            >>> visits["cat"], visits["eve"]
+            (1, 3)
+        """
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
         if isinstance(other, dict) and type(other).items in _PLAIN_ITEMS:
@@ -265,9 +309,12 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner.change(Content.clear)
 
     def to_dict(self) -> dict[Any, Any]:
-        """Return a plain dict of everything at one moment; changes of its values do not reach the state.
+        """Return a plain dict of everything at one moment. Changes of its values do not reach the state.
 
-        Takes half of the time of `dict(state)`. Raises `IllegalArgumentError` for a value that cannot be stored.
+        Takes half of the time of `dict(state)`.
+
+        Raises:
+            IllegalArgumentError: A value cannot be stored.
         """
         return {key: unpack(data) for part in self._packed() for key, data in part.items()}
 

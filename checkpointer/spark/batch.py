@@ -18,7 +18,15 @@ _RUN_ID = "spark.jobGroup.id"  # Spark runs the jobs of a streaming query in a g
 class Token(NamedTuple):
     """The name of one batch of one query: the same after every restart and replay.
 
-    Store it with what the callback writes elsewhere, in the same transaction, to write each batch once.
+    Store it with what the function writes elsewhere, in the same transaction, to write each batch once.
+
+    Args:
+        query_id: The id of the streaming query, which lives in its `checkpointLocation`.
+        batch_id: The number of the batch, from 0.
+
+    Examples:
+        >>> str(Token("5f3c9a1e-2b7d-4d6a-9f5e-0c1b2a3d4e5f", 41))
+        '5f3c9a1e-2b7d-4d6a-9f5e-0c1b2a3d4e5f:41'
     """
 
     query_id: str

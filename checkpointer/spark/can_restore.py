@@ -21,7 +21,15 @@ from pyspark_checkpointer.table.version import TableVersion
 class Compatibility:
     """The answer of `can_restore`: true if the table can be used.
 
-    `changes` says what the first upsert will change, `reason` why the table cannot be used.
+    Args:
+        changes: What the first upsert will change, one sentence each.
+        reason: Why the table cannot be used; empty if it can.
+
+    Examples:
+        >>> str(Compatibility())
+        'nothing changes'
+        >>> bool(Compatibility(reason="column 'n': a string cannot become a long"))
+        False
     """
 
     changes: tuple[str, ...] = ()
@@ -45,11 +53,24 @@ def can_restore(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> Compatibility:
-    """Return whether a job that upserts rows of this schema can go on from the last checkpoint.
+    """Return whether a job that upserts rows of a schema can go on from the last checkpoint. For CI, before a deploy.
 
-    `schema` is a `StructType`, which needs no Spark session, or text such as "user string, n long", which only Spark
-    can parse. Columns of the table that it does not have keep their values. `key` and `combine` are those of
-    `state.table`; if they are left out, they stay as they were. A root that cannot be read raises.
+    Args:
+        root: The root: a folder or a URL. A root that cannot be read raises.
+        operator: The name of the table.
+        schema: The columns of the rows: a `StructType`, which needs no Spark session, or text such as
+            "user string, n long", which only Spark can parse. Columns of the table that it lacks keep their values.
+        key: The key of `state.table`; by default as it was.
+        combine: The rules of `state.table`; by default as they were.
+        num_partitions: The number of partitions of `state.table`; by default as it was.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        fencing: As in `Checkpointer`.
+
+    Examples:
+        >>> from pyspark.sql.types import StructType
+        >>> answer = can_restore("state/shop", "totals", schema=StructType().add("digit", "long").add("n", "string"))
+        >>> bool(answer)
+        False
     """
     fields = [field.jsonValue() for field in check_schema(operator, schema).fields]
     if key is not None:

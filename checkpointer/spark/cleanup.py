@@ -62,12 +62,22 @@ def plan_cleanup(
     *,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what a cleanup would do, with one row for each object in a folder of the root.
+    """Return what a cleanup would do, with one row for each object in a folder of the root. Nothing is deleted.
 
-    Nothing is deleted.
+    The columns are those of `PlanRow`. The store is listed when the DataFrame is read. What interrupted writes left
+    behind is not listed.
 
-    The columns are those of `PlanRow`. The store is listed when the DataFrame is read. Leftovers of interrupted writes
-    are not listed.
+    Args:
+        spark: The session.
+        root: The root: a folder or a URL.
+        policy: Which checkpoints to keep. Without it nothing is retired.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        fencing: As in `Checkpointer`.
+
+    Examples:
+        >>> plan = plan_cleanup(spark, "state/shop")
+        >>> plan.where("action = 'delete'").count()
+        0
     """
     check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
@@ -76,7 +86,17 @@ def plan_cleanup(
 
 
 def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
-    """Return the rows of a plan as a DataFrame. They go through the memory of the driver."""
+    """Return the rows of a plan as a DataFrame. They go through the memory of the driver.
+
+    Args:
+        spark: The session.
+        plan: What `Checkpointer.plan` returned.
+
+    Examples:
+        >>> from pyspark_checkpointer import Checkpointer
+        >>> frame_of(spark, Checkpointer("state/shop").plan()).select("action").distinct().collect()
+        [Row(action='keep')]
+    """
     check_session("frame_of", spark)
     return spark.createDataFrame([*plan], _ROW)
 
@@ -89,7 +109,22 @@ def clean(
     *,
     fencing: Fencing = "required",
 ) -> Cleaned:
-    """Clean up as `Checkpointer.clean` does, with listing and deleting spread over the executors."""
+    """Clean up as `Checkpointer.clean` does, with listing and deleting spread over the executors.
+
+    Args:
+        spark: The session.
+        root: The root: a folder or a URL.
+        policy: Which checkpoints to keep. Without it only garbage is deleted.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        fencing: As in `Checkpointer`.
+
+    Returns:
+        The sums of what was retired, deleted, and will be deleted after the grace period.
+
+    Examples:
+        >>> clean(spark, "state/shop").deleted.objects
+        0
+    """
     check_session("clean", spark)
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:

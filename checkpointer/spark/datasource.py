@@ -29,12 +29,7 @@ MAX_SCAN_TASKS = 32
 
 
 class CheckpointerSource(DataSource):
-    """The data source of tables and views of a root.
-
-    Options: `path` (the root), and `operator`, the table to read, or `view`: "checkpoints", "artifacts" or
-    "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, else it is the last one; `id` takes every form
-    that `Checkpointer.restore` takes. `columns`: names, separated by commas. `storage_options`: JSON. `fencing`: as for
-    `Checkpointer`.
+    """The data source `checkpointer` of Spark: tables and views of a root. Use `spark.read.format("checkpointer")`.
 
     Spark makes one source for each DataFrame or temporary view. It plans the scan at the first query, keeps that plan,
     and replaces it whenever it offers filters to the reader. So the source chooses the checkpoint of a table when it is
@@ -42,6 +37,16 @@ class CheckpointerSource(DataSource):
 
     The reader takes no filters, although Spark offers them (`pushFilters`). Spark uses the plan of the last filtered
     scan for all other scans of the same DataFrame, filtered or not. What was pruned for one would be missing in them.
+
+    Args:
+        options: Spark's options. `path` is the root. `operator` is the table to read, or `view` is "checkpoints",
+            "artifacts" or "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, by default the last one;
+            `id` takes every form that `Checkpointer.restore` takes. `columns` are names, separated by commas.
+            `storage_options` is JSON. `fencing` is as in `Checkpointer`.
+
+    Examples:
+        >>> spark.read.format("checkpointer").option("operator", "totals").load("state/shop").count()
+        2
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -50,15 +55,22 @@ class CheckpointerSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name by which Spark finds this data source."""
         return "checkpointer"
 
     def schema(self) -> StructType | str:
+        """Return the columns of the table or view. Called by Spark."""
         if self._request.view is not None:
             return VIEWS[self._request.view][0]
         version = version_of(self._request.restore(), self._request.operator)
         return struct_of(version.schema.choose(version.name, self._request.columns or None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the table or view. Called by Spark.
+
+        Args:
+            schema: The columns, as `schema` returned them.
+        """
         return (
             TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
         )

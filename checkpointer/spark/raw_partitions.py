@@ -28,7 +28,18 @@ _ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64()), ("place"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a partition, as bytes of the caller's own format."""
+    """The whole state of a partition, as bytes of your own format: a result for `State.write_partitions`.
+
+    Args:
+        data: The bytes.
+
+    Raises:
+        IllegalArgumentError: `data` is not bytes.
+
+    Examples:
+        >>> def write(partition, batches):
+        ...     return Snapshot(b"%d" % sum(batch.num_rows for batch in batches))
+    """
 
     data: bytes
 
@@ -38,7 +49,18 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A change on top of the partition's chain, as bytes of the caller's own format."""
+    """A change on top of a partition, as bytes of your own format: a result for `State.write_partitions`.
+
+    Args:
+        data: The bytes.
+
+    Raises:
+        IllegalArgumentError: `data` is not bytes.
+
+    Examples:
+        >>> def write(partition, batches):
+        ...     return Delta(b"+%d" % sum(batch.num_rows for batch in batches))
+    """
 
     data: bytes
 

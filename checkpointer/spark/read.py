@@ -41,9 +41,29 @@ def read_state(
 ) -> DataFrame:
     """Return the rows of a table of the last checkpoint, or of a live one by id, epoch or savepoint.
 
-    `id` takes every form that `Checkpointer.restore` takes, such as "at=2024-01-02T06:00Z".
-    The DataFrame is pinned to that checkpoint. With `keys`, a DataFrame that has the key columns, only the rows with
-    these keys are returned, and only the partitions and row groups that may hold them are read.
+    The DataFrame is pinned to that checkpoint.
+
+    Args:
+        spark: The session.
+        root: The root: a folder or a URL.
+        operator: The name of the table.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        id: A live checkpoint in any form that `Checkpointer.restore` takes, such as "at=2024-01-02T06:00Z".
+        epoch: The newest checkpoint of this epoch, Spark's batch id.
+        savepoint: The checkpoint that has this name.
+        columns: The columns to read; by default all.
+        keys: Rows with the key columns: only rows with these keys are returned, and only partitions and row groups that
+            may hold them are read.
+        fencing: As in `Checkpointer`.
+
+    Raises:
+        StoreNotFoundError: No checkpoint was committed there.
+        OperatorNotFoundError: The checkpoint has no table of this name. The message names those it has.
+        CheckpointNotFoundError: No live checkpoint has this id or epoch.
+
+    Examples:
+        >>> read_state(spark, "state/shop", "totals").orderBy("digit").collect()
+        [Row(digit=0, n=5), Row(digit=1, n=5)]
     """
     check_session("read_state", spark)
     use_driver_python(spark)
@@ -67,13 +87,29 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what changed in a table from checkpoint `a` to checkpoint `b`.
+    """Return what changed in a table from one checkpoint to another.
 
-    Both may have any form that `Checkpointer.restore` takes. There is one row for each key that was "inserted",
-    "updated" or "deleted" (column `change`). It has the key columns, and the other columns as structs `before` and
-    `after`; `before` of an inserted row is null, and so is `after` of a deleted one. Where a key column has one of
-    these names, the column of the result gets an underscore: `change_`. Partitions that both checkpoints share are not
-    read.
+    There is one row for each key that was inserted, updated or deleted: the key columns, `change` ("inserted",
+    "updated" or "deleted"), and the other columns as structs `before` and `after`. `before` of an inserted row is null,
+    and so is `after` of a deleted one. If a key column has one of these names, the column of the result gets an
+    underscore: `change_`. Partitions that both checkpoints share are not read.
+
+    Args:
+        spark: The session.
+        root: The root: a folder or a URL.
+        a: The older checkpoint, in any form that `Checkpointer.restore` takes.
+        b: The newer checkpoint, in the same forms.
+        operator: The name of the table.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        fencing: As in `Checkpointer`.
+
+    Raises:
+        CheckpointNotFoundError: One of the checkpoints is not live.
+        OperatorNotFoundError: One of them has no table of this name.
+
+    Examples:
+        >>> diff(spark, "state/shop", "epoch=0", "latest", "totals").count()
+        0
     """
     check_session("diff", spark)
     use_driver_python(spark)

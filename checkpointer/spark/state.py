@@ -41,9 +41,26 @@ def _operation(
 
 
 class State(NotPicklable):
-    """The state of a job during one batch: durable before Spark counts the batch as done, or not changed at all.
+    """The state of a query during one batch: the third argument of the function that `stateful` decorates.
 
-    Threads of the callback may use it together. Threads that outlive the callback are refused.
+    It is durable before Spark counts the batch as done, or is not changed at all. Threads of the function may use it
+    together. A thread that outlives the function is refused.
+
+    Examples:
+        >>> @stateful("state/shop")
+        ... def update(batch, batch_id, state):
+        ...     state.map("batches", partitions=1)[batch_id] = batch.count()
+        ...     totals = state.table("totals", ["digit"], num_partitions=2, combine={"n": "sum"})
+        ...     digits = batch.selectExpr("value % 2 AS digit")
+        ...     totals.upsert(digits.groupBy("digit").count().withColumnRenamed("count", "n"))
+        ...     state.properties["token"] = str(state.token)
+        >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        >>> writer = numbers.writeStream.option("checkpointLocation", "state/shop-spark")
+        >>> query = writer.foreachBatch(update).trigger(availableNow=True).start()
+        >>> query.awaitTermination()
+        >>> restored = update.checkpointer.restore()
+        >>> restored.keyed("batches").to_dict(), restored.operators
+        ({0: 10}, ['batches', 'totals'])
     """
 
     _instead = (
@@ -57,45 +74,43 @@ class State(NotPicklable):
 
     @property
     def token(self) -> Token:
-        """Query id and batch id: store it with what the callback writes elsewhere, to write each batch once."""
+        """The query id and the batch id. Store it with what the function writes elsewhere, to write each batch once."""
         job = self._attempt.job
         return Token(job.query_id, job.batch_id)
 
     @property
     def id(self) -> CheckpointId:
-        """The id of the checkpoint that this batch will be."""
+        """The id of the checkpoint that this batch becomes."""
         return self._attempt.checkpoint.id
 
     @property
     def restored(self) -> Restored | None:
-        """The checkpoint this run began with; None if the root was empty."""
+        """The checkpoint that this run began with; None if the root was empty."""
         return self._attempt.run.restored
 
     @property
     def positions(self) -> dict[str, Json]:
-        """Source positions to record with the checkpoint, as JSON values.
-
-        They begin as those of the last checkpoint.
-        """
+        """Source positions to record: a dict of JSON values, which begins as that of the last checkpoint."""
         self._attempt.operations.check()
         return self._attempt.checkpoint.positions
 
     @property
     def properties(self) -> dict[str, Json]:
-        """Properties to record with the checkpoint, as JSON values.
-
-        They begin as those of the last checkpoint.
-        """
+        """Properties to record: a dict of JSON values, which begins as that of the last checkpoint."""
         self._attempt.operations.check()
         return self._attempt.checkpoint.properties
 
     @_operation
     def map(self, name: str, *, partitions: int | None = None) -> KeyedState:
-        """Return a mapping on the driver, as the last batch left it.
+        """Return a mapping on the driver, as the last batch left it. Its changes are saved when the function returns.
 
-        Its changes are saved when the callback ends.
+        Args:
+            name: The name of the map, among the maps, tables and operators of the job.
+            partitions: The number of parts that the map is saved in, from 1 to 131,072; 8 for a new one. Another number
+                than before spreads all entries again.
 
-        `partitions` is how many parts a new mapping is saved in. Another number than before spreads all entries anew.
+        Raises:
+            IllegalArgumentError: A table or other operator has this name, or the map is in use with other partitions.
         """
         object_paths.encode_name("map", name)
         attempt, run = self._attempt, self._attempt.run
@@ -133,18 +148,22 @@ class State(NotPicklable):
         combine: Mapping[str, Combine] | None = None,
         schema: StructType | str | None = None,
     ) -> TableState:
-        """Return a distributed table, as the last batch left it.
-
-        What is written to it is part of this batch.
+        """Return a distributed table, as the last batch left it. What is written to it is part of this batch.
 
         Args:
-            name: Of the table, among the job's maps, tables and operators.
-            key: Columns that tell one row from another, in the order in which they are hashed.
-            num_partitions: Parts in which the rows are kept. Another number than before brings every row to its new
-                part with this batch. By default the number stays as it was; a new table has 16.
-            combine: For columns whose new value does not simply replace the old one: "sum", "min" or "max" of both.
-                Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the order.
-            schema: Columns of a table that nothing was written to yet, so that it can be read before that.
+            name: The name of the table, among the maps, tables and operators of the job.
+            key: The columns that tell one row from another, in the order in which they are hashed.
+            num_partitions: The number of parts in which the rows are kept; 16 for a new table. Another number than
+                before moves every row to its new part in this batch.
+            combine: How the old and the new value of a column become one: "sum", "min" or "max". Other columns take the
+                last value. Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the
+                order.
+            schema: The columns of a table that nothing was written to yet, to read it before that: a `StructType`, or
+                text such as "user string, n long".
+
+        Raises:
+            IllegalArgumentError: A map has this name, the table was opened in this batch already, or an argument does
+                not fit the stored table. The message has both.
         """
         object_paths.encode_name("table", name)
         attempt, run = self._attempt, self._attempt.run
@@ -187,12 +206,20 @@ class State(NotPicklable):
         key: Sequence[str] | None = None,
         num_partitions: int | None = None,
     ) -> None:
-        """Run `write(partition, batches)` on the executors, for each partition of a DataFrame.
+        """Run a function on the executors for each partition of a DataFrame, and save the bytes that it returns.
 
-        `write` gets the partition's number and its rows as Arrow record batches. It returns `Snapshot(bytes)`,
-        `Delta(bytes)`, or None to leave the partition as it is. With `key` and `num_partitions` the rows are brought
-        together by `pmod(hash(key), num_partitions)`, the same in every batch. Without them the partitions are those
-        of the DataFrame, by index.
+        Args:
+            name: The name of the operator.
+            frame: The rows.
+            write: A function `write(partition, batches)` of the number of a partition and its rows as Arrow record
+                batches. It returns `Snapshot(bytes)`, `Delta(bytes)`, or None to leave the partition as it is.
+            key: Columns by which rows are brought together: partition `pmod(hash(key), num_partitions)`, the same in
+                every batch. Without it the partitions are those of the DataFrame, by index.
+            num_partitions: The number of partitions, with `key`.
+
+        Raises:
+            IllegalArgumentError: Only one of `key` and `num_partitions` is given, or an argument is not what it must
+                be.
         """
         object_paths.encode_name("operator", name)
         attempt = self._attempt
@@ -207,9 +234,14 @@ class State(NotPicklable):
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
-        """Return a partition's snapshot and deltas, as of the last committed batch.
+        """Return the snapshot of a partition, then its deltas, as of the last committed batch.
 
-        Empty where it has none.
+        Args:
+            name: The name of the operator.
+            partition: The number of the partition, from 0.
+
+        Returns:
+            A list of bytes; empty if the partition has no state.
         """
         object_paths.encode_name("operator", name)
         object_paths.check_partition(partition)
@@ -222,7 +254,14 @@ class State(NotPicklable):
 
     @_operation
     def drop(self, name: str) -> None:
-        """Leave a map, table or operator out, from this batch on."""
+        """Leave a map, table or operator out, from this batch on.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            IllegalArgumentError: The state has no such map, table or operator.
+        """
         object_paths.encode_name("operator", name)
         attempt, run = self._attempt, self._attempt.run
         attempt.used_names.add(name)

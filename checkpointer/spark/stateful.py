@@ -51,19 +51,45 @@ def stateful(
     clean_every: int = 100,
     metrics: MetricsCallback | None = None,
 ) -> Callable[[Callback], "StatefulSink"]:
-    """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`, keeping its state under `root`.
+    """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`, with state under a root.
+
+    The state of a batch is committed before Spark counts the batch as done. A batch that Spark repeats is skipped if it
+    is committed. A batch that does not belong to the state is refused.
 
     Args:
-        root: Where the state lives, one root for each query. See `Checkpointer`.
-        storage_options: What s3fs, adlfs or another fsspec file system takes.
-        on_reset: What to do when Spark's progress and the state do not belong together: "error" refuses; "continue"
-            lets the first batch of a run begin new batch ids on the old state. Remove the option again after that.
-        fencing: See `Checkpointer`.
-        max_chain: See `Checkpointer`.
-        retention: What to keep of the history. Without it everything is kept until another cleanup deletes it.
-        clean_every: With `retention`, the number of commits between cleanups. A cleanup runs beside the next batches;
-            its errors are logged, and do not fail the job.
-        metrics: See `Checkpointer`. Called on the driver.
+        root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`. One root for each query.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        on_reset: What to do if Spark's progress and the state do not belong together. "error" refuses the batch.
+            "continue" lets the first batch of a run begin new batch ids on the old state; remove the option after that
+            run.
+        fencing: As in `Checkpointer`.
+        max_chain: As in `Checkpointer`.
+        retention: Which checkpoints to keep. Without it all are kept until another cleanup removes them.
+        clean_every: With `retention`, the number of commits between two cleanups, at least 1. A cleanup runs beside the
+            next batches. Its errors are logged, and do not fail the job.
+        metrics: As in `Checkpointer`. Called on the driver.
+
+    Returns:
+        A decorator. The decorated function goes to `foreachBatch`; its attribute `checkpointer` is the `Checkpointer`.
+
+    Raises:
+        IllegalArgumentError: An argument is not what it must be.
+        BatchResetError: In a batch: Spark's progress and the state belong to different queries, or Spark went back.
+        BatchGapError: In a batch: batches are missing between the state and Spark's progress.
+        InvalidStateError: In a batch: the query has no `checkpointLocation`, or another query uses the root.
+
+    Examples:
+        >>> @stateful("state/parity")
+        ... def update(batch, batch_id, state):
+        ...     counts = state.map("counts")
+        ...     for row in batch.selectExpr("value % 2 AS parity").groupBy("parity").count().collect():
+        ...         counts[row.parity] = counts.get(row.parity, 0) + row["count"]
+        >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        >>> writer = numbers.writeStream.option("checkpointLocation", "state/parity-spark")
+        >>> query = writer.foreachBatch(update).trigger(availableNow=True).start()
+        >>> query.awaitTermination()
+        >>> update.checkpointer.restore().keyed("counts").to_dict()
+        {0: 5, 1: 5}
     """
     # Written without parentheses, the decorator is given the function as its root.
     if callable(root) and not isinstance(root, str | os.PathLike):
@@ -83,7 +109,18 @@ def stateful(
 
 
 class StatefulSink:
-    """A decorated function: callable by foreachBatch, with the `checkpointer` of its root."""
+    """A function that `stateful` decorated: `foreachBatch` calls it for each batch.
+
+    Attributes:
+        checkpointer: The `Checkpointer` of its root, to restore and look after the state.
+
+    Examples:
+        >>> @stateful("state/orders")
+        ... def update(batch, batch_id, state):
+        ...     state.map("batches")[batch_id] = batch.count()
+        >>> update.checkpointer.root.endswith("state/orders")
+        True
+    """
 
     def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset, cleaner: Cleaner | None) -> None:
         if not callable(callback):

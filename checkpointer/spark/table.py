@@ -17,11 +17,24 @@ Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
 
 
 class TableState(NotPicklable):
-    """A keyed table during one batch.
+    """A table during one batch: what `state.table(…)` returns.
 
-    What it wrote is visible to its own later reads, and to others once committed.
+    Its own later reads see what it wrote; others see it once the batch is committed. Several threads may call it: one
+    call runs after the other.
 
-    Several threads may call it: one call is done after the other.
+    Examples:
+        >>> @stateful("state/largest")
+        ... def update(batch, batch_id, state):
+        ...     table = state.table("largest", ["digit"], num_partitions=2, combine={"value": "max"})
+        ...     digits = batch.selectExpr("value % 2 AS digit", "value")
+        ...     table.upsert(digits.groupBy("digit").agg({"value": "max"}).withColumnRenamed("max(value)", "value"))
+        ...     table.delete(spark.createDataFrame([(1,)], "digit long"))
+        ...     print(table.lookup(spark.createDataFrame([(0,)], "digit long")).collect())
+        >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        >>> writer = numbers.writeStream.option("checkpointLocation", "state/largest-spark")
+        >>> query = writer.foreachBatch(update).trigger(availableNow=True).start()
+        >>> query.awaitTermination()
+        [Row(digit=0, value=8)]
     """
 
     _instead = (
@@ -34,55 +47,74 @@ class TableState(NotPicklable):
         self._operation = operation
 
     def upsert(self, rows: DataFrame) -> None:
-        """Add rows with new keys, and combine rows with known keys with what is there.
+        """Insert rows with new keys, and combine rows with known keys with what is there.
 
-        Each column is combined as `combine` says, and takes the new value where it is not named there. Columns that the
-        rows do not have keep their values; in new rows they are null.
+        Each column is combined as `combine` of `state.table` says, and takes the new value otherwise. Columns that the
+        rows do not have keep their values, and are null in new rows.
+
+        Args:
+            rows: The rows, with the key columns. If any column takes the last value, no key may stand twice.
+
+        Raises:
+            IllegalArgumentError: A column has another type than in the table, or a key column is missing. The message
+                has both schemas.
         """
         with self._operation(self._changes.check_open):
             self._changes.upsert(rows)
 
     def replace(self, rows: DataFrame) -> None:
-        """Make these rows, with their columns and no others, the whole table."""
+        """Make these rows, with their columns and no others, the whole table.
+
+        Args:
+            rows: The rows, with the key columns.
+        """
         with self._operation(self._changes.check_open):
             self._changes.replace(rows)
 
     def delete(self, keys: DataFrame) -> None:
-        """Remove the rows with these keys; unknown keys are no error.
+        """Remove the rows with these keys. Unknown keys are no error.
 
-        Other columns of `keys` are ignored.
+        Args:
+            keys: Rows with the key columns. Other columns are ignored.
         """
         with self._operation(self._changes.check_open):
             self._changes.delete(keys)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
-        """Leave columns out for good, with all their values.
+        """Remove columns for good, with all their values. A later column of the same name is another column.
 
-        A later column of the same name is another column.
+        Nothing is rewritten now: later compactions remove the stored values.
 
-        Nothing is rewritten now: later compactions remove the stored values. Unknown columns are no error, since a
-        callback says the same in every batch.
+        Args:
+            columns: The names of the columns. Unknown ones are no error, because a function says the same in every
+                batch.
         """
         with self._operation(self._changes.check_open):
             self._changes.drop_columns(columns)
 
     def read(self, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return all rows as they are now.
+        """Return all rows as they are now. The DataFrame stays as it is, whatever is written later.
 
-        The DataFrame stays as it is, whatever is written later.
+        Args:
+            columns: The columns to read; by default all.
         """
         with self._operation(self._changes.check_open):
             return self._changes.read(columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the rows with these keys.
+        """Return the rows with these keys. Only partitions and row groups that may hold them are read.
 
-        Only partitions, and within them row groups, that may hold them are read.
+        Args:
+            keys: Rows with the key columns.
+            columns: The columns to read; by default all.
         """
         with self._operation(self._changes.check_open):
             return self._changes.lookup(keys, columns)
 
     def compact(self) -> None:
-        """Write a snapshot of every partition that has deltas, now."""
+        """Write a snapshot of every partition that has deltas, now.
+
+        Compaction also runs by itself, spread over batches.
+        """
         with self._operation(self._changes.check_open):
             self._changes.compact()

@@ -35,6 +35,8 @@ MERGE, RESET, DELETE = 0, 1, 2
 """Kinds of change: combine with the row below, replace it, delete it."""
 
 Combine = Literal["last", "sum", "min", "max"]
+"""How the old and the new value of a column become one. "last" takes the new value."""
+
 Role = Literal["key", "last", "sum", "min", "max"]
 
 FIELD_ID = b"PARQUET:field_id"

@@ -59,9 +59,36 @@ class PlannedCheckpoint:
 
 @dataclass(slots=True, weakref_slot=True)
 class CleanupPlan:
-    """What cleanup would do to a store, as it was at one moment. Iterating gives the rows.
+    """A plan of a cleanup, as the store was at one moment: what `Checkpointer.plan` returns. Iterating gives the rows.
 
-    `totals` has objects and bytes by action and reason; `checkpoints` whether each is kept.
+    Each row says of one object what becomes of it ("keep", "later", "delete"), why, and which checkpoint names it. The
+    rows are in a temporary file, so a plan takes no more memory for a million objects than for a thousand.
+
+    Attributes:
+        root: The root, without secrets.
+        nonce: The nonce of the `_latest` that the plan was made on; None if there was none.
+        grace: How long the objects of a retired checkpoint stay.
+        checkpoints: Each live checkpoint, whether it is kept, and why.
+        retired: The ids and digests of the checkpoints that are to be retired.
+        totals: Objects and bytes by action and reason.
+        note: Why nothing is retired although the policy would retire some, or what else there is to say; or None.
+        from_file: Whether the plan was loaded from a file, which somebody may have edited.
+
+    Examples:
+        >>> from pyspark_checkpointer import Checkpointer, RetentionPolicy
+        >>> ck = Checkpointer("state/visits")
+        >>> for epoch in range(3):
+        ...     with ck.begin(epoch=epoch) as cp:
+        ...         cp.snapshot("totals", 0, b"%d" % epoch)
+        >>> plan = ck.plan(RetentionPolicy(keep_last=1))
+        >>> [checkpoint.keep for checkpoint in plan.checkpoints].count(False)
+        2
+        >>> {row.action for row in plan} <= {"keep", "later", "delete"}
+        True
+        >>> plan.save("plan.zst")
+        >>> cleaned = ck.apply(CleanupPlan.load("plan.zst"))
+        >>> len(ck.list_checkpoints())
+        1
     """
 
     root: str
@@ -104,7 +131,11 @@ class CleanupPlan:
                 raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
 
     def total(self, action: Action) -> Total:
-        """Return objects and bytes of one action."""
+        """Return objects and bytes of one action, whatever the reason.
+
+        Args:
+            action: "keep", "later" or "delete".
+        """
         return sum((total for (of, _), total in self.totals.items() if of == action), Total())
 
     def _repr_html_(self) -> str:
@@ -123,7 +154,14 @@ class CleanupPlan:
         return shown + note(self.note) if self.note else shown
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, for `load`. Only its owner may read a new file."""
+        """Write the plan to a file, for `load`. Only its owner may read a new file.
+
+        Args:
+            path: The path of the file. An existing file is replaced.
+
+        Raises:
+            IllegalArgumentError: The file cannot be written.
+        """
         header = {
             "plan_version": PLAN_VERSION,
             "root": self.root,
@@ -147,7 +185,13 @@ class CleanupPlan:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return a plan that was saved.
 
-        Raises `CorruptionError` where the file is damaged or no plan.
+        Args:
+            path: The path of the file.
+
+        Raises:
+            IllegalArgumentError: The file cannot be read.
+            MalformedError: The file is damaged, or is not a plan.
+            UnsupportedFormatError: Another version of the library wrote it. Make the plan again.
         """
         try:
             file = open(path, "rb")  # noqa: SIM115  # only opening may raise this error

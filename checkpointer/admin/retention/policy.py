@@ -20,14 +20,30 @@ class RetentionPolicy:
     stay in any case. A checkpoint without a creation time counts as just made.
 
     Args:
-        keep_last: Keep this many of the newest checkpoints.
+        keep_last: Keep this many of the newest checkpoints, at least 1.
         keep_younger: Keep checkpoints that were made less than this ago.
-        hourly, daily, weekly: Keep the newest checkpoint of each hour, day or week (in UTC, weeks begin on Monday) that
-            began less than this ago.
-        every_epoch: Keep the newest checkpoint of each epoch that is a multiple of this number.
-        keep_if: Keep checkpoints for whose manifest this function returns true. In it, chains that stand in segments
-            are not loaded.
-        grace: How long the objects of a checkpoint stay after it was retired, for readers that are using it.
+        hourly: Keep the newest checkpoint of each hour (in UTC) that began less than this ago.
+        daily: Keep the newest checkpoint of each day (in UTC) that began less than this ago.
+        weekly: Keep the newest checkpoint of each week (in UTC, from Monday on) that began less than this ago.
+        every_epoch: Keep the newest checkpoint of each epoch that is a multiple of this number, at least 1.
+        keep_if: Keep checkpoints for whose manifest this function returns true. The chains of operators whose
+            metadata is stored in segments are not loaded in this manifest.
+        grace: How long the objects of a checkpoint stay after it was retired, for readers that are using it. One hour
+            by default. Zero is allowed.
+
+    Raises:
+        IllegalArgumentError: A number is below 1, or a time span is not a `timedelta` above zero.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> policy = RetentionPolicy(keep_last=2)
+        >>> checkpointer = Checkpointer("memory://help-retention")
+        >>> for epoch in range(5):
+        ...     with checkpointer.begin(epoch=epoch) as checkpoint:
+        ...         checkpoint.snapshot("totals", 0, b"%d" % epoch)
+        >>> cleaned = checkpointer.clean(policy)
+        >>> len(checkpointer.list_checkpoints())
+        2
     """
 
     keep_last: int | None = None
@@ -68,7 +84,9 @@ class RetentionPolicy:
     def kept(self, checkpoints: Iterable[Manifest], now: datetime) -> dict[CheckpointId, str]:
         """Return the checkpoints to keep, each with the rule that keeps it.
 
-        `checkpoints` come newest first.
+        Args:
+            checkpoints: The manifests of the live checkpoints, newest first.
+            now: The time to count from, in UTC.
         """
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()
