@@ -13,7 +13,7 @@ How to add a codec, with the files in the order in which the data passes them:
 6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
 7. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name: `cli/records.py` (`cat`),
    `cli/keys.py` (`diff`), `table/export.py`, and the error in `table/version.py`. Forecast what it costs in
-   `checkpoint/forecast.py`.
+   `admin/forecast.py`.
 8. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
 9. Add a sample to `tests/manifests/samples.py`, and an operator of it to `tests/proof/operations.py`.
 """
