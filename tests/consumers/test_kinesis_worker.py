@@ -315,7 +315,9 @@ def test_a_stop_ends_one_run(one: Node, stream: Stream, calls: list[Any]) -> Non
     assert [call[2] for call in calls if call[1] == "process_records"] == [["1", "2", "3"], ["4", "5"]]
 
 
-def test_a_stop_before_run_once_is_kept_for_the_next_run(one: Node, two: Node, stream: Stream, calls: list[Any]) -> None:
+def test_a_stop_before_run_once_is_kept_for_the_next_run(
+    one: Node, two: Node, stream: Stream, calls: list[Any]
+) -> None:
     one.create(["t"])
     stream.records["t"] = records(1, 5)
     worker = Worker(one, stream.fetch, lambda: Processor(calls))
