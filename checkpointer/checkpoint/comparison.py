@@ -24,6 +24,8 @@ class Comparison:
     def __init__(self, path: str, size: int, artifacts: Iterable[Artifact]) -> None:
         self._path, self._expected, self._size = path, size, 0
         digest = object_paths.digest_of(path)
+        artifacts = [*artifacts]
+        self._claims = {part.size for part in artifacts}
         # The object itself comes first, so that a fault of it is reported under its plain path.
         named = {(0, size, digest): path}  # many partitions may name the same bytes
         for part in artifacts:
@@ -57,3 +59,6 @@ class Comparison:
         check_size(self._path, self._size, self._expected)
         for part in self._parts:
             check_digest(part.name, part.seen.hexdigest(), part.digest)
+        # A manifest that claims another size than the intact object has cannot be restored.
+        for claim in sorted(self._claims):
+            check_size(self._path, self._size, claim)

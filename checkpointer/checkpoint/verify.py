@@ -398,6 +398,10 @@ class Check:
 
 
 def _size(artifacts: set[Artifact]) -> int:
+    """Return the size of an object: the smallest where manifests disagree, so that no more than that is read.
+
+    Not all of them can be right then, and `Comparison` raises in any case.
+    """
     return min(artifact.size for artifact in artifacts)
 
 

@@ -98,8 +98,10 @@ async def _above(url: str, options: Mapping[str, Any] | None) -> str | None:
         if url.endswith(":/"):
             return None
         store = open_store(url, options, fencing="none")
-        with suppress(CheckpointError):  # a missing permission there is not what the user asked about
-            if await _has_pointer(store):
-                return url
-        await store.close()
+        try:
+            with suppress(CheckpointError):  # a missing permission there is not what the user asked about
+                if await _has_pointer(store):
+                    return url
+        finally:
+            await store.close()
     return None

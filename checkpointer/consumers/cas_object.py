@@ -77,7 +77,7 @@ class CasObject(Generic[T]):
         self._context, self._path, self._serializer = context, path, serializer
         self._lock = asyncio.Lock()
         self._last_known: _Known[T] | None = None
-        # Set if a swap of ours may be visible and still be lost by a power failure, as its fsync failed.
+        # Set if a swap of ours may be visible, or become so, and still be lost by a power failure.
         self._maybe_not_durable = False
 
     async def read(self) -> T | None:
@@ -157,9 +157,13 @@ class CasObject(Generic[T]):
             await self._context.check_conditional_writes()
         try:
             blob = await decide(self._context.store, self._path, data, known.version, self._serializer.limit)
+        except asyncio.CancelledError:
+            self._maybe_not_durable = True  # a swap that has begun goes on in its thread, and nobody hears how it ends
+            raise
         except UndecidedError as error:
-            # Only this cause means that the bytes may be visible without having reached the disk.
-            self._maybe_not_durable = isinstance(error.__cause__, OutcomeUnknownError)
+            # Whatever went wrong last: an earlier request may have made the bytes visible without the disk's
+            # confirmation, and one that timed out may still do so.
+            self._maybe_not_durable = True
             raise OutcomeUnknownError(
                 f"{self._name}: a change was sent and nothing proves whether it took effect: look, and try again"
             ) from error.__cause__

@@ -1,4 +1,4 @@
-"""Reads and changes of a group's ownership by one worker, each within a time that leaves its leases alive."""
+"""Reads and changes of a group's ownership by one worker, each within a limited time."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -15,7 +15,11 @@ from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 T = TypeVar("T")
 
 MIN_TIMEOUT_SECONDS = 5.0
-"""Time that one read or change of the ownership has at least, however short leases are."""
+"""Time that one read or change of the ownership has at least, however short leases are.
+
+Leases of less than twice that may end while a request hangs. That costs them, and no position: whoever takes the
+partition writes another lease into it, and writes under the old one are refused.
+"""
 
 
 class GroupOwnership:
@@ -50,7 +54,8 @@ class GroupOwnership:
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns; raise `DependencyError` if it takes longer than half a lease.
 
-        A request that hangs would otherwise cost all leases. After half a lease there is time for another one.
+        A request that hangs would otherwise cost all leases. After half a lease there is time for another one. With
+        short leases it has `MIN_TIMEOUT_SECONDS`, after which they may have ended.
         """
         try:
             async with asyncio.timeout(self._timeout):

@@ -324,14 +324,17 @@ def _check_worker(name: str) -> str:
     return name
 
 
-def _entering(row: Row) -> Callable[[Position | None, datetime], Position]:
+def _entering(row: Row) -> Callable[[Position | None, datetime], Position | None]:
     """Return the change that writes the lease of a row into its position."""
 
-    def next_position(position: Position | None, now: datetime) -> Position:
+    def next_position(position: Position | None, now: datetime) -> Position | None:
         if position is None:
             # The position is made even where nothing was recorded: a lease can only write over a position in which it
             # stands.
             return Position(row.partition, row.epoch, None, now, row.etag)
+        # An earlier try took effect, and its answer was lost. Nobody else drew this token.
+        if position.lease == row.etag:
+            return None
         # An equal epoch is refused too: an ownership that was deleted by hand begins its epochs anew, so another lease
         # may have the same number.
         if position.epoch >= row.epoch:

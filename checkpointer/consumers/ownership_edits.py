@@ -63,7 +63,10 @@ class OwnershipEdits:
                 rows[lease.partition] = replace(row, etag=token, modified=now, lease_ms=self._lease_ms)
 
     def ask(self, rows: Rows, names: Iterable[str]) -> None:
-        """Add a steal request to the rows of these partitions, where another worker owns it and nobody asked yet."""
+        """Add a steal request to the rows of these partitions, where another worker owns it and no request stands.
+
+        Where the worker's own request stands there and has expired, that is withdrawn instead; the next call asks.
+        """
         for name in names:
             row = rows.get(name)
             # There is nobody to ask, or nothing left to read.

@@ -121,11 +121,13 @@ class Exclusive(Generic[C]):
         Raises what the guard raises, and `InvalidStateError` where another thread was interrupted in its own change and
         does not come back to it.
         """
+        step = (operation, args)
         # Waiting for the lock itself could last for ever: the thread that has it may be inside a handler that waits for
-        # this one. `_wait` looks for that now and then.
+        # this one. `_wait` looks for that now and then. A lock that is free here is free below: nothing is called in
+        # between, so no other thread runs, unless Python 3.11 collects garbage at this very moment and a finalizer
+        # waits.
         if (self._taken or self._waiting) and not self._is_mine():
             return self._wait(self.change, (operation, *args))  # type: ignore[no-any-return]
-        step = (operation, args)
         with self._lock:
             outer, self._taken = self._taken, True
             try:

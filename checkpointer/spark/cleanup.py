@@ -62,7 +62,7 @@ def plan_cleanup(
     *,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what a cleanup would do, with one row for each object in a folder of the root. Nothing is deleted.
+    """Return what a cleanup would do, with one row for each object of the format in a folder of the root.
 
     The columns are those of `PlanRow`. The store is listed when the DataFrame is read. What interrupted writes left
     behind is not listed.
@@ -82,7 +82,7 @@ def plan_cleanup(
     check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
         _, judge = run_sync(begin_plan(client.session, check_policy(policy)))
-        return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW)
+        return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
 
 def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
@@ -166,16 +166,22 @@ Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 
 
 def _over_objects(
-    spark: SparkSession, client: Checkpointer, judge: GarbageClassifier | None, work: Work, schema: str
+    spark: SparkSession,
+    client: Checkpointer,
+    judge: GarbageClassifier | None,
+    work: Work,
+    schema: str,
+    *,
+    newer: bool = False,
 ) -> DataFrame:
     """Return what `work` yields for all objects, as a DataFrame.
 
-    Each task lists some prefixes of the paths.
+    Each task lists some prefixes of the paths. `newer` is as in `_listing_prefixes`.
     """
     # There is no `_latest`, and so nothing proves what is garbage: nothing is touched (SPEC, Retire and sweep).
     if judge is None:
         return spark.createDataFrame([], schema)
-    prefixes = run_sync(_listing_prefixes(client, judge.sequence))
+    prefixes = run_sync(_listing_prefixes(client, judge.sequence, newer=newer))
     root = TaskRoot.of(client, spark)
     # The index of live objects can be large. A broadcast reaches each executor once, not each task.
     sent = spark.sparkContext.broadcast(judge)
@@ -236,10 +242,16 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
     )
 
 
-async def _listing_prefixes(client: Client, sequence: int) -> Sequence[str]:
-    """Return prefixes that cover every object in a folder of the root exactly once."""
+async def _listing_prefixes(client: Client, sequence: int, *, newer: bool) -> Sequence[str]:
+    """Return prefixes that cover every object of the format in a folder of the root exactly once.
+
+    Without `newer`, only those up to the sequence after `sequence`. No others can be garbage: an old `_latest` that was
+    put back has many above it.
+    """
     store = client.session.store
     ids = _id_prefixes(sequence + 1)  # Objects that are being written now have the next sequence.
+    if newer:
+        ids = [*ids, *_prefixes_above(ids[-1])]
     prefixes: list[str] = []
     for folder in await store.folders(""):
         if folder == object_paths.ARTIFACTS:
@@ -265,3 +277,8 @@ def _id_prefixes(newest: int) -> Sequence[str]:
     # come near enough to it.
     digits = next((d for d in range(1, 10) if int(f"{newest:010d}"[:d]) >= LISTING_PREFIXES // 4), 10)
     return [f"{number:0{digits}d}" for number in range(int(f"{newest:010d}"[:digits]) + 1)]
+
+
+def _prefixes_above(last: str) -> Sequence[str]:
+    """Return prefixes that cover all ids above those that begin with `last`."""
+    return [last[:place] + digit for place in range(len(last)) for digit in "0123456789" if digit > last[place]]

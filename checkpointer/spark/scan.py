@@ -61,6 +61,7 @@ def batches_of(
     pieces = reader.pieces(partition)
     while (rows := run_sync(explaining(session, checkpoint, lambda: anext(pieces, None)))) is not None:
         yield from small_batches(rows)
+        del rows  # before the next piece is decoded
 
 
 def small_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:

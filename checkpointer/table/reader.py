@@ -124,14 +124,15 @@ class TableReader:
             records += rows.num_rows
             if rows.num_rows:
                 self._check_order(base, last, rows)
-                # The next piece must begin above this key.
-                last = rows.slice(rows.num_rows - 1)
+                # The next piece must begin above this key. A copy: a slice would hold the whole piece in memory.
+                last = rows.select(self._schema.key).slice(rows.num_rows - 1).take([0])
             # Changes up to the last key of this piece belong to it, also those whose keys have no row yet.
             count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self._schema.key)
             if changes is not None and count:
                 some, changes = changes.slice(0, count), changes.slice(count)
                 rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
             yield rows.select(self._shown)
+            del rows  # before the next piece is decoded
         # Only now are all rows counted. The error comes before the end, so nobody takes the rows for all of them.
         if records != base.records:
             raise CorruptionError(f"{base.path}: expected {base.records} rows, found {records}")

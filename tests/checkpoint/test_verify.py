@@ -17,6 +17,7 @@ from pyspark_checkpointer.checkpoint.verify import Verification
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
+    CorruptionError,
     DigestMismatchError,
     IllegalArgumentError,
     OperatorNotFoundError,
@@ -27,6 +28,7 @@ from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
 from pyspark_checkpointer.manifests.segments import INLINE
 from tests.damage import DAMAGE, flip, lengthen
+from tests.proof.forgery import forge
 from tests.world import World, contents, line, live_objects, put
 
 MANY = INLINE + 1
@@ -228,6 +230,26 @@ def test_what_manifests_say_of_the_parts_of_an_object_is_compared_too(wrong: str
         comparison.update(data[at : at + step])
     with pytest.raises(DigestMismatchError, match=message) if message else nullcontext():
         comparison.finish()
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_manifests_that_disagree_on_a_size_are_a_finding(tmp_path: Path, wrong: int) -> None:
+    """One of them is right, and what the other one names cannot be restored."""
+    ck = Checkpointer(tmp_path)
+    ck.savepoint("right", put(ck, b"value"))
+    with ck.begin(epoch=1) as cp:
+        cp.snapshot("more", 0, b"more")
+
+    def lie(manifest: dict[str, Any]) -> None:
+        (row,) = manifest["operators"]["op"]["objects"]
+        row[1] += wrong
+
+    forge(tmp_path, "manifest", lie)
+    with pytest.raises(CorruptionError):
+        contents(Checkpointer(tmp_path).restore())
+    (finding,) = Checkpointer(tmp_path).verify().findings
+    assert cp.id in finding.checkpoints
+    assert "bytes" in finding.problem
 
 
 def test_an_empty_root_is_sound(tmp_path: Path) -> None:

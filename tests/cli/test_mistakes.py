@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from pyspark_checkpointer import Checkpointer, runtime
 from pyspark_checkpointer.checkpoint import latest, metadata
 from pyspark_checkpointer.cli import lists
+from pyspark_checkpointer.cli.root import _above
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError
+from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.cli.conftest import Result, Run
 from tests.conftest import Root
 from tests.damage import flip
@@ -261,3 +265,21 @@ def test_another_writer_in_between_names_what_to_do_here(root: Path, run: Run, m
 
         monkeypatch.setattr(metadata, "write_manifest", beside)
         names_its_own(run("rollback", root, "0000000001", "--yes"), "on the command line give the same command again")
+
+
+def test_every_store_that_is_opened_for_a_suggestion_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    class Watched(MemoryStore):
+        def __init__(self, url: str, *_: object, **__: object) -> None:
+            super().__init__(url)
+            opened.append(url)
+
+        async def close(self) -> None:
+            opened.remove(self.url)
+
+    monkeypatch.setattr("pyspark_checkpointer.cli.root.open_store", Watched)
+    url = f"memory://{uuid.uuid4().hex}"
+    run_sync(MemoryStore(url).put("_latest", b"1"))
+    assert run_sync(_above(f"{url}/artifacts/op", None)) == url
+    assert not opened

@@ -603,3 +603,43 @@ def test_what_was_never_confirmed_is_written_again_although_it_stands_there(user
     assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1, "swap": 1}  # nothing new, but durable now
     assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1}
     assert two.read() == 5
+
+
+def test_a_later_swap_without_an_answer_does_not_make_an_earlier_one_durable(users: tuple[User, User]) -> None:
+    one, two = users
+    one.faults.call(unconfirmed, "swap", after=True, times=MAX_SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        one.change(raise_to(5))
+    one.faults.forget()
+    one.faults.fail("swap", times=MAX_SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        one.change(raise_to(9))
+    assert two.read() == 5
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1, "swap": 1}
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1}
+
+
+def test_what_was_not_confirmed_and_could_not_be_read_back_is_written_again(users: tuple[User, User]) -> None:
+    one, two = users
+    one.read()
+    one.faults.forget()
+    one.faults.call(unconfirmed, "swap", after=True)
+    one.faults.fail("get")
+    with pytest.raises(OutcomeUnknownError):
+        one.change(raise_to(5))
+    assert two.read() == 5
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1, "swap": 1}
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1}
+
+
+def test_what_was_cancelled_after_it_landed_is_written_again(users: tuple[User, User]) -> None:
+    """Its thread goes on without it, and the error of an fsync there reaches nobody."""
+    one, two = users
+    gate = one.faults.hold("swap", after=True)
+    work = runtime.submit(one.document.change(raise_to(5)))
+    gate.wait()
+    work.cancel()
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1, "swap": 1}
+    assert one.costs(lambda: one.change(raise_to(5))) == {"get": 1}
+    gate.open()
+    assert two.read() == 5

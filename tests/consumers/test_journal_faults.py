@@ -307,3 +307,18 @@ def test_a_store_that_keeps_no_conditions_is_refused(world: World) -> None:
     with pytest.raises(InvalidStateError, match="does not keep conditions"):
         world.place.open()
     assert world.place.everything() == {}
+
+
+def test_a_store_that_keeps_no_conditions_is_refused_where_another_program_wrote_the_file(world: World) -> None:
+    theirs = world.place.read()
+    world.begin()
+    world.place.write(theirs)
+    world.monkeypatch.setattr(module, "open_store", lambda *_, **__: Careless(world.place.folder))
+    with pytest.raises(InvalidStateError, match="does not keep conditions"):
+        world.place.open()
+    assert world.place.everything() == {world.place.name: theirs}
+
+
+def test_a_store_is_proved_once(world: World) -> None:
+    world.restart()
+    assert not [request for request in world.faults.requests if "_probe" in request.path]

@@ -315,6 +315,38 @@ def test_a_stop_ends_one_run(one: Node, stream: Stream, calls: list[Any]) -> Non
     assert [call[2] for call in calls if call[1] == "process_records"] == [["1", "2", "3"], ["4", "5"]]
 
 
+def test_a_stop_before_run_once_is_kept_for_the_next_run(
+    one: Node, two: Node, stream: Stream, calls: list[Any]
+) -> None:
+    one.create(["t"])
+    stream.records["t"] = records(1, 5)
+    worker = Worker(one, stream.fetch, lambda: Processor(calls))
+    worker.stop()
+    assert worker.run_once()
+    assert [call[0] for call in calls if call[1] == "process_records"] == ["s", "t"], "it is no run, and reads all"
+    worker.run()
+    assert [call[1] for call in calls][-4:] == ["shutdown_requested", "lease_lost"] * 2
+    assert str(two.must("s").position) == "3"
+
+
+def test_a_stop_is_not_lost_where_the_run_fails(one: Node, stream: Stream, calls: list[Any]) -> None:
+    """Whoever runs it again after an error would otherwise never come to an end."""
+
+    def stop_and_fail(name: str, given: Any) -> None:
+        if name == "process_records":
+            worker.stop()
+            raise ZeroDivisionError
+
+    worker = Worker(one, stream.fetch, lambda: Processor(calls, stop_and_fail))
+    with pytest.raises(ZeroDivisionError):
+        worker.run()
+    calls.clear()
+    worker.run()
+    assert not calls
+    with pytest.raises(ZeroDivisionError):
+        worker.run()
+
+
 def test_stopping_wakes_an_idle_worker(one: Node, calls: list[Any]) -> None:
     worker = Worker(one, Stream().fetch, lambda: Processor(calls), idle=PATIENCE)
     thread = threading.Thread(target=worker.run)

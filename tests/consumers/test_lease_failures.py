@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pyspark_checkpointer.errors import (
     LeaseLostError,
     OutcomeUnknownError,
 )
+from pyspark_checkpointer.manifests.positions_json import encode_position
 from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.testing.requests import CrashError
 from tests.consumers.world import FOLDER, LEASE, OWNERSHIP, Worker, World, lost, path, run, write
@@ -285,6 +287,23 @@ def test_a_mark_that_failed_is_tried_again_in_the_next_round(world: World) -> No
     assert [lease.partition for lease in second.gained] == ["q"]
     assert (second.lost, second.failed) == ((), {})
     assert set(a.leases.held) == {"p", "q", "r"}
+
+
+def test_a_lease_that_was_entered_unseen_is_entered(world: World) -> None:
+    """Its answer is lost, and the position is written by hand, under the same lease, before it is read back."""
+    a = world.worker("a")
+
+    def rewrite(_: object) -> None:
+        world.put(path("p"), encode_position(replace(world.position("p"), value={"at": 7}), "0" * 32))
+
+    world.create("p")
+    a.faults.drop_answer(path=path("p"))
+    a.faults.call(rewrite, "get", 2, path=path("p"))
+    lease = a.must_take("p")
+    assert lease.value_when_taken == {"at": 7}
+    assert (lease.epoch, world.position("p").epoch) == (1, 1), "the epoch is not raised for it"
+    assert a.faults.counts["swap"] == 2 + 4, "one in the ownership, one in the position, and four of the probe"
+    assert write(lease, 8) == {"at": 8}
 
 
 def test_a_lease_that_was_taken_again_meanwhile_is_not_put_back(world: World) -> None:

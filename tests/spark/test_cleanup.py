@@ -11,7 +11,7 @@ from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.errors import StoreRefusedError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup
-from pyspark_checkpointer.spark.cleanup import LISTING_PREFIXES, _id_prefixes, _listing_prefixes
+from pyspark_checkpointer.spark.cleanup import LISTING_PREFIXES, _id_prefixes, _listing_prefixes, _prefixes_above
 from pyspark_checkpointer.testing import Faults, injected
 
 NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
@@ -38,14 +38,18 @@ def fill(root: str) -> Checkpointer:
 def test_prefixes_cover_every_object_once(tmp_path: Path) -> None:
     client = fill(str(tmp_path))
     paths = [entry.path for entry in run_sync(client.session.store.list("")) if "/" in entry.path]
-    prefixes = run_sync(_listing_prefixes(client, 12))
-    for path in paths:
-        assert len([prefix for prefix in prefixes if path.startswith(prefix)]) == 1, path
+    for sequence, newer in ((12, False), (12, True), (1, True)):
+        prefixes = run_sync(_listing_prefixes(client, sequence, newer=newer))
+        for path in paths:
+            assert len([prefix for prefix in prefixes if path.startswith(prefix)]) == 1, path
     for newest in (0, 1, 9, 15, 16, 99, 1234, 10**7, 10**10 - 1):
         starts = _id_prefixes(newest)
         assert len(starts) <= max(LISTING_PREFIXES * 4, 16)
         for sequence in {0, newest // 3, newest - 1, newest} - {-1}:
             assert len([start for start in starts if f"{sequence:010d}".startswith(start)]) == 1
+        for sequence in {newest + 1, newest + 10, newest * 7 + 100, 10**10 - 1}:
+            everything = [*starts, *_prefixes_above(starts[-1])]
+            assert len([start for start in everything if f"{sequence % 10**10:010d}".startswith(start)]) == 1
 
 
 def test_a_plan_by_executors_is_the_plan_of_one_process(spark: SparkSession, tmp_path: Path) -> None:
@@ -56,6 +60,24 @@ def test_a_plan_by_executors_is_the_plan_of_one_process(spark: SparkSession, tmp
     frame = frame_of(spark, plan)
     assert frame.count() == len([*plan])
     assert frame.where("action = 'delete'").count() == plan.total("delete").objects > 10
+
+
+def test_under_an_old_pointer_a_plan_by_executors_has_the_newer_objects_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    client = Checkpointer(tmp_path)
+    for number in range(1, 13):
+        with client.begin(number) as cp:
+            cp.snapshot("op", 0, b"%d" % number)
+            for partition in range(600 if number % 6 == 0 else 0):
+                cp.snapshot("many", partition, b"%d" % number)
+        if number == 1:
+            old = (tmp_path / "_latest").read_bytes()
+    (tmp_path / "_latest").write_bytes(old)
+    plan = Checkpointer(tmp_path).plan(NOW)
+    rows = {PlanRow(*row) for row in plan_cleanup(spark, str(tmp_path), NOW).collect()}
+    assert rows == {row for row in plan if "/" in row.path}
+    assert len([row for row in rows if row.path.startswith("manifests/0")]) == 12
 
 
 def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:

@@ -273,6 +273,15 @@ def test_a_read_of_nothing_tells_the_time_of_the_answer_that_named_it() -> None:
     assert [request.partition(" ")[0] for request in server.requests] == ["GET", "HEAD"]
 
 
+@pytest.mark.parametrize("limit", [None, 5])
+def test_what_is_written_while_an_empty_blob_is_read_is_not_called_empty(limit: int | None) -> None:
+    """No bytes with the version of the others' write would let a swap on it overwrite that write unseen."""
+    answers = says(416, "InvalidRange"), serves(5, None)
+    with serving(*answers) as server:
+        blob = run_sync(server.place("azure").open().get("x", limit=limit))
+    assert (blob.data, blob.tag) == (bytes(5), '"1"')
+
+
 @pytest.mark.parametrize(
     ("url", "account"),
     [

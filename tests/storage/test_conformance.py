@@ -5,11 +5,13 @@ import hashlib
 import random
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 
 import fsspec.asyn
 import pytest
 
-from pyspark_checkpointer import runtime
+from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime import run_sync
@@ -22,6 +24,7 @@ from pyspark_checkpointer.storage import (
     PreconditionFailedError,
     Store,
 )
+from pyspark_checkpointer.storage.base import WriteLeftover
 from pyspark_checkpointer.storage.conditional_write_check import probe
 from tests.storage.conftest import CONDITIONAL, Place
 
@@ -342,6 +345,42 @@ def test_without_fencing_everything_else_works(place: Place) -> None:
         run_sync(store.compare_and_swap("_latest", b"3", None))
     assert run_sync(store.get("_latest")).version == version
     assert run_sync(store.list("")) == [ListedObject("_latest", 1), ListedObject("x", 1)]
+
+
+@pytest.mark.kinds("local", "generic")
+def test_what_killed_writers_left_is_found_and_cleaned_up(place: Place) -> None:
+    """Only what was to become an object of a finished sequence: the others may still be written."""
+    folder = Path(place.url.removeprefix("generic-test://"))
+    with Checkpointer(place.url, place.storage_options, fencing=place.fencing) as client:
+        for number in range(2):
+            with client.begin(epoch=number) as attempt:
+                attempt.snapshot("op", 0, b"%d" % number)
+        first, second = client.list_checkpoints()
+        digest = "0" * 64
+        names = {
+            f"artifacts/op/0/.{first}.snapshot.{digest}.raw.{'a' * 16}.tmp": False,
+            f"manifests/.{second}.json.{'a' * 16}.tmp": False,
+            f"artifacts/op/0/.0000000009-00000000.snapshot.{digest}.raw.{'a' * 16}.tmp": True,
+            f".vimrc.{'a' * 16}.tmp": True,
+        }
+        for name in names:
+            (folder / name).write_bytes(b"half")
+        client.clean(RetentionPolicy(grace=timedelta(0)))
+        assert {name: (folder / name).exists() for name in names} == names
+        assert client.restore().operator("op").partition(0) == [b"1"]
+
+
+@pytest.mark.kinds("generic")
+def test_without_a_lock_nobody_discards_the_file_of_a_swap(place: Place) -> None:
+    """It may be the only copy: the swap removes the old object, and moves the new one then."""
+    store, file = place.open(), f"._latest.{'a' * 16}.tmp"
+    run_sync(store.compare_and_swap("_latest", b"1", None))
+    (Path(place.url.removeprefix("generic-test://")) / file).write_bytes(b"2")
+    assert list(run_sync(store.leftovers())) == []
+    for token in (file, "_latest"):
+        with pytest.raises(IllegalArgumentError, match="is no temporary file"):
+            run_sync(store.discard([WriteLeftover("_latest", token)]))
+    assert (Path(place.url.removeprefix("generic-test://")) / file).exists()
 
 
 def test_no_write_in_progress_no_leftovers(store: Store) -> None:

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,14 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import ListedObject, ObjectExistsError, ObjectNotFoundError, Store, open_store
+from pyspark_checkpointer.storage import (
+    ListedObject,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    Store,
+    open_store,
+    request_path,
+)
 from pyspark_checkpointer.storage.base import WriteLeftover
 from pyspark_checkpointer.storage.local import files, mounts
 from pyspark_checkpointer.storage.local.locks import locked
@@ -510,9 +518,32 @@ def test_a_walk_that_failed_does_not_look_like_one_that_ended() -> None:
         with pytest.raises(PermissionError):
             walk.take(10)
     given_up = FileWalk(iter([("a", 1)]))
-    given_up.give_up()
-    with pytest.raises(OSError, match="lost"):
+    given_up.give_up(DependencyError("lost"))
+    with pytest.raises(DependencyError, match="lost"):
         given_up.take(10)
+
+
+def test_a_page_that_is_not_read_in_time_is_no_failure_of_the_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = threading.Event()
+
+    def files_below(*_: object) -> Iterator[tuple[str, int]]:
+        yield "a", 1
+        slow.wait(30)
+        yield "b", 1
+
+    async def no_pause(_: float) -> None:
+        pass
+
+    monkeypatch.setattr("pyspark_checkpointer.storage.local.store._PAGE_SIZE", 1)
+    monkeypatch.setattr("pyspark_checkpointer.storage.local.walk.files_below", files_below)
+    monkeypatch.setattr(request_path, "ASSUMED_SIZE", 0)
+    root.mkdir(parents=True)
+    limited = request_path.LimitedStore(LocalStore(str(root)), concurrency=1, timeout=0.2)
+    try:
+        with pytest.raises(DependencyError, match="not read in time: list again"):
+            run_sync(request_path.RetryingStore(limited, sleep=no_pause).list(""))
+    finally:
+        slow.set()
 
 
 def test_what_one_call_cannot_read_is_in_memory_once(root: Path, local: Store, monkeypatch: pytest.MonkeyPatch) -> None:

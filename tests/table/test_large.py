@@ -1,16 +1,19 @@
 """Rows with many bytes: 64-bit offsets while they are brought together, pieces instead of wholes, bytes beside rows."""
 
+import gc
 import math
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests.model import SNAPSHOT
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.scan import batches_of
 from pyspark_checkpointer.table import large_rows, parquet_decode, parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table import writer as write_module
@@ -113,6 +116,44 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
 async def _pieces(reader: TableReader, *, ordered: bool) -> list[pa.Table]:
     none = reader._schema.arrow().empty_table().select(reader._shown)
     return [none, *[rows async for rows in reader.pieces(0, ordered=ordered)]]
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
+def test_one_piece_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch, changed: bool, in_batches: bool) -> None:
+    """None is left of the piece before when the next one is decoded."""
+    monkeypatch.setattr(reader_module, "STREAMED_SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(reader_module, "MAX_PIECE_ROW_GROUPS", 1)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 100)
+    schema = schema_of({"k": "string", "v": "string"}, ["k"])
+    place = Place(schema)
+    place.snapshot(0, [(f"{n:04}", f"{n:04}" * 2_500) for n in range(500)])  # five pieces of 1 MB
+    if changed:
+        place.pack({0: standing_alone(schema, [(MERGE, (f"{n:04}x", "new")) for n in range(0, 500, 50)])})
+    held: list[int] = []
+    read = parquet_decode.RowGroups.read
+
+    def measured(self: parquet_decode.RowGroups, *args: Any) -> pa.Table:
+        gc.collect()
+        held.append(pa.total_allocated_bytes())
+        return read(self, *args)
+
+    monkeypatch.setattr(parquet_decode.RowGroups, "read", measured)
+    reader = place.reader()
+
+    async def consume() -> None:
+        async for rows in reader.pieces(0):
+            assert rows.nbytes > 900_000
+            del rows
+
+    if in_batches:
+        for batch in batches_of(cast("Session", None), None, reader, 0):
+            assert batch.nbytes
+            del batch
+    else:
+        run_sync(consume())
+    assert len(held) == 5
+    assert max(held) - held[0] < 500_000
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(0, 3), st.sampled_from([0.0, 1.5, math.inf, NAN])), max_size=9))

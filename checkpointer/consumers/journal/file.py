@@ -59,6 +59,10 @@ class JournalFile:
         """Read the file, and write it again, so that the writes of an older journal fail from now on."""
         for _ in range(MAX_ATTEMPTS):
             content = await self._read()
+            # Only this library writes `.previous`, on a store that it has probed. Without it, the file may be another
+            # program's.
+            if self._previous is None:
+                await probe(self._store)
             # Somebody else may open the file at this moment, or write for the last time: read it again.
             with suppress(FencedError):
                 await self.write(content)
@@ -74,7 +78,6 @@ class JournalFile:
         self._version = None if current is None else current.version
         self._unanswered.clear()
         if current is None and self._previous is None:
-            await probe(self._store)
             return Content({}, {})
         try:
             content = await self._decode(self._name, current)

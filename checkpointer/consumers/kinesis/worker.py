@@ -109,16 +109,18 @@ class Worker(NotPicklable):
         """Read until `stop()` is called; then ask the processors to shut down, and release what is held."""
         with self._reading():
             while not self._stop.is_set():
-                if not self._round():
+                if not self._round(self._stop.is_set):
                     self._stop.wait(self._idle)
             for shard_id in list(self._readers):
                 self._hand_over(shard_id)
             self._balanced_at = None
+            # Not after an error: whoever runs again after one must not lose the stop that came meanwhile.
+            self._stop.clear()
 
     def stop(self) -> None:
         """End `run()` after the present call of a processor. From any thread, or a signal handler.
 
-        It ends one run: the next one, if none is under way.
+        It ends one run: the next one, if none is under way, or if the one under way fails. `run_once()` is no run.
         """
         self._stop.set()
 
@@ -128,7 +130,7 @@ class Worker(NotPicklable):
         Leases are not renewed between calls: call it again within the length of a lease.
         """
         with self._reading():
-            return self._round()
+            return self._round(lambda: False)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -146,19 +148,18 @@ class Worker(NotPicklable):
             with self._leases.renewing():
                 try:
                     yield
-                    self._stop.clear()
                 except BaseException:
                     self._abandon()
                     raise
         finally:
             self._running.release()
 
-    def _round(self) -> bool:
-        """Read each shard once, and return whether there were records."""
+    def _round(self, is_stopped: Callable[[], bool]) -> bool:
+        """Read each shard once, until that is stopped, and return whether there were records."""
         self._balance()
         busy = False
         for shard_id in list(self._readers):
-            if self._stop.is_set():
+            if is_stopped():
                 break
             self._balance()  # The processors before may have taken long.
             if shard_id in self._readers:

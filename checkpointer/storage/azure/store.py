@@ -134,8 +134,9 @@ class AzureStore(PagedStore):
         """
         blob, clock = await self._blob(path), _ServerClock()
         # Asking for no more than the limit keeps a larger object out of memory. The answer says how large it is.
-        # A range cannot be empty, so a limit of 0 asks for one byte.
-        span = {} if limit is None else {"offset": 0, "length": max(limit, 1)}
+        # A range cannot be empty, so a limit of 0 asks for one byte. Without any range, the SDK would call a blob empty
+        # that was empty a request before.
+        span = {"offset": 0} if limit is None else {"offset": 0, "length": max(limit, 1)}
         try:
             stream = await blob.download_blob(
                 **span, max_concurrency=cloud.PARALLEL_PARTS, raw_response_hook=clock, **self._limits
@@ -145,8 +146,11 @@ class AzureStore(PagedStore):
                 raise
             # An empty blob has no range to read. Its ETag is still needed, for a swap on it.
             properties = await blob.get_blob_properties(raw_response_hook=clock, **self._limits)
+            # Somebody has written since. No bytes with the ETag of theirs would let a swap overwrite them unseen.
+            if properties.size:
+                raise DependencyError(f"{self._name(path)}: was empty, and written while it was read") from None
             return None, properties.etag, clock.at
-        size = int(stream.properties.content_range.rpartition("/")[2]) if span else stream.size
+        size = int(stream.properties.content_range.rpartition("/")[2])
         if limit is not None and size > limit:
             raise cloud.too_large(self._name(path), limit, size)
         return stream, stream.properties.etag, clock.at

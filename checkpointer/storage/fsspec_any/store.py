@@ -17,6 +17,7 @@ from pyspark_checkpointer.errors import (
     IllegalArgumentError,
     StoreRefusedError,
 )
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import (
@@ -135,6 +136,15 @@ class GenericStore(PagedStore):
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         """Return the whole listing as one page, as fsspec gives it."""
+        entries = [
+            ListedObject(path, size)
+            for path, size in (await self._find(prefix)).items()
+            if not files.is_hidden(path.rpartition("/")[2])
+        ]
+        return ListingPage(entries, None)
+
+    async def _find(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of all files whose path starts with `prefix`, temporary ones too, by path."""
 
         def find(fs: Any, root: str) -> dict[str, Any]:
             folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")
@@ -142,12 +152,8 @@ class GenericStore(PagedStore):
             inside = len(root.rstrip("/")) + 1
             return {name[inside:]: info for name, info in found.items()}
 
-        entries = [
-            ListedObject(path, info["size"])
-            for path, info in (await self._run("", find)).items()
-            if path.startswith(prefix) and not files.is_hidden(path.rpartition("/")[2])
-        ]
-        return ListingPage(entries, None)
+        found = await self._run("", find)
+        return {path: info["size"] for path, info in found.items() if path.startswith(prefix)}
 
     async def folders(self, prefix: str) -> Sequence[str]:
         def find(fs: Any, folder: str) -> list[str]:
@@ -162,10 +168,29 @@ class GenericStore(PagedStore):
                 await self._run(check_path(path), lambda fs, key: fs.rm_file(key))
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        return []
+        """Return the temporary files of objects that are written once, each with the object that it was to become.
+
+        Those of `_latest` and of other swapped objects are left out. No lock tells here whether such a swap still runs,
+        and the file may be all that there is: a swap removes the old object before it moves the new one.
+        """
+        if self._shows_whole_objects:
+            return []
+        found: list[WriteLeftover] = []
+        for path in await self._find(""):
+            folder, slash, name = path.rpartition("/")
+            target = files.temporary_target(name)
+            if target is not None and object_paths.owner(folder + slash + target) is not None:
+                found.append(WriteLeftover(folder + slash + target, path))
+        return found
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
-        pass
+        for leftover in leftovers:
+            folder, slash, name = leftover.path.rpartition("/")
+            own = leftover.token.rpartition("/")[2]
+            # A token from outside must not lead to another file than a temporary one of this very object.
+            if files.temporary_target(own) != name or object_paths.owner(leftover.path) is None:
+                raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
+            await self.delete([folder + slash + own])
 
     async def close(self) -> None:
         await self._connection.close()

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, StoreRefusedError
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, StoreRefusedError
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.storage.base import (
     UNFENCED,
@@ -99,7 +99,9 @@ class LocalStore(PagedStore):
         try:
             found = await self._run(prefix, steps.take, _PAGE_SIZE)
         except BaseException:
-            steps.give_up()  # a thread may still be reading this page
+            # A thread may still be reading this page.
+            lost = f"{self._root}/{prefix}: a page of this listing was not read in time: list again from the beginning"
+            steps.give_up(DependencyError(lost))
             raise
         entries = [ListedObject(path, size) for path, size in found if not files.is_hidden(path.rpartition("/")[2])]
         return ListingPage(entries, None if steps.ended else steps)

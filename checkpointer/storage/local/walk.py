@@ -3,7 +3,6 @@
 Memory grows with the number of folders, not with the number of files.
 """
 
-import errno
 import itertools
 import os
 from collections.abc import Iterator
@@ -50,12 +49,12 @@ class FileWalk:
 
     def __init__(self, steps: Iterator[tuple[str, int]]) -> None:
         self._steps = steps
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self.ended = False
 
-    def give_up(self) -> None:
+    def give_up(self, failure: Exception) -> None:
         """Let it fail from now on: a page that nobody received must not be missing unnoticed."""
-        self._failure = self._failure or OSError(errno.EIO, "a page of this listing was lost")
+        self._failure = self._failure or failure
 
     def take(self, number: int) -> list[tuple[str, int]]:
         """Return the next files, at most `number` of them."""
