@@ -27,6 +27,7 @@ from pyspark_checkpointer.storage import (
     ObjectExistsError,
     ObjectNotFoundError,
     Store,
+    compare_and_swap,
     open_store,
     request_path,
 )
@@ -349,6 +350,27 @@ def test_a_lock_that_is_not_given_back_is_not_waited_for_for_ever(root: Path) ->
     ):
         run_sync(store.compare_and_swap("_latest", b"2", version))
     run_sync(store.compare_and_swap("_latest", b"2", version))
+
+
+def test_a_swap_that_the_disk_is_slow_to_confirm_is_not_proven_by_its_bytes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, slow, sync = LocalStore(str(root), timeout=0.2), threading.Event(), files.sync_folder
+    version = run_sync(local.compare_and_swap("_latest", b"1", None))
+    monkeypatch.setattr(files, "sync_folder", lambda folder: (slow.wait(30), sync(folder)))
+
+    async def no_pause(_: float) -> None:
+        pass
+
+    limited = request_path.LimitedStore(local, concurrency=4, timeout=0.2)
+    store = request_path.RetryingStore(limited, sleep=no_pause)
+    try:
+        with pytest.raises(compare_and_swap.UndecidedError):
+            run_sync(compare_and_swap.decide(store, "_latest", b"2", version, 100))
+        assert (root / "_latest").read_bytes() == b"2"
+    finally:
+        slow.set()
+    assert run_sync(local.get("_latest")).data == b"2"
 
 
 def test_a_removed_lock_file_excludes_nobody_but_for_a_moment(root: Path, local: Store) -> None:

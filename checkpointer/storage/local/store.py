@@ -8,6 +8,7 @@ root's lock, so that comparing and renaming are one step for every process of th
 import errno
 import itertools
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
@@ -66,6 +67,8 @@ class LocalStore(PagedStore):
         self._may_write = not fencing
         """Whether a write is allowed: without fencing always, with it after the check of the mount."""
         self._durable_folders = DurableFolders(root)
+        self._unconfirmed: dict[str, threading.Event] = {}
+        """By file that a thread is swapping: set once the disk has confirmed it, or has failed to."""
 
     def __repr__(self) -> str:
         return f"<LocalStore {self._root}>"
@@ -167,8 +170,14 @@ class LocalStore(PagedStore):
         return full
 
     def _get(self, path: str, limit: int | None) -> Blob:
+        target = self._locate(path)
+        # A swap that took too long may still wait for the disk in its thread. Whoever reads its bytes back would take
+        # that for the proof that it took effect.
+        confirmed = self._unconfirmed.get(target)
+        if confirmed is not None and not confirmed.wait(self._timeout * _LOCK_SHARE):
+            raise DependencyError(f"{target}: was replaced, and the disk has not confirmed it yet")
         with self._finding(path):
-            return Blob(files.read(self._locate(path), limit))
+            return Blob(files.read(target, limit))
 
     def _read_into(self, path: str, make: Callable[[], S], limit: int | None) -> S:
         sink = make()
@@ -224,9 +233,13 @@ class LocalStore(PagedStore):
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
             # Written under the lock, so that `discard` can tell the files of dead writers.
             temporary = files.write_temporary(target, data)
+            # Before the rename: from then on others read what a crash may still undo.
+            confirmed = self._unconfirmed[target] = threading.Event()
             try:
                 files.replace(temporary, target)
             finally:
+                self._unconfirmed.pop(target, None)  # without fencing two threads may swap it at the same time
+                confirmed.set()
                 with suppress(OSError):
                     os.unlink(temporary)
         return sha256(data)
