@@ -50,7 +50,15 @@ PUBLIC = {
 }
 PUBLIC |= {f"{found.__module__}.{found.__name__}": found for found in RETURNED if found not in PUBLIC.values()}
 
-INTERNAL = {"session", "writer", "reader", "CleanupPlan.attach", "KeyedState.set_guard"}
+INTERNAL = {
+    "session",
+    "writer",
+    "reader",
+    "begin_batch",
+    "spark_location",
+    "CleanupPlan.attach",
+    "KeyedState.set_guard",
+}
 """Names for other packages of the library. Others say so in their docstrings, by a line that begins with "For"."""
 
 MOST_USED = (

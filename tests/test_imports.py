@@ -5,11 +5,13 @@ import json
 import pickle
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 import pyspark_checkpointer
@@ -246,10 +248,18 @@ print(whole.{module}.__name__, whole.{module}.__spec__.name)
     assert (done.stdout.split(), done.stderr) == ([f"{package}.{module}"] * 2, "")
 
 
-def test_a_wheel_installs_one_package_that_nobody_else_has(tmp_path: Path) -> None:
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+@pytest.mark.parametrize("through_sdist", [False, True])
+def test_a_wheel_installs_one_package_that_nobody_else_has(tmp_path: Path, through_sdist: bool) -> None:
+    source = ROOT
+    if through_sdist:  # as installers build it of what was uploaded
+        (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+        with tarfile.open(sdist) as packed:
+            packed.extractall(tmp_path, filter="data")
+        source = Path(sdist.removesuffix(".tar.gz"))
+    (wheel,) = WheelBuilder(str(source)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+    assert len([name for name in names if name.endswith(".py")]) == len(FILES)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"pyspark_checkpointer"}
     for module in ("manifests/model.py", "checkpoint/session.py", "py.typed"):
         assert f"pyspark_checkpointer/{module}" in names

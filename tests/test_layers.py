@@ -315,3 +315,42 @@ def test_the_command_line_brings_only_what_it_shows() -> None:
     loaded = set(done.stdout.split())
     assert "click" in loaded
     assert not {"rich", "jinja2", "pyspark", "pyarrow", "numpy", "s3fs", "adlfs", "azure", "botocore"} & loaded
+
+
+FOREIGN_PRIVATES = {
+    # The two faces of a client share the seam between blocking and awaiting, and a user has no use for it.
+    *("_run", "_tell", "_started"),
+    # What the standard library, fsspec and PySpark offer under such a name alone.
+    *("_asdict", "_fields", "_replace", "_is_owned", "_current_frames", "_strip_protocol", "_s3creator", "_call_s3"),
+    *("_jvm", "_jdf", "_jsc", "_jsparkSession", "_active_spark_context", "_instantiatedSession", "_2"),
+}
+"""Private names that a module may use though it does not define them, and why."""
+
+
+def defined_in(tree: ast.AST) -> Iterator[str]:
+    """The names that a module gives to functions, attributes and variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+
+
+def strangers(tree: ast.AST) -> list[str]:
+    """The private names of objects other than `self` that a module uses and does not define."""
+    own = {*defined_in(tree)} | FOREIGN_PRIVATES
+    used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)]
+    return [ast.unparse(node) for node in used if node.attr not in own and ast.unparse(node.value) not in OWN_OBJECTS]
+
+
+OWN_OBJECTS = ("self", "cls", "super()")
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_no_module_uses_the_private_names_of_another(module: str) -> None:
+    assert strangers(parse(module)) == []
+
+
+def test_a_private_name_of_another_module_is_seen() -> None:
+    assert strangers(ast.parse("client._session.close()\nself._own.close()")) == ["client._session"]

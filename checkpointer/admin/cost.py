@@ -14,7 +14,7 @@ from pyspark_checkpointer.admin.forecast import BatchForecast, upload_requests
 from pyspark_checkpointer.admin.retention.garbage_collect import DELETE_BATCH
 from pyspark_checkpointer.admin.retention.policy import DEFAULT_GRACE
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import NEAR, walk
+from pyspark_checkpointer.checkpoint.history import NEAR_STEPS, walk
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError
@@ -148,7 +148,7 @@ def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) ->
     gets = 1 + every + 1 + window.kept + window.kept + young
     pages = math.ceil(window.at_cleanup / store.page)
     # A few manifests are found from parent to parent, without a listing.
-    lists = [pages for count in (every, window.kept, young) if count > NEAR]
+    lists = [pages for count in (every, window.kept, young) if count > NEAR_STEPS]
     lists += [math.ceil(objects / store.page), int(store.lists_uploads)]
     going = (window.gone or window.retired) * batch.objects
     swap = min(window.retired, 1)

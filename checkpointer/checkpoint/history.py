@@ -14,10 +14,10 @@ from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store
 
-NEAR = 4
+NEAR_STEPS = 4
 """Checkpoints so close to the committed one that walking down to them costs less than listing."""
 
-TOGETHER = 256
+READ_BATCH = 256
 """Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
 
 NONE: Mapping[Ref, Manifest] = MappingProxyType({})
@@ -81,14 +81,14 @@ async def walk_from(
         return
     # Those that are known come from one walk and have no gaps, so only what is newer has to be listed.
     unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
-    far = start.id.sequence - unknown >= NEAR
+    far = start.id.sequence - unknown >= NEAR_STEPS
     waiting = await list_sizes(store, unknown, start.id.sequence) if far else []
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
         # The newest of the list first, as the walk needs them; a search that ends early never fetches the rest.
         while not (ref in found or ref in known) and waiting and waiting[-1][0].sequence >= ref.id.sequence:
-            found |= await read_found(store, waiting[-TOGETHER:])
-            del waiting[-TOGETHER:]
+            found |= await read_found(store, waiting[-READ_BATCH:])
+            del waiting[-READ_BATCH:]
         # Popped, so that a long walk holds no manifests that the caller does not keep. One that is not among them is
         # read alone, which says what is wrong with it.
         manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref)

@@ -15,7 +15,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Ref
 State = Literal["committed", "prepared", "history", "kept"]
 """`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
 
-AT_ONCE = 8
+LOAD_BATCH = 8
 """Manifests whose chains are loaded at the same time."""
 
 
@@ -56,9 +56,9 @@ async def read_overview(session: Session, *, chains: bool = False) -> Overview:
 
 
 def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
-    """Yield checkpoints in groups of `AT_ONCE`, whose chains are loaded together."""
-    for start in range(0, len(checkpoints), AT_ONCE):
-        yield checkpoints[start : start + AT_ONCE]
+    """Yield checkpoints in groups of `LOAD_BATCH`, whose chains are loaded together."""
+    for start in range(0, len(checkpoints), LOAD_BATCH):
+        yield checkpoints[start : start + LOAD_BATCH]
 
 
 async def _overview(session: Session, head: Head) -> Overview:

@@ -130,17 +130,19 @@ def spill(
     return replace(manifest, operators=operators), stored
 
 
-FEW = 64
+SMALL_MANIFEST = 64
 """Partitions up to which a manifest is made faster than a thread is woken."""
 
 
-def are_few(operators: Mapping[str, Operator]) -> bool:
+def is_small_manifest(operators: Mapping[str, Operator]) -> bool:
     """Return whether a manifest of these is small work."""
-    return sum(len(operator.chains) for operator in operators.values()) <= FEW
+    return sum(len(operator.chains) for operator in operators.values()) <= SMALL_MANIFEST
 
 
 async def encode_manifest(host: Host, manifest: Manifest) -> bytes:
-    return await compute(host, lambda: manifest_json.encode_manifest(manifest), small=are_few(manifest.operators))
+    return await compute(
+        host, lambda: manifest_json.encode_manifest(manifest), small=is_small_manifest(manifest.operators)
+    )
 
 
 async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:

@@ -264,7 +264,7 @@ class CheckpointWriter:
     def is_small(self) -> bool:
         """Whether the manifest is made faster than a thread is woken."""
         touched = sum(len(change.plans) for change in self._changes.values())
-        return metadata.are_few(self._operators) and touched <= metadata.FEW
+        return metadata.is_small_manifest(self._operators) and touched <= metadata.SMALL_MANIFEST
 
     def changed_operators(self) -> tuple[dict[str, Operator], dict[str, list[int]]]:
         """Return every operator as it is to be committed, once all is written, and which partitions differ.

@@ -30,7 +30,7 @@ from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId
 from pyspark_checkpointer.runtime.host import Progress, tell
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
-AT_ONCE = 16
+MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
 
 _SHOWN, _ROWS = 5, 50
@@ -50,7 +50,7 @@ class Finding:
     """Whether all older ones of the history are out of reach too, but for savepoints."""
 
     def __repr__(self) -> str:
-        return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self._few_hurt})"
+        return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self.some_hurt})"
 
     @property
     def hurt(self) -> str:
@@ -58,7 +58,7 @@ class Finding:
         return self._and_more(", ".join(map(str, self.checkpoints)))
 
     @property
-    def _few_hurt(self) -> str:
+    def some_hurt(self) -> str:
         """The newest checkpoints that it hurts, as text, and how many more."""
         return self._and_more(some(reversed(self.checkpoints), 3))
 
@@ -106,7 +106,7 @@ class Verification:
     def _repr_html_(self) -> str:
         if not self.findings:
             return note(self._summary)
-        rows = [("missing" if f.missing else "damaged", f.path, f.problem, f._few_hurt) for f in self.findings[:_ROWS]]
+        rows = [("missing" if f.missing else "damaged", f.path, f.problem, f.some_hurt) for f in self.findings[:_ROWS]]
         more = f"; the first {_ROWS}" if len(self.findings) > _ROWS else ""
         return table(f"{self._summary}{more}", ("finding", "object", "problem", "hurts"), rows)
 
@@ -343,7 +343,7 @@ class Check:
                 done += _size(artifacts)
                 await tell(self._host, self._progress, done, total)
 
-        workers = [asyncio.ensure_future(work()) for _ in range(AT_ONCE)]
+        workers = [asyncio.ensure_future(work()) for _ in range(MAX_CONCURRENT_READS)]
         try:
             await asyncio.gather(*workers)
         finally:

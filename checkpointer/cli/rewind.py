@@ -58,7 +58,7 @@ def rewind(
     """
     if undo == (checkpoint is not None):
         raise click.UsageError("give a CHECKPOINT, or --undo")
-    where = store.ck._where(spark_checkpoint, None)
+    where = store.ck.spark_location(spark_checkpoint, None)
 
     def run(to: CheckpointSelector | None, options: RewindOptions) -> Rewind:
         if to is None:

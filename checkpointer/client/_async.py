@@ -104,9 +104,13 @@ class AsyncCheckpointer(AsyncFace):
             >>> str(await ck.read_latest())[:10]
             '0000000002'
         """
-        return self._begin(epoch, None, background)
+        return self.begin_batch(epoch, None, background)
 
-    def _begin(self, epoch: int | None, job: Job | None, background: bool = False) -> AsyncCheckpoint:
+    def begin_batch(self, epoch: int | None, job: Job | None, background: bool = False) -> AsyncCheckpoint:
+        """Begin a checkpoint of a batch of a streaming query.
+
+        For other packages of this library.
+        """
         return AsyncCheckpoint(self, epoch, job, background)._started()
 
     async def restore(
@@ -410,7 +414,7 @@ class AsyncCheckpointer(AsyncFace):
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
-        wanted, where = CheckpointSelector.parse(to), self._where(spark_checkpoint, spark_storage_options)
+        wanted, where = CheckpointSelector.parse(to), self.spark_location(spark_checkpoint, spark_storage_options)
         return await self._run(
             rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
         )
@@ -445,7 +449,7 @@ class AsyncCheckpointer(AsyncFace):
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
-        where = self._where(spark_checkpoint, spark_storage_options)
+        where = self.spark_location(spark_checkpoint, spark_storage_options)
         return await self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
     async def fork(
@@ -488,7 +492,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         from pyspark_checkpointer.admin.streaming import fork
 
-        wanted, where = CheckpointSelector.parse(what), self._where(spark_checkpoint, spark_storage_options)
+        wanted, where = CheckpointSelector.parse(what), self.spark_location(spark_checkpoint, spark_storage_options)
         target = self._connect(to_root, to_storage_options, fencing)
         options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)

@@ -89,10 +89,13 @@ class Client:
         )
         return Session(store, SystemHost(), max_chain=config.max_chain, metrics=self._metrics)
 
-    def _where(
+    def spark_location(
         self, location: str | os.PathLike[str] | None, options: Mapping[str, Any] | None
     ) -> "SparkCheckpointLocation":
-        """Return Spark's checkpoint of the query that writes this root."""
+        """Return Spark's checkpoint of the query that writes this root.
+
+        For other packages of this library.
+        """
         # Imported here: only rewind and fork need it.
         from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 

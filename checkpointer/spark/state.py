@@ -224,13 +224,13 @@ class State(NotPicklable):
         object_paths.encode_name("operator", name)
         attempt = self._attempt
         attempt.used_names.add(name)
-        draft = attempt.checkpoint.writer
+        writer = attempt.checkpoint.writer
         # Before the tasks run: another key or number of partitions than before is refused, and costs no work.
-        draft.declare(name, partitioning(name, key, num_partitions))
-        with draft.meter.blocking():
+        writer.declare(name, partitioning(name, key, num_partitions))
+        with writer.meter.blocking():
             written = write_partitions(attempt.run.client, self.id, name, frame, write, key, num_partitions)
             for artifact, place in written:
-                run_sync(draft.attach(artifact, place))
+                run_sync(writer.attach(artifact, place))
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:

@@ -160,7 +160,7 @@ class StatefulSink:
         attempt = None
         try:
             run.allow_changes()
-            attempt = BatchAttempt(run, job, run.client._begin(batch_id, job))
+            attempt = BatchAttempt(run, job, run.client.begin_batch(batch_id, job))
             self._callback(batch, batch_id, State(batch.sparkSession, attempt))
             attempt.commit()
         except BaseException:

@@ -190,7 +190,7 @@ def test_a_newer_format_is_never_repaired(world: World) -> None:
 def test_spark_s_own_log_is_evidence(world: World, tmp_path: Path) -> None:
     client = world.actor()
     for batch, query in enumerate(["q", "q", "q", "other"]):
-        with client._begin(batch, Job(query, "run", batch)) as cp:
+        with client.begin_batch(batch, Job(query, "run", batch)) as cp:
             cp.snapshot("op", 0, b"%d" % batch)
     missing(world)
     with pytest.raises(IllegalArgumentError, match="checkpointLocation"):

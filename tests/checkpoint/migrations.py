@@ -52,13 +52,13 @@ def old_job(world: World) -> Actor:
     """Write the old job's last two checkpoints: a map, opaque bytes, a table, and old data."""
     client = world.actor(retries=False)
     state = KeyedState(MAP)
-    with client._begin(6, JOB) as cp:
+    with client.begin_batch(6, JOB) as cp:
         cp.save("seen", state)
         cp.snapshot("model", 0, b"weights")
         cp.snapshot("model", 3, b"bias")
         cp.snapshot("old", 0, b"old")
         write_rows(client, cp, dict.fromkeys(ROWS, 0))
-    with client._begin(7, JOB) as cp:
+    with client.begin_batch(7, JOB) as cp:
         state["user-1"]["n"] = 1
         cp.save("seen", state)
         cp.delta("model", 0, b"+1")

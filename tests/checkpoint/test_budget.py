@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.checkpoint.history import TOGETHER
+from pyspark_checkpointer.checkpoint.history import READ_BATCH
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.segments import INLINE
@@ -182,7 +182,7 @@ def test_listing_a_long_history_takes_few_sequential_round_trips(world: World) -
     reader = world.actor()
     reader.session.store = RetryingStore(LimitedStore(waves, concurrency=16, timeout=60))
     assert reader.list_checkpoints() == written
-    assert waves.waves == 2 + math.ceil(400 / TOGETHER), "the pointer, one page, and what is fetched together"
+    assert waves.waves == 2 + math.ceil(400 / READ_BATCH), "the pointer, one page, and what is fetched together"
 
 
 def test_several_operators_are_written_in_one_round_trip_and_read_in_one(world: World) -> None:

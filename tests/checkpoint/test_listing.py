@@ -49,7 +49,7 @@ def test_what_has_the_same_segments_is_read_once(world: World) -> None:
         requests(ck)
         counted = runtime.run_sync(stats.read_stats(ck.session))
         gets = [request.path for request in ck.faults.requests if request.kind == "get"]
-        assert sum(path.startswith("manifests/segments/") for path in gets) <= listing.AT_ONCE
+        assert sum(path.startswith("manifests/segments/") for path in gets) <= listing.LOAD_BATCH
         assert counted.checkpoints == 31
 
 

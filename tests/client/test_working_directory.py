@@ -114,8 +114,8 @@ def test_a_cleaner_and_an_asynchronous_client_stay_too(home: Path, leave: Callab
 
 def test_where_spark_keeps_its_checkpoint_is_resolved_when_it_is_said(home: Path, leave: Callable[[], None]) -> None:
     client = Checkpointer("state/totals")
-    where = client._where("spark-checkpoint", None)
-    assert client._where(None, None).location is None
+    where = client.spark_location("spark-checkpoint", None)
+    assert client.spark_location(None, None).location is None
     leave()
     from pyspark_checkpointer.manifests.model import Job
 

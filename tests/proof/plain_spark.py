@@ -128,4 +128,4 @@ def new_state(client: Checkpointer, restored: Restored | None, batch_id: int, se
     spark: Any = session or SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     run = QueryRun(client, restored, SimpleNamespace())  # type: ignore[arg-type]
     job = Job("query", "run", batch_id)
-    return State(spark, BatchAttempt(run, job, client._begin(batch_id, job)))
+    return State(spark, BatchAttempt(run, job, client.begin_batch(batch_id, job)))
