@@ -1,8 +1,20 @@
-"""Decide when chains are folded or replaced by a snapshot, here and nowhere else: pure functions of sizes.
+"""Decide when chains are folded or replaced by a snapshot: pure functions of sizes.
 
-Writers ask here, and do what is decided: `checkpoint/chains.py` and `checkpoint/save.py` for opaque bytes,
-`keyed/partition.py` for keyed states, `table/writer.py` for tables, `manifests/segments.py` for the lists of chains in
-manifests. Each function states its rule and what the rule costs.
+To fold is to merge deltas of a chain into one. Compaction is the policy, and what it makes of a table's chains: a fold
+or a snapshot. These ask here, and do what is decided:
+
+- `checkpoint/chains.py`, for opaque bytes;
+- `keyed/partition.py`, for keyed states;
+- `spark/table_changes.py`, and for `is_small` also `spark/write_tasks.py` and `table/migration.py`, for tables;
+- `checkpoint/metadata.py`, which hands `segment_fold_start` to `manifests/segments.py`, for the lists of chains in
+  manifests;
+- `admin/forecast.py`, to foretell what they will do.
+
+Elsewhere stands only what does not follow from sizes: `keyed/partition.py` writes a snapshot where no delta can say
+what changed (`needs_snapshot`), and `table/writer.py` where only a snapshot can hold a sum; `checkpoint/chains.py`
+refuses more than `MAX_RAW_DELTAS`; `checkpoint/save.py` does not fold fewer than two objects below an attached delta
+(`least=2`); `spark/table_changes.py` says how many snapshots a batch may write. Each function here states its rule,
+what the rule costs, and what its sizes are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +41,9 @@ SEGMENT_FAN_OUT = 4
 def fold_start(sizes: Sequence[int], limit: int) -> int:
     """Return the index of the first of the deltas that become one, given the size of each, the newest last.
 
+    Sizes are in any unit that is the same for all: stored bytes for opaque bytes, raw bytes (before compression) for
+    keyed states, rows for tables.
+
     Rule: nothing is folded (the newest stays alone) while there are at most `limit`. Then the newest delta is folded
     with the one before it, as long as that is at most twice as large as what is folded already, and further where that
     is needed to stay within `limit`.
@@ -54,7 +69,8 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
 def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
     """Return how many of a partition's deltas stay as they are when one of `size` bytes comes on top.
 
-    `objects` has the sizes of the deltas above the snapshot, oldest first, one sequence for each object.
+    `objects` has the sizes of the deltas above the snapshot, oldest first, one sequence for each object. All sizes are
+    stored bytes.
 
     Rule: that of `fold_start`, for whole objects. Folding never makes a snapshot: only the caller can merge opaque
     bytes. `limit` is the number of objects that the deltas may be in, at most; there is always room for one.
@@ -72,6 +88,8 @@ def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) 
 def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
     """Return how many bytes the next delta of a keyed partition may have; if it has more, a snapshot is written.
 
+    All sizes are raw bytes, before compression; that of the next delta is an estimate.
+
     Rule: the deltas of a partition together are at most half as large as its snapshot.
 
     Cost: a restore reads at most one and a half times the snapshot, and each changed byte brings at most about three
@@ -83,6 +101,8 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
 def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
     """Return the first of a keyed partition's deltas that is folded with a new one of `size` bytes.
 
+    All sizes are raw bytes, as in `room_for_delta`.
+
     Rule and cost: those of `fold_start`. The snapshot is one of the `max_chain` objects of a chain.
     """
     return fold_start([*deltas, size], max_chain - 1)
@@ -92,13 +112,16 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 
 
 def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) -> dict[int, int]:
-    """Return, for each partition whose chain is to be shortened, how many of its artifacts stay; 0 for a snapshot.
+    """Return, for each partition whose chain is to be compacted, how many of its artifacts stay; 0 for a snapshot.
+
+    Sizes are rows; bytes are raw bytes, those of the rows in memory. `snapshots` limits how many overdue partitions get
+    a snapshot.
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
-    become one. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
+    are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
     the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of those
-    partitions at most `snapshots` are rewritten in a batch, the most overdue first. Partitions whose deltas reach
-    `MAX_DELTA_BYTES` are all rewritten, however large the snapshot is.
+    partitions at most `snapshots` get a snapshot in a batch, the most overdue first. Partitions whose deltas reach
+    `MAX_DELTA_BYTES` all get one, however large the old snapshot is.
 
     Cost: a changed row is written again about as often as `fold_start` says. Apart from partitions that wait for their
     turn, what a reader merges is less than `COMPACT_ROWS` and `COMPACT_BYTES`, or at most half of the snapshot.
@@ -144,6 +167,8 @@ def is_small(rows: int, size: int) -> bool:
 
 def segment_fold_start(entries: Sequence[int]) -> int:
     """Return the index of the first of an operator's segments that become one, given the entries of each, newest last.
+
+    An entry is what a segment says of one partition.
 
     Rule: as in a log-structured merge tree, `SEGMENT_FAN_OUT` segments of one tier become one of the next; a tier is a
     power of four. All become one when what lies on the first has more than half as many entries.

@@ -1,5 +1,8 @@
 """The registry of codecs: what the artifacts of an operator hold, and how keys are spread over its partitions.
 
+A codec belongs to one kind of operator, and nothing chooses a codec for a single map or table today. So this how-to is
+for a new kind of operator; what a second codec for maps needs stands below it.
+
 How to add a codec, with the files in the order in which the data passes them:
 
 1. Write its pure functions, `encode` and `decode` as `PureCodec` describes them, in a module of this package.
@@ -16,6 +19,14 @@ How to add a codec, with the files in the order in which the data passes them:
    `admin/forecast.py`.
 8. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
 9. Add a sample to `tests/manifests/samples.py`, and an operator of it to `tests/proof/operations.py`.
+
+A second codec for maps needs steps 1 to 3 and 9, and something that chooses it. `MSGPACK` is hard-wired in
+`checkpoint/save.py` (three times), `checkpoint/encode.py`, `checkpoint/decode.py`, `checkpoint/migration.py` (twice),
+`spark/task_client.py`, `admin/cost.py`, `admin/forecast.py` and `table/version.py`; and `keyed/content.py`,
+`keyed/state.py` and `keyed/updates.py` call `keyed_records.place_key` instead of `partition_of`. Two traps:
+
+- `kind_of` in `checkpoint/restore.py` knows a map by its partitioner, so the codec keeps `crc32-key-1`.
+- A `KeyedState` holds each value as its msgpack bytes, so `encode` is given packed bytes, and not values.
 """
 
 from collections.abc import Callable, Mapping

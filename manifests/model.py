@@ -185,7 +185,10 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The writer that may move the pointer: the epoch of its takeover, and a random name for it."""
+    """The writer that may move the pointer: the number of its takeover, and a random name for it.
+
+    `epoch` counts takeovers of the root. It is not the epoch of a checkpoint, which is a batch's number.
+    """
 
     epoch: int
     instance: str

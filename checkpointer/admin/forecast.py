@@ -57,8 +57,14 @@ ROW_GROUP = 16_384
 SPARK_TASKS = 200
 """Tasks of a shuffle, unless Spark is configured otherwise."""
 
-_MAX_WORK, _MIN_BATCHES, _MAX_BATCHES = 60_000, 30, 1500
-"""Changes of partitions that are modelled, in at least and at most so many batches."""
+_MAX_WORK = 60_000
+"""Changes of partitions that are modelled, about."""
+
+_MIN_BATCHES = 30
+"""Batches that are modelled, at least."""
+
+_MAX_BATCHES = 1500
+"""Batches that are modelled, at most."""
 
 _SAMPLES = 8
 """Batches whose manifests are encoded to learn their size."""

@@ -82,10 +82,10 @@ class OlderStates:
         return None, {}
 
     async def _step_back(self, name: str, operator: Operator, path: str) -> tuple[Operator, Ref, Operator] | None:
-        """Return the operator as the writer of `path` made it, and as it was before.
+        """Return the operator as written, its parent's ref, and the operator in that parent.
 
-        Between the two stands the parent of the writer, which had the older one. None where no manifest is left that
-        proves it, or where the operator was another one then.
+        It was written by the attempt that `path` names. None where no manifest is left that proves it, or where the
+        operator had another layout then.
         """
         found, writer = self._found.manifests, object_paths.owner(path)
         parent = found[writer][1].parent if writer is not None and writer in found else None

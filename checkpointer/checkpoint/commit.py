@@ -174,7 +174,7 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
 async def _last_packs(writer: CheckpointWriter) -> list[PendingPut]:
     """Return the packs that still wait for company, to be written beside the manifest.
 
-    More than `PACK` bytes of them are written first: who waits for the manifest would wait for them too.
+    Large packs go first, so that they do not delay the manifest: all of them, if they have more than `PACK` bytes.
     """
     uploader, queue = writer.uploader, writer.queue
     if sum(size for _, _, size in uploader.waiting()) > PACK:
@@ -207,7 +207,7 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
 
 
 def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPut]:
-    """Return what a migration made and the attempt did not replace: written last, since much of it may be."""
+    """Return the migrated objects that are still named; written last because they may be many."""
     if not writer.migrated_objects:
         return []
     # The digest of the manifest is not known yet. Only the id counts for the paths.

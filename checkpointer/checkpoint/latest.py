@@ -92,7 +92,7 @@ async def find_head(store: Store) -> Head:
 
 
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:
-    """Return the newest manifest of a sequence that no attempt has on this version, or None.
+    """Return the id of the newest manifest with a sequence above the next one, or None.
 
     An attempt on this version has the sequence after the committed one, 1 if nothing is committed. So a manifest with a
     higher one proves that `_latest` was lost, or that an old copy of it was put back.

@@ -1,7 +1,7 @@
 """Whether the query that wrote a checkpoint still runs, as far as that can be told from here.
 
-Nothing depends on the answer being right: whoever moves the pointer fences a job that runs after all. It spares such a
-job, and its users, the end.
+Nothing depends on the answer being right: whoever moves the pointer fences a job that runs after all. The check only
+avoids fencing a job that still runs.
 """
 
 import os

@@ -52,7 +52,7 @@ async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
 async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST) -> tuple[Ref, Manifest]:
     """Return a manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists.
 
-    A store has more turns for what is known to be small: `size` is what it is known not to exceed.
+    `size` is an upper bound; small reads get more parallel slots.
     """
     data = (await store.get(object_paths.manifest(checkpoint), limit=size)).data
     return Ref(checkpoint, sha256(data)), manifest_json.decode_manifest(checkpoint, data)

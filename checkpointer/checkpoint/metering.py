@@ -221,7 +221,8 @@ def written(
 ) -> dict[str, OperatorMetrics]:
     """Return what an attempt wrote for each operator: objects that its manifest names and that carry its id.
 
-    With `parent`, chains that did not change are not looked at; with `touched`, those that did are not searched for.
+    With `parent`, chains that did not change are not looked at. `touched` says which chains changed, so they need not
+    be searched.
     """
 
     def is_own(path: str) -> bool:

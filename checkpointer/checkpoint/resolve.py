@@ -144,6 +144,10 @@ def _to_epoch(text: str) -> int:
 
 
 def _to_time(text: str) -> datetime:
+    """Read the time of `at=`; a day alone means its start: `2026-01-01` is 2026-01-01T00:00 in UTC.
+
+    What is meant is the first checkpoint, from the newest of the chain back, that was created at that time or before.
+    """
     try:
         # A time without a zone is taken as UTC, and never as the zone of this machine: one command must mean one
         # checkpoint everywhere.
@@ -264,7 +268,7 @@ async def _of_epoch(session: Session, head: Head, epoch: int) -> Ref:
 
 
 async def _of_time(session: Session, head: Head, at: datetime) -> Ref:
-    """Go by the writers' clocks, which are as right as they were."""
+    """Return the newest checkpoint made by then. `created` is the writer's clock; nobody corrects it."""
     found, seen = await _newest(session, head, lambda made: made.created is not None and made.created <= at)
     if found is None:
         oldest = min((manifest.created for manifest in seen if manifest.created), default=None)

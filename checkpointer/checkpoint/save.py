@@ -1,4 +1,4 @@
-"""Saving: what is said to one attempt at a checkpoint, and what of it is written meanwhile.
+"""Collect the changes of one attempt, and write them in the background.
 
     records → encode → compress → digest → PUT artifacts (parallel, the last beside the manifest) → swap _latest
 
@@ -189,7 +189,8 @@ class CheckpointWriter:
             # keys back into a partition that they left.
             change.operator = replace(change.operator, partitions=partitions)
             change.parent = {}
-        planned = []  # all of it before the first wait: what is planned and not written fails the commit
+        # Plan everything before the first await: a planned slot that stays empty fails the commit.
+        planned = []
         for part in capture.changes:
             old = change.parent.get(part.partition, ())
             slot = ChainSlot(operator, part.partition, codecs.MSGPACK.name)
@@ -283,7 +284,10 @@ class CheckpointWriter:
         return operators, touched
 
     def settle(self, manifest: Manifest | None) -> None:
-        """Tell every captured map the outcome of its changes: the manifest that holds them, or None."""
+        """Store the outcome for every captured map: the manifest that holds its changes, or None.
+
+        A map learns it at its next capture.
+        """
         for operator, capture in self._change_sets:
             saved = None if manifest is None else manifest.operators.get(operator)
             capture.settle(None if saved is None else saved.chains)

@@ -134,7 +134,7 @@ class Session:
 
     # ---- one thing at a time, some of it in the background -----------------------------------------------------
 
-    async def settle(self) -> None:
+    async def await_background(self) -> None:
         """Wait for the commit that runs in the background, and raise what became of it.
 
         A failure is raised again by the next call, until `told` says that it reached a caller: whoever waits here may
@@ -146,7 +146,7 @@ class Session:
         try:
             await asyncio.shield(task)  # who stops waiting does not stop the commit
         finally:
-            # A failure stays until `told`: nobody may be left to hear it here. A cancelled commit has nothing to tell.
+            # The waiting caller may be gone, so the failure is kept until `told`. A cancelled commit has no failure.
             if task.done() and (task.cancelled() or task.exception() is None):
                 self._forget(task)
 
@@ -168,18 +168,18 @@ class Session:
         """
         try:
             while self._background is not None:  # another caller may be first to begin its own
-                await self.settle()
+                await self.await_background()
         except BaseException:
             # Python would warn of a coroutine that was never awaited.
             work.close()
             raise
         self._background = asyncio.ensure_future(work)
         if not runtime.finish_at_exit(self._background, f"{self.store.url}: {name}"):
-            await self.settle()  # nobody comes after this who could wait
+            await self.await_background()  # nobody comes after this who could wait
 
     async def close(self) -> None:
         try:
-            await self.settle()
+            await self.await_background()
         finally:
             # Also after a failed commit, whose error goes to the caller all the same.
             await self.store.close()
@@ -191,7 +191,7 @@ class Session:
         """Swap in this session's name, taking over with its first swap, always on top of what was restored.
 
         Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the
-        pointer meanwhile was retention or a savepoint, or it is the end of this writer.
+        pointer meanwhile was retention or a savepoint, or this writer is refused.
         """
         owner = self.owner
         # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.

@@ -2,7 +2,8 @@
 
 How to add a verb:
 
-1. Write a file with one function under `@verb` (`verb.py`). Let it call the core, and print.
+1. Write a file with one function under `@verb` (`verb.py`). Let it call a function of `checkpointer/admin/`, or a
+   method of the client. Make its JSON in `documents.py`, and print with `screen.py`.
 2. Name it in `VERBS` below, in the order of the help.
 3. Describe in a module of `schemas` what it prints as JSON. Name it in `PRINTED` and `__all__` of
    `schemas/__init__.py`, then run `python -m tests.cli.schema > docs/json.md`.

@@ -112,7 +112,10 @@ def _show(store: Opened, done: Rewind) -> None:
         print_line("Nothing was changed.")
     else:
         print_line(f"{done.new} is committed: start the query, it goes on with batch {done.batch + 1}.")
-        print_line(f"Remove what it wrote elsewhere under tokens of batches above {done.batch}: those come again.")
+        print_line(
+            f"Batches above {done.batch} run again. If the job wrote them to other systems, delete those rows: find "
+            "them by their token."
+        )
 
 
 def _document(done: Rewind) -> dict[str, Json]:

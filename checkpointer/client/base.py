@@ -109,7 +109,7 @@ class Client:
     async def _settled(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a verb once the commit in the background has ended; what that one raised is raised here, once."""
         try:
-            await self.session.settle()
+            await self.session.await_background()
         except BaseException:
             # Python would warn of a coroutine that was never awaited.
             work.close()

@@ -42,7 +42,10 @@ class ChangeSet:
     """The chains that the changes were committed in; None until then, and for good if the commit failed."""
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
-        """Record the outcome: the chains that the changes were committed in, or None if they were not committed."""
+        """Record the outcome: the chains that the changes were committed in, or None if they were not committed.
+
+        The map itself learns the outcome at its next capture, not here.
+        """
         # The outcome comes first. A state that asks for it between the two steps would else find the changes gone and
         # no commit, and would save them no more.
         self.outcome = chains

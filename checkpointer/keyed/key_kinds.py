@@ -60,4 +60,4 @@ NO_NUMBERS, INTEGERS, FLOATS, MIXED = KeyKinds
 NUMBER_KINDS: dict[type, KeyKinds] = {int: INTEGERS, float: FLOATS}
 
 SIMPLE = EXACT | {int}
-"""Types of members with which a tuple is equal to no other tuple of such members, but for itself."""
+"""With these member types, equal tuples are identical tuples."""

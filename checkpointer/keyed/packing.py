@@ -7,7 +7,7 @@ from typing import Any
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
 
 PACK_BATCH = 256
-"""Values that are packed, and keys that are looked up, in one batch: the second time they are in the cache."""
+"""Batch size; small, so that the look-up after packing hits the CPU cache."""
 
 
 def pack_batches(

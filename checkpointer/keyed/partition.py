@@ -2,7 +2,7 @@
 
 Five dicts hold it, all by key:
 
-    data         packed value   every key; only an unlisted key may be missing
+    data         packed value   every key, except new ones that are not packed yet (`unlisted`)
     live         object         values that were handed out or assigned, for as long as somebody else may hold them
     last_packed  packed value   the part of `data` that belongs to live keys, once they were packed
     unlisted     None           live keys that were assigned since they were packed last

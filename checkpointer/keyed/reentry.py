@@ -54,7 +54,7 @@ def _nothing(content: object) -> None:
 
 
 class _Abandoned(tuple[Any, ...]):
-    """A change that ended with an exception: whoever comes next completes it, and its caller does not come back."""
+    """A change that ended with an exception. The next user completes this change; nobody collects its result."""
 
     __slots__ = ()
 

@@ -37,8 +37,10 @@ UPDATE_BATCH = 256
 
 _PLAIN_ITEMS = (dict.items, OrderedDict.items)
 _PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
-"""How inputs give their pairs that exist completely, subclasses such as `Counter` among them: `update` sets them in one
-change. Whatever gives its pairs in another way may look at those that were set before."""
+"""Iterators of inputs whose pairs all exist already, such as a `Counter`: `update` sets them in one change.
+
+An input that makes its pairs in another way may look at those that were set before.
+"""
 
 
 class KeyedState(NotPicklable, MutableMapping[Any, Any]):

@@ -2,8 +2,9 @@
 
 `fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say
 so (`checkpoint/fencing.py`). A child that uses what its parent began is met elsewhere: `checkpoint/save.py` refuses an
-attempt that was begun before the fork, `client/base.py` gives a client in a child a session of its own, and each module
-with threads, locks or open files resets them with `os.register_at_fork`.
+attempt that was begun before the fork, `checkpoint/prepared.py` a handle of a checkpoint that was prepared before it,
+`client/base.py` gives a client in a child a session of its own, and each module with threads, locks or open files
+resets them with `os.register_at_fork`.
 """
 
 import os

@@ -24,7 +24,7 @@ class QueryRun:
         self.dropped: set[str] = set()
         """Names that were dropped in this run: the checkpoint that it began with may still have them."""
         self.tables_to_shuffle: set[str] = set()
-        """Tables of whose last changes the tasks wrote so many packs that the next changes are shuffled first."""
+        """Tables to shuffle before the next write: last time too many tasks wrote a pack."""
         self.has_committed = False
 
     def allow_changes(self) -> None:

@@ -39,7 +39,7 @@ from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
 DEFAULT_PARTITIONS = 16
 
 DRIVER_BYTES = 16 << 20
-"""Stored bytes that the driver reads to shorten chains itself; tasks shorten the others. The driver also writes changes
+"""Stored bytes that the driver reads to compact chains itself; tasks compact the others. The driver also writes changes
 of a batch itself, up to a quarter of this, as Arrow."""
 
 
@@ -51,8 +51,7 @@ class TableChanges:
           nothing says which columns the table has.
         * Every object that `version` names is in the store. Nothing else names the objects of this batch until
           `finish` hands the version to the checkpoint, so a batch that fails leaves the table as it was.
-        * `version` keeps its old number of partitions until the first write, or else `finish`, brings every row to the
-          partition that it has among the number asked for.
+        * Until the first write (or `finish`) moves the rows, `version` keeps the old number of partitions.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class TableChanges:
                 self._write(wanted, schema, DELETE, clear=False)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
-        """Leave columns out of the schema; nothing is rewritten."""
+        """Leave columns out of the schema; no object is written again."""
         version = self._known_version()
         names = check_names(f"table {self._name!r}: drop_columns(): columns", columns)
         schema = version.schema.without(self._name, names)
@@ -140,7 +139,7 @@ class TableChanges:
     # ---- how a batch ends ----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Bring the rows into their partitions, shorten some chains, and hand the table to the checkpoint."""
+        """Bring the rows into their partitions, compact some chains, and hand the table to the checkpoint."""
         if self.version is None:
             return
         # Nothing was written in this batch, or the rows would have been moved then.
@@ -240,7 +239,7 @@ class TableChanges:
             rows = rows.filter(pc.is_in(rows[PARTITION], pa.array(sorted(only), pa.int32())))
         if rows.num_rows == 0:
             return {}
-        # Each task consolidated and sorted its own rows, so that one part needs neither.
+        # Each task folded and sorted its own rows, so that one part needs neither.
         if len(parts) > 1:
             rows = merge.consolidate(rows, schema, self._name)
             rows = row_order.in_order(rows, schema.key)
@@ -248,7 +247,7 @@ class TableChanges:
             return run_sync(self._table_writer(schema).pack(rows))
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
-        """Shorten chains; `keep` says how many artifacts of each partition stay as they are.
+        """Compact chains; `keep` says how many artifacts of each partition stay as they are.
 
         The driver does it while few bytes have to be read for it, and the executors do the rest.
         """
@@ -300,7 +299,7 @@ class TableChanges:
             # A refusal comes back as a value, since Spark would repeat a task that raises it.
             if output.refused is not None:
                 raise output.refused
-            # The driver has to find what the task wrote before it reads any of it to shorten chains.
+            # The driver has to find what the task wrote before it reads any of it to compact chains.
             if (first := output.first(self._checkpoint.id)) is not None:
                 run_sync(self._checkpoint.prove(output.place, first))
         # Two snapshots of one partition mean that its rows were split over tasks: one of them would be lost.
@@ -312,7 +311,7 @@ class TableChanges:
 
 
 def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
-    """Return the partitions that can be rewritten by reading at most `most` bytes, and the others.
+    """Return the partitions that can be compacted by reading at most `most` bytes, and the others.
 
     An object that several partitions share counts once. In memory the rows may take four times as much.
     """

@@ -34,7 +34,7 @@ OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 class TaskOutput:
     """What one task returns to the driver.
 
-    A task wrote `snapshots` and `deltas`, by partition, or the rewritten `chains`. It leaves `rows` to the driver where
+    A task wrote `snapshots` and `deltas`, by partition, or the compacted `chains`. It leaves `rows` to the driver where
     these are few (as an Arrow stream). `refused` says why the task wrote nothing. `place` is where it wrote.
     """
 
@@ -46,7 +46,7 @@ class TaskOutput:
     place: str = ""
 
     def first(self, owner: CheckpointId) -> Artifact | None:
-        """Return an artifact that this task wrote itself, or None: a rewritten chain has older artifacts too."""
+        """Return an artifact that this task wrote itself, or None: a compacted chain has older artifacts too."""
         artifacts = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
         # An empty snapshot has no bytes that could prove anything.
         return next(
@@ -94,7 +94,7 @@ class WriteTask:
             return self._write(given)
 
     def _write(self, given: pa.Table) -> TaskOutput:
-        """Consolidate and sort the rows. Write them, or leave them to the driver where they are few."""
+        """Fold and sort the rows. Write them, or leave them to the driver where they are few."""
         rows = self._changes(given)
         # Deletions, and rows that are combined, have no order, so those of one key become one. Both ways end in order
         # of partition and key, as a pack has to be.
@@ -144,7 +144,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Shorten the chains of groups of partitions; `keep` says how many artifacts of each stay."""
+    """Compact the chains of groups of partitions; `keep` says how many artifacts of each stay."""
 
     root: TaskRoot
     owner: CheckpointId

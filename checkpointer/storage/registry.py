@@ -5,14 +5,19 @@ How to add a store:
 1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
 3. Add an entry for it to `STORES` below, with its list prices as `costs` if it is paid for. If it needs a package, add
-   the extra of that name to `pyproject.toml` and to `EXTRAS` in `tests/test_imports.py`, and the package to the
-   overrides of mypy in `pyproject.toml` if it has no types.
+   the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
+   `tests/test_imports.py`; and the package to the overrides of mypy in `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
-5. Add the names of environment variables that hold its credentials to `scrubbing.py`.
-6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`. Add its kind to
-   `CONDITIONAL` in `tests/storage/conftest.py`, or to `EVERY` if its writes cannot be conditional: the tests of
-   conformance then run on it. `python -m pytest tests/storage` runs them.
-7. Name it in the table of stores and of extras in `README.md`, and its permissions in `docs/operations.md`.
+5. Hide its credentials: `_ENVIRONMENT` in `scrubbing.py` is one regular expression for all variables that begin with
+   AWS or AZURE. Add the prefix of this store to it.
+6. If fsspec opened its protocols until now, take them out of `_OBJECT_STORES` in `fsspec_any/store.py`. The tests use
+   `gs` as a protocol that no line here names (`tests/storage/test_registry.py`, `tests/storage/test_url.py`): if this
+   is the store of `gs`, choose another one there.
+7. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, by which
+   `any_root` there finds it. Add its kind to `CONDITIONAL` in `tests/storage/conftest.py`, or to `EVERY` if its writes
+   cannot be conditional: the tests of conformance then run on it. `python -m pytest tests/storage` runs them.
+8. Name it in the table of stores in `docs/stores.md`, its extra in the table of extras in `README.md`, its package in
+   `docs/submitting.md` and in `.github/ISSUE_TEMPLATE/bug.md`, and its permissions in `docs/operations.md`.
 """
 
 from collections.abc import Mapping
@@ -59,7 +64,7 @@ class StoreCosts:
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """A kind of store, described for code that would otherwise look at the names of protocols."""
+    """What other code must know of a store, so that it never compares protocol names."""
 
     protocols: tuple[str, ...]
     """Protocols of its URLs, all of which mean the same store."""

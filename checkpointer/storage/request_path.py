@@ -185,7 +185,7 @@ SMALL_WRITE = 1 << 20
 
 # With the usual 16 slots for others, a listing of the history fetches 256 manifests at a time.
 SMALL_SLOTS = 16
-"""Slots for small requests, for each slot for others. Each may hold a connection."""
+"""Small-request slots per ordinary slot. Each may hold a connection."""
 
 
 class LimitedStore(WrappedStore):

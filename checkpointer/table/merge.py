@@ -1,4 +1,4 @@
-"""Merge changes: consolidate those of one key into one change, and apply changes to rows.
+"""Merge changes: fold those of one key into one change, and apply changes to rows.
 
 All of this is Arrow and numpy on the rows of some partitions, so that Spark's executors, its driver and readers without
 Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
@@ -21,7 +21,7 @@ def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 
 
 def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """Consolidate rows that one array can hold."""
+    """Fold rows that one array can hold."""
     groups, count = _groups(rows, schema.key)
     # Each key has one change, so nothing has to be merged.
     if count == rows.num_rows:
@@ -107,7 +107,7 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
         # nothing of the touched rows is needed.
         if not (schema.replaces and len(schema.key) == 1) or kept_columns.KeptColumns(deltas, schema):
             below = base.filter(touched)
-            # Rows of the base become the oldest changes of their keys, so that one consolidation merges all. The
+            # Rows of the base become the oldest changes of their keys, so that one fold merges all. The
             # partition is left out again below.
             for name, kind, value in ((PARTITION, pa.int32(), 0), (CHANGE, pa.int8(), MERGE)):
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))

@@ -21,7 +21,7 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
 LARGE_PACK_BYTES = 256 << 10
-"""Size of a pack from which a request more, in order to read only some of its row groups, is worth it."""
+"""For packs of this size or more, one extra request to read only some row groups pays off."""
 
 HUGE_PACK_BYTES = 8 << 20
 """Size of a pack from which the limit below holds: a chain may have many."""

@@ -142,7 +142,7 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 async def rewrite(
     reader: TableReader, writer: TableWriter, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> dict[int, Chain]:
-    """Write and return shorter chains of some partitions; `keep` says how many artifacts of each stay.
+    """Compact the chains of some partitions and return them; `keep` says how many artifacts of each stay.
 
     A partition of which none stays gets a snapshot of its own. The folded deltas of all others share one pack. A chain
     without artifacts means that no row is left.
@@ -167,7 +167,7 @@ async def rewrite(
             written[partition] = on_top(() if _is_whole(chain, count) else chain[:count], artifact)
     # A partition that gets no chain here would keep its long one, or lose its rows, and nobody would notice.
     if lost := sorted(keep.keys() - written.keys()):
-        raise AssertionError(f"partitions {lost} were to be shortened, and nothing was written for them")
+        raise AssertionError(f"partitions {lost} were to be compacted, and nothing was written for them")
     return written
 
 

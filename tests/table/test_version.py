@@ -449,7 +449,7 @@ def test_a_partition_that_was_not_written_is_never_dropped(monkeypatch: pytest.M
         return {p: artifact for p, artifact in (await pack(writer, rows)).items() if p != forgotten}
 
     monkeypatch.setattr(TableWriter, "pack", forgets)
-    with pytest.raises(AssertionError, match=rf"partitions \[{forgotten}\] were to be shortened"):
+    with pytest.raises(AssertionError, match=rf"partitions \[{forgotten}\] were to be compacted"):
         place.rewrite({0: 1, 1: 1})
 
 

@@ -21,7 +21,7 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 logger = logging.getLogger("pyspark_checkpointer")
 
 LONGEST_GRACE = timedelta(days=36_500)
-"""A grace period that keeps all that `retired` in `_latest` still lists: the cleanups that retired it chose theirs."""
+"""Long enough to keep every checkpoint in `retired`; earlier cleanups set their own periods."""
 
 
 async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:
