@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store, options_near, parse, registry
 from pyspark_checkpointer.storage.base import Settings, Store
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -99,3 +100,11 @@ def test_no_other_module_asks_for_protocols_by_name() -> None:
     found = {module: _protocols_in(parse_module(module)) for module in FILES if module != registry.__name__}
     assert {module: names for module, names in found.items() if names} == {}
     assert _protocols_in(ast.parse('root.startswith("memory://") or scheme in ("s3", "x")')) == {"memory://", "s3"}
+
+
+def test_a_package_that_a_file_system_of_fsspec_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
+    store = open_store("https://127.0.0.1:1/root", fencing="none")
+    with pytest.raises(IllegalArgumentError, match='"aiohttp" to be installed: pip install'):
+        run_sync(store.get("_latest"))

@@ -59,7 +59,9 @@ def check_protocol(location: Location, fencing: bool) -> None:
     known = known_implementations.get(protocol, {})
     package = str(known.get("class", "fsspec")).partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        raise IllegalArgumentError(f"{shown}: needs the package {package}, which is not installed")
+        raise IllegalArgumentError(
+            f"{shown}: needs the package {package}, which is not installed: pip install {package}"
+        )
     if fencing:
         raise IllegalArgumentError(
             f"{shown}: writes to {protocol}:// cannot be made conditional here, so two writers could overwrite each "
@@ -203,9 +205,13 @@ class GenericStore(PagedStore):
     def _open(self) -> Any:
         from fsspec.core import url_to_fs
 
-        # A cached listing says that an object is missing which is there, and an instance of somebody else may have such
-        # a cache.
-        return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
+        try:
+            # A cached listing says that an object is missing which is there, and an instance of somebody else may have
+            # such a cache.
+            return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
+        except ImportError as error:
+            # fsspec has modules of its own for some protocols, which need packages that only they know.
+            raise IllegalArgumentError(f"{self._url}: {error}: pip install what is named") from error
 
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
         """Call a function with the file system and the key of an object, in a thread."""
