@@ -1,1 +1,4 @@
-"""Positions of stream consumers, behind the checkpoint interfaces that they already use, on the same stores."""
+"""Positions of stream consumers, behind interfaces that the consumers already use.
+
+The positions are on the same stores as the state of jobs.
+"""

@@ -1,4 +1,7 @@
-"""Decide which partitions a worker should have, from one look at the group's ownership; without I/O."""
+"""Decide which partitions a worker should have.
+
+The decision rests on one look at the group's ownership, and does no I/O.
+"""
 
 import heapq
 from collections import Counter
@@ -32,9 +35,10 @@ class Choice:
 
 
 def choose(view: OwnershipView) -> Choice:
-    """Return the partitions to take and to ask for, so that all workers in view get even shares.
+    """Return the partitions to take and to ask for.
 
-    Free partitions are taken first. The rest is asked of the owners that have most.
+    All workers in view get even shares. Free partitions are taken first. The rest is asked of the owners that have
+    most.
     """
     open_rows = {name: row for name, row in view.rows.items() if not row.finished}
     taken = {name: row for name, row in open_rows.items() if name not in view.free}
@@ -55,7 +59,10 @@ def choose(view: OwnershipView) -> Choice:
 
 
 def _ask(rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterable[str], mine: int) -> Iterable[str]:
-    """Yield the partitions to ask for until shares are even, each from the owner who then has most left."""
+    """Yield the partitions to ask for until shares are even.
+
+    Each comes from the owner that has most left at that moment.
+    """
     left: dict[str, list[str]] = {owner: [] for owner in owners}
     # Sorted backwards, since `pop()` takes from the end: the smallest name goes first. A partition that somebody asked
     # for already is not asked for again: the first who asks is served.

@@ -4,7 +4,7 @@
     change    next value of the remembered one, swap            if that is outdated: GET, next value, swap again
 
 The remembered value only saves a request. A swap is conditioned on the version that was read, so outdated memory can
-never overwrite anything; and before an error or "no change" is returned that rests on memory, the object is read again.
+never overwrite anything; if an error or "no change" rests on memory, the object is read again before that is returned.
 """
 
 import asyncio
@@ -23,21 +23,25 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 MAX_ATTEMPTS = 100
-"""Swaps of one change before it is given up. Each attempt that fails means that somebody else's change succeeded."""
+"""Number of attempts to swap one change before it is given up.
+
+Each attempt that fails means that somebody else's change succeeded.
+"""
 
 _MIN_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 0.005, 0.5
 """Bounds of the random wait after a swap that somebody else won."""
 
 NextValue = Callable[[T | None, datetime], T | None]
-"""Return what to write over this value (None: the object is missing), at this time of the store; None for no change.
+"""Function that returns what to write over a value at this time of the store.
 
-It is called once for each attempt, and can see its own change if the answer to a swap was lost. It raises to give up.
+The value None means that the object is missing. The result None means no change. It is called once for each attempt,
+and can see its own change if the answer to a swap was lost. It raises to give up.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Serializer(Generic[T]):
-    """How a value becomes bytes and back, and at most how many.
+    """The encoding of a value as bytes, its decoding, and the maximum size.
 
     `encode` takes a nonce, which makes each version unique; `decode` takes the path that errors name. `limit` is in
     bytes. `empty` is written first where the object is missing, for values that need the store's time from the
@@ -66,12 +70,18 @@ class _Known(Generic[T]):
 
 
 def _backoff(attempt: int) -> float:
-    """Return a random wait in seconds, longer on average after each attempt, so that competitors spread out."""
+    """Return a random wait in seconds before the next attempt.
+
+    It is longer on average after each attempt, so that competitors spread out.
+    """
     return random.uniform(0, min(_MIN_BACKOFF_SECONDS * 2 ** min(attempt, 10), _MAX_BACKOFF_SECONDS))
 
 
 class CasObject(Generic[T]):
-    """The object at `path`. Its users in one process take turns, so that they do not conflict with each other."""
+    """The object at `path`, which many processes change.
+
+    Its users in one process take turns, so that they do not conflict with each other.
+    """
 
     def __init__(self, context: StoreContext, path: str, serializer: Serializer[T]) -> None:
         self._context, self._path, self._serializer = context, path, serializer
@@ -87,10 +97,11 @@ class CasObject(Generic[T]):
             return self._last_known.value
 
     async def change(self, next_value: NextValue[T], *, fresh: bool = False) -> T | None:
-        """Write what `next_value` returns for the current value, and return the value that the object then has.
+        """Write what `next_value` returns for the current value.
 
-        Raise what `next_value` raises, and `OutcomeUnknownError` if nothing proves whether the value was written. With
-        `fresh` the object is read first, for a decision that must not rest on remembered values.
+        Return the value that the object then has. Raise what `next_value` raises, and `OutcomeUnknownError` if nothing
+        proves whether the value was written. With `fresh` the object is read first, for a decision that must not rest
+        on remembered values.
         """
         async with self._lock:
             return await self._change(next_value, fresh)
@@ -143,7 +154,10 @@ class CasObject(Generic[T]):
         raise ThrottlingError(f"{self._name}: others changed it {MAX_ATTEMPTS} times in a row: try again later")
 
     async def _swap(self, known: _Known[T], wanted: T) -> _Known[T]:
-        """Return what the object holds after a swap: `wanted` itself if it won, else what somebody else wrote."""
+        """Swap the value, and return what the object holds afterwards.
+
+        That is `wanted` itself if the swap won, else what somebody else wrote.
+        """
         # A fresh nonce makes these bytes unlike any other version, so reading them back proves that this swap took
         # effect. It also keeps a version that is a content hash from coming back.
         nonce = self._context.host.token(32)
@@ -186,11 +200,18 @@ class CasObject(Generic[T]):
         return _Known(value, blob.version, blob.at, clock)
 
     async def _compute(self, work: Callable[[], C]) -> C:
-        """Run an encoding or decoding, in the thread pool if values of this kind are large."""
+        """Run an encoding or decoding.
+
+        It runs in the thread pool if values of this kind are large.
+        """
         return await self._context.host.run(work) if self._serializer.large else work()
 
     def _time(self, known: _Known[T]) -> datetime:
-        """Return the current time of the store: its last answer plus the time since; else the host's time."""
+        """Return the current time of the store.
+
+        That is the store's last answer plus the time since then. If the store does not tell its time, it is the host's
+        time.
+        """
         if known.store_time is None:
             return self._context.host.now()
         # The host's monotonic clock only measures how much time has passed; a wrong wall clock does not matter.

@@ -1,4 +1,6 @@
-"""The objects of one consumer group: the owners of its partitions, and the position of each.
+"""The objects of one consumer group.
+
+They are the owners of its partitions, and the position of each partition.
 
 <folder>/ownership.json               one object for the group: one read shows all owners
 <folder>/positions/<partition>.json   one for each partition: writers of different partitions never conflict
@@ -30,9 +32,10 @@ _POSITION = Serializer(encode_position, decode_position, MAX_POSITION)
 
 
 MAX_NAME_CHARACTERS = MAX_OFFSET_CHARACTERS = 16 << 10
-"""Characters of a partition's name, and of an offset: a position has room for the longest of both, escaped as JSON.
+"""Maximum number of characters of a partition's name, and of an offset.
 
-Longer ones are refused when they are given, and not later, when an acknowledged update is written in the background.
+A position has room for the longest of both, escaped as JSON. Longer ones are refused when they are given. Later, when
+an acknowledged update is written in the background, would be too late.
 """
 
 
@@ -52,7 +55,10 @@ class Group:
         return self._object_at(self._path(partition))
 
     async def positions(self) -> list[Position]:
-        """Return all positions of the group, by path: one listing, and concurrent reads. Ignore other objects."""
+        """Return all positions of the group, by path.
+
+        This costs one listing, and concurrent reads. Other objects are ignored.
+        """
         paths = await self._list()
         # The objects remember what they read here, so updates after a listing need no read of their own.
         found = await asyncio.gather(*(self._object_at(path).read() for path in paths))
@@ -63,7 +69,10 @@ class Group:
         ]
 
     async def create(self, partitions: Iterable[str]) -> None:
-        """Create positions without a value for the partitions that have none. One listing if all have one."""
+        """Create positions without a value for the partitions that have none.
+
+        If all partitions have one, this costs one listing.
+        """
         # By path, so a name that is given twice, or in two spellings, is created once.
         wanted = {self._path(partition): partition for partition in partitions}
         existing = set(await self._list())
@@ -114,7 +123,10 @@ class Group:
 
 
 def check_name(partition: str) -> str:
-    """Return the name of a partition; raise `IllegalArgumentError` if no position can have it."""
+    """Return the name of a partition.
+
+    Raise `IllegalArgumentError` if no position can have it.
+    """
     object_paths.encode_part(partition)  # raises if it is not text
     if len(partition) > MAX_NAME_CHARACTERS:
         raise IllegalArgumentError(
@@ -124,7 +136,10 @@ def check_name(partition: str) -> str:
 
 
 def misplaced(where: str, partition: str) -> MalformedError:
-    """Return the error for a position that was copied to the path of another partition."""
+    """Return the error for a position at the path of another partition.
+
+    Somebody has copied the position there.
+    """
     return MalformedError(
         f"{where}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
     )

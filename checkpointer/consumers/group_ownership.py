@@ -1,4 +1,7 @@
-"""Reads and changes of a group's ownership by one worker, each within a limited time."""
+"""Reads and changes of a group's ownership by one worker.
+
+Each has a limited time.
+"""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -15,17 +18,19 @@ from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 T = TypeVar("T")
 
 MIN_TIMEOUT_SECONDS = 5.0
-"""Time that one read or change of the ownership has at least, however short leases are.
+"""Minimum time in seconds that one read or change of the ownership has.
 
-Leases of less than twice that may end while a request hangs. That costs them, and no position: whoever takes the
-partition writes another lease into it, and writes under the old one are refused.
+It applies however short leases are. Leases of less than twice this time may end while a request hangs. The worker then
+loses its leases, but no position: the next owner of the partition writes another lease into it, and writes under the
+old one are refused.
 """
 
 
 class GroupOwnership:
-    """The rows of a group, as a worker sees them whose leases last `duration` seconds.
+    """The rows of a group, as one worker sees them.
 
-    Every version that passes through here is shown to `clock`, which notes how long each row stays the same.
+    The leases of the worker last `duration` seconds. Every version that passes through here is shown to `clock`, which
+    notes how long each row stays the same.
     """
 
     def __init__(self, group: Group, clock: LeaseClock, duration: float) -> None:
@@ -38,7 +43,10 @@ class GroupOwnership:
         return self._clock.see(await self._in_time(self._group.ownership.read())).rows
 
     async def change(self, edit: Edit, *, fresh: bool = False) -> Mapping[str, Row]:
-        """Apply an edit in one swap, and return the rows as they stand then. With `fresh` they are read first."""
+        """Apply an edit in one swap, and return the rows as they stand then.
+
+        With `fresh` the rows are read first.
+        """
 
         def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
             # The clock sees each version before the edit does, since the edit asks it which rows have expired.
@@ -52,10 +60,11 @@ class GroupOwnership:
         return self._clock.see(after).rows
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns; raise `DependencyError` if it takes longer than half a lease.
+        """Return what `work` returns, within half a lease.
 
-        A request that hangs would otherwise cost all leases. After half a lease there is time for another one. With
-        short leases it has `MIN_TIMEOUT_SECONDS`, after which they may have ended.
+        Raise `DependencyError` if it takes longer. A request that hangs would otherwise cost all leases. After half a
+        lease there is time for another request. With short leases the request has `MIN_TIMEOUT_SECONDS`; the leases may
+        have ended by then.
         """
         try:
             async with asyncio.timeout(self._timeout):

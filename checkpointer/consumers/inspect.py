@@ -1,4 +1,7 @@
-"""Read everything that a store holds of stream consumers, for people: one listing, and a read for each object."""
+"""Read everything that a store holds of stream consumers, for people.
+
+This costs one listing, and a read for each object.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConsumedPartition:
-    """One partition of a consumer group: its owner and its position, each None if it was never recorded."""
+    """One partition of a consumer group, with its owner and its position.
+
+    Each of the two is None if it was never recorded.
+    """
 
     group: tuple[str, ...]
     name: str
@@ -41,14 +47,20 @@ class ConsumedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ConsumersOverview:
-    """All partitions, by group and name, and one message for each object that could not be read."""
+    """All partitions, by group and name, and messages about unreadable objects.
+
+    There is one message for each object that could not be read.
+    """
 
     partitions: tuple[ConsumedPartition, ...]
     damage: tuple[str, ...]
 
 
 async def read_consumers(store: Store) -> ConsumersOverview:
-    """Return all partitions of all consumer groups in a store. Damaged objects are named, and hide no other."""
+    """Return all partitions of all consumer groups in a store.
+
+    Damaged objects are named, and do not hide others.
+    """
     names = [
         name for entry in await store.list(object_paths.PROGRESS) if (name := object_paths.parse_progress(entry.path))
     ]
@@ -72,7 +84,7 @@ _DECODERS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker]
     "position": (decode_position, MAX_POSITION),
     "store": (decode_marker, MAX_MARKER),
 }
-"""By kind of object: its decoder, and the most bytes that it may have."""
+"""Decoder and maximum size in bytes, by kind of object."""
 
 _VALUE_CHECKS: dict[str, Callable[[str, Position], object]] = {
     "eventhub": eventhub.decode,
@@ -80,11 +92,17 @@ _VALUE_CHECKS: dict[str, Callable[[str, Position], object]] = {
     # Any place to begin would do: the decoder needs one for a shard without a checkpoint, and the result is not used.
     "kinesis": lambda name, position: kinesis.decode(position.partition, position.value, TRIM_HORIZON),
 }
-"""By interface: the decoder of a position's value, which raises what its consumers would raise."""
+"""Decoder of a position's value, by interface.
+
+It raises what the consumers of the interface would raise.
+"""
 
 
 def _check(name: object_paths.ProgressName, position: Position) -> None:
-    """Raise if a position belongs to another path, or its value cannot be read by its interface."""
+    """Raise if a position is not in its place, or its interface cannot read it.
+
+    A position is not in its place if it belongs to another path.
+    """
     interface = name.group[0]
     # Event Hubs compares names without case, so the path has the name in lower case.
     partition = position.partition.lower() if interface == "eventhub" else position.partition
@@ -96,7 +114,10 @@ def _check(name: object_paths.ProgressName, position: Position) -> None:
 async def _read(
     store: Store, name: object_paths.ProgressName, damage: list[str]
 ) -> Ownership | Position | Marker | None:
-    """Return an object, or None if it is gone or damaged; a message about damage goes to `damage`."""
+    """Return an object, or None if it is gone or damaged.
+
+    A message about damage goes to `damage`.
+    """
     decode, limit = _DECODERS[name.kind]
     try:
         found = decode(name.path, (await store.get(name.path, limit=limit)).data)

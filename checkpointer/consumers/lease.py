@@ -17,11 +17,11 @@ Value = Mapping[str, Json]
 
 
 class Lease(NotPicklable):
-    """One worker's lease on one partition, until it is released or lost; then it stays lost.
+    """One worker's lease on one partition, until it is released or lost.
 
-    `value_when_taken` is the position's value when the lease was written into it. `token` was drawn for this lease
-    alone and stands in the position until another lease is written there. `flush` is set by those who delay writes
-    under this lease, and writes what they hold.
+    A lost lease stays lost. `value_when_taken` is the position's value when the lease was written into it. `token` was
+    drawn for this lease alone and stands in the position until another lease is written there. Code that delays writes
+    under this lease sets `flush`, which writes what that code holds.
     """
 
     _instead = "write under it there, or take one here"
@@ -37,7 +37,9 @@ class Lease(NotPicklable):
         return f"<Lease of {self.partition!r} by {self.owner!r}, epoch {self.epoch}{', lost' if self.lost else ''}>"
 
     async def write(self, change: Callable[[Value | None], Value | None]) -> Value | None:
-        """Replace the position's value with what `change` returns for it; None leaves it. Return the value then.
+        """Replace the position's value with what `change` returns for it.
+
+        None leaves the value as it is. Return the value that the position then has.
 
         Raise `LeaseLostError`, and write nothing, once anybody has taken the partition again, this worker included.
         """
@@ -60,7 +62,10 @@ class Lease(NotPicklable):
         return None if position is None else position.value
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if the lease is known to be lost, or belongs to the process that forked this one."""
+        """Raise `LeaseLostError` if the lease is known to be lost.
+
+        Raise it, too, if the lease belongs to the process that forked this one.
+        """
         if self.lost:
             raise self._ended()
         # A forked child has the same token, so the store could not tell its writes from those of its parent.

@@ -1,4 +1,6 @@
-"""Expiry of leases and steal requests by the clock of the worker that watches them; no other clock decides.
+"""Expiry of leases and steal requests by the clock of the watching worker.
+
+No other clock decides.
 
 A worker notes when it first saw each row with its current `etag`. Every renewal draws a new `etag`, so a row that keeps
 one for longer than its lease lasts has expired, however the clocks of other machines stand.
@@ -10,10 +12,13 @@ from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 from pyspark_checkpointer.runtime.host import Host
 
 STEAL_REQUEST_LEASES = 2
-"""Lengths of a lease after which a steal request is ignored."""
+"""Number of lease lengths after which a steal request is ignored."""
 
 _FirstSeen = dict[str, tuple[str, int]]
-"""By partition: a value, and when it was first seen, in nanoseconds of the host's monotonic clock."""
+"""First sighting of a value, by partition.
+
+It is the value, and the time in nanoseconds of the host's monotonic clock.
+"""
 
 
 class LeaseClock:
@@ -28,7 +33,10 @@ class LeaseClock:
         self._requesters: _FirstSeen = {}
 
     def see(self, ownership: Ownership | None) -> Ownership:
-        """Note the rows of an ownership that was just read, and return it; a missing one counts as empty."""
+        """Note the rows of an ownership that was just read, and return it.
+
+        A missing ownership counts as empty.
+        """
         found = ownership or Ownership({})
         now = self._host.clock()
         # Both are built anew from this version, so rows that were removed do not stay in memory.
@@ -77,14 +85,20 @@ class LeaseClock:
         return row.lease_ms / 1000 or self._duration
 
     def _age(self, first_seen: _FirstSeen, row: Row) -> float:
-        """Return for how many seconds the row has been seen as it is; 0 for a row that was never seen."""
+        """Return for how many seconds the row has been seen as it is.
+
+        That is 0 for a row that was never seen.
+        """
         now = self._host.clock()
         # A row that was never seen is new to this worker, and gets a whole lease, however old it is by `modified`.
         return (now - first_seen.get(row.partition, ("", now))[1]) / 1e9
 
 
 def _note(before: _FirstSeen, seen: Mapping[str, str], now: int) -> _FirstSeen:
-    """Return the first sighting of each value: the old one where the value is the same, else `now`."""
+    """Return the first sighting of each value.
+
+    That is the old sighting where the value is the same, else `now`.
+    """
     return {
         name: old if (old := before.get(name)) is not None and old[0] == value else (value, now)
         for name, value in seen.items()

@@ -1,4 +1,6 @@
-"""Leases of one worker on the partitions of its group: who may record positions, proved to the store by CAS.
+"""Leases of one worker on the partitions of its group.
+
+A lease says who may record positions. Compare-and-swap (CAS) proves it to the store.
 
     take      ownership: owner, and epoch + 1 ─> position: the lease    one swap each, in this order
     write     position: only while the lease stands in it               one swap
@@ -6,8 +8,8 @@
     release   delayed writes are done ─> ownership: no owner            one swap
 
 For others a lease ends when its row has not changed for the length of a lease by their own clock. For its owner it ends
-when it is taken: from then on another lease stands in the position, and whoever still believes in the old one cannot
-write. A partition that is taken again gets a new epoch, above that of its position, so a lost lease stays lost.
+when it is taken: from then on another lease stands in the position, and a worker that still believes in the old one
+cannot write. A partition that is taken again gets a new epoch, above that of its position, so a lost lease stays lost.
 """
 
 import asyncio
@@ -33,7 +35,10 @@ from pyspark_checkpointer.manifests.positions_json import Position, Row
 from pyspark_checkpointer.manifests.shown import show
 
 MAX_LEASE_SECONDS = 1e9
-"""Some thirty years. Other workers read the length of a lease in milliseconds, as an integer of 64 bits."""
+"""Maximum length of a lease in seconds: some thirty years.
+
+Other workers read the length in milliseconds, as an integer of 64 bits.
+"""
 
 
 class _NewerEpochError(ConflictError):
@@ -63,7 +68,7 @@ class Leases:
     """The leases of one worker in one group.
 
     `worker` is a name that no other worker has; `duration` is the length of a lease in seconds. `held` has the leases
-    that this worker holds, by partition; those that it lost and has not noticed yet are among them.
+    that this worker holds, by partition. It includes leases that are lost if the worker has not noticed that yet.
     """
 
     def __init__(self, group: Group, worker: str, duration: float) -> None:
@@ -93,7 +98,9 @@ class Leases:
         await self._ownership.change(lambda rows, now: self._edits.create(rows, tokens, now))
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
-        """Return a lease if the partition is free, expired or this worker's already; else None.
+        """Return a lease if the partition may be taken; else None.
+
+        It may be taken if it is free, expired or this worker's already.
 
         `force` takes any partition that was created.
         """
@@ -104,7 +111,10 @@ class Leases:
         return await self._take_if(partition, allowed)
 
     async def steal(self, seen: Row) -> Lease | None:
-        """Return a lease if the partition is free, or still has the owner and epoch of `seen`; else None."""
+        """Return a lease if the partition is free or as `seen`; else None.
+
+        It is as `seen` if it still has the same owner and epoch.
+        """
 
         def allowed(row: Row | None) -> bool:
             return row is not None and (
@@ -114,7 +124,10 @@ class Leases:
         return await self._take_if(seen.partition, allowed)
 
     async def renew(self, *leases: Lease) -> tuple[Lease, ...]:
-        """Renew these leases, or all that are held, in one swap. Return those that are lost."""
+        """Renew leases in one swap, and return those that are lost.
+
+        These leases are renewed, or all that are held if none is given.
+        """
         # This is a copy: leases may be gained or dropped while the swap is under way.
         chosen = leases or tuple(self.held.values())
         tokens = {lease.partition: self._token() for lease in chosen}
@@ -123,7 +136,10 @@ class Leases:
         )
 
     async def ask(self, partition: str) -> bool:
-        """Ask the owner of a partition for it. Return whether this worker's request is the one that stands."""
+        """Ask the owner of a partition for it.
+
+        Return whether this worker's request is the one that stands.
+        """
         rows = await self._ownership.change(lambda rows, now: self._edits.ask(rows, [partition]))
         return partition in rows and rows[partition].asked_by == self.worker
 
@@ -150,10 +166,11 @@ class Leases:
             self.let_go(lease)
 
     async def release_seen(self, seen: Row) -> None:
-        """Give back a partition whose row names this worker, such as one that an earlier process took.
+        """Give back a partition whose row names this worker.
 
-        Do nothing if the partition was taken since, by this worker too. Raise `InvalidStateError` if another object of
-        the same worker name still renews the lease: it belongs to the object that took it.
+        An earlier process may have taken it. Do nothing if the partition was taken since, even by this worker. Raise
+        `InvalidStateError` if another object of the same worker name still renews the lease: it belongs to the object
+        that took it.
         """
         held = self.held.get(seen.partition)
         # With another epoch the row is from before, and the lease that is held stays.
@@ -170,16 +187,20 @@ class Leases:
                 )
 
     def let_go(self, lease: Lease) -> None:
-        """Drop a lease without a request: it is not renewed any more, and expires for the others."""
+        """Drop a lease without a request.
+
+        It is not renewed any more, and expires for the others.
+        """
         # Writes under this object are refused from now on, without asking the store.
         lease.lost = True
         if self.held.get(lease.partition) is lease:
             del self.held[lease.partition]
 
     async def balance(self) -> LeaseChanges:
-        """Run one round: renew what is held, take what is free, ask for what is missing; return what changed.
+        """Run one round of balancing, and return what changed.
 
-        One read and one swap, and two more requests for each lease that is gained.
+        It renews what is held, takes what is free, and asks for what is missing. This costs one read and one swap, and
+        two more requests for each lease that is gained.
         """
         before = tuple(self.held.values())
         tokens: dict[str, str] = {}
@@ -210,7 +231,10 @@ class Leases:
         return LeaseChanges(tuple(gained.values()), tuple(lost), tuple(asked), failed)
 
     async def forget(self, partition: str) -> None:
-        """Remove a partition's row, and end this worker's lease on it. The recorded position stays."""
+        """Remove a partition's row, and end this worker's lease on it.
+
+        The recorded position stays.
+        """
         await self._ownership.change(lambda rows, now: rows.pop(partition, None))
         if partition in self.held:
             self.let_go(self.held[partition])
@@ -265,7 +289,10 @@ class Leases:
         return gained, failed
 
     async def _enter_position(self, row: Row) -> Lease | None:
-        """Write the lease of a taken row into its position, and return it; None if somebody took it since."""
+        """Write the lease of a taken row into its position, and return the lease.
+
+        Return None if somebody took the partition since.
+        """
         position = self.group.position(row.partition)
         while True:
             try:
@@ -292,7 +319,10 @@ class Leases:
     # ---- leases that are held ------------------------------------------------------------------------------------
 
     def _hold(self, lease: Lease) -> bool:
-        """Hold a new lease in place of older ones. Return False if a newer one is held by now."""
+        """Hold a new lease in place of older ones.
+
+        Return False if a newer one is held by now.
+        """
         older = self.held.get(lease.partition)
         # Two calls of this worker took the partition at once, and this one finished last. Only the later lease stands
         # in the position.

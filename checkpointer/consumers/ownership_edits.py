@@ -19,7 +19,7 @@ Rows = dict[str, Row]
 """The rows of one version of the ownership, by partition, to be changed in place."""
 
 Edit = Callable[[Rows, datetime], object]
-"""Change the rows, at this time of the store."""
+"""Function that changes the rows, at this time of the store."""
 
 
 class OwnershipEdits:
@@ -30,7 +30,10 @@ class OwnershipEdits:
         self._lease_ms = math.ceil(duration * 1000)
 
     def create(self, rows: Rows, tokens: Mapping[str, str], now: datetime) -> None:
-        """Add rows without an owner for the partitions that have none; `tokens` are by partition."""
+        """Add rows without an owner for the partitions that have none.
+
+        `tokens` are by partition.
+        """
         for name, token in tokens.items():
             if name not in rows:
                 rows[name] = Row(name, "", 0, token, now)
@@ -63,9 +66,10 @@ class OwnershipEdits:
                 rows[lease.partition] = replace(row, etag=token, modified=now, lease_ms=self._lease_ms)
 
     def ask(self, rows: Rows, names: Iterable[str]) -> None:
-        """Add a steal request to the rows of these partitions, where another worker owns it and no request stands.
+        """Add a steal request to the rows of these partitions.
 
-        Where the worker's own request stands there and has expired, that is withdrawn instead; the next call asks.
+        Only a row that another worker owns, and where no request stands, gets one. If the worker's own request stands
+        there and has expired, it is withdrawn instead; the next call asks.
         """
         for name in names:
             row = rows.get(name)
@@ -87,7 +91,10 @@ class OwnershipEdits:
         rows[lease.partition] = replace(row, owner="", etag=token, modified=now, finished=finished)
 
     def raise_epoch(self, rows: Rows, taken: Row, epoch: int, token: str) -> None:
-        """Set the epoch of a row that the worker has just taken, unless anybody changed it since."""
+        """Set the epoch of a row that the worker has just taken.
+
+        Do nothing if anybody changed the row since.
+        """
         row = rows.get(taken.partition)
         # The etag is compared too: if the ownership was deleted by hand meanwhile, another row may have the same owner
         # and the same epoch.
@@ -114,5 +121,8 @@ class OwnershipEdits:
         return row.asked_by != self._worker and self._clock.has_steal_request(row)
 
     def is_own_expired_request(self, row: Row) -> bool:
-        """Return whether the worker asked for the partition too long ago, and its request still stands there."""
+        """Return whether the worker's own request stands there and has expired.
+
+        It has expired if the worker asked for the partition too long ago.
+        """
         return row.asked_by == self._worker and not self._clock.has_steal_request(row)

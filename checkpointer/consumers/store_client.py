@@ -1,4 +1,7 @@
-"""The base of the consumers' public classes: the configuration of a store, opened anew in each process."""
+"""The base of the consumers' public classes.
+
+It has the configuration of a store. Each process opens the store anew.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,7 +18,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The location of the positions, and how its store is used. `pyspark_checkpointer.Checkpointer` has the fields.
+    """The location of the positions, and how its store is used.
+
+    `pyspark_checkpointer.Checkpointer` has the fields.
 
     Objects that share one `StoreConfig` share its connections, in each process.
     """
@@ -51,9 +56,10 @@ class StoreConfig:
 
 
 class StoreClient(Generic[T]):
-    """A public class whose work is done by a core of type `T`, of which each process makes its own.
+    """A public class whose work is done by a core of type `T`.
 
-    It pickles as its configuration. In another process, a forked one too, it starts as if it had just been made.
+    Each process makes a core of its own. An object of this class pickles as its configuration. In another process, a
+    forked one too, it starts as if it had just been made.
     """
 
     def __init__(self, config: StoreConfig) -> None:
@@ -92,7 +98,9 @@ class ClosingContext:
 
 
 def per_process(made: dict[int, T], make: Callable[[], T]) -> T:
-    """Return the object of this process from `made`, by process id; the first call in a process makes it.
+    """Return the object of this process from `made`, by process id.
+
+    The first call in a process makes it.
 
     A forked child inherits its parent's entries and uses none of them: loops and connections do not survive a fork.
     Two threads that make one at the same moment get the same object, since `setdefault` is atomic.

@@ -1,4 +1,7 @@
-"""The store that all consumers of one root share in a process, with its clock and random tokens."""
+"""The store that all consumers of one root share in a process.
+
+Its clock and its random tokens go with it.
+"""
 
 import asyncio
 
@@ -16,9 +19,10 @@ class StoreContext:
         self._conditional_writes_checked = False
 
     async def check_conditional_writes(self) -> None:
-        """Raise if the store ignores the conditions of writes; ask it once in this process.
+        """Raise if the store ignores the conditions of writes.
 
-        It is called before the first object is created, so that no store is used that would lose updates.
+        The store is asked once in this process. It is asked before the first object is created, so that no store is
+        used that would lose updates.
         """
         # Objects that are created at once wait for one check, instead of each making its own.
         async with self._check_lock:

@@ -1,4 +1,6 @@
-"""Write-behind: the latest value of each key is held, and many updates become few writes in the background.
+"""Write-behind: the latest value of each key, written in the background.
+
+Many updates become few writes.
 
 There is no thread here, and no lock that a caller of `put` could wait for: values are put into a queue from anywhere,
 even from a signal handler that interrupts a `put`. Everything else runs on the library's event loop.
@@ -31,27 +33,42 @@ V = TypeVar("V")
 logger = logging.getLogger("pyspark_checkpointer")
 
 Write = Callable[[Mapping[K, V]], Coroutine[Any, Any, Mapping[K, Exception]]]
-"""Write the values, and return the keys of those that were not written, each with the reason.
+"""Function that writes the values and returns the keys that were not written.
 
-An error that it raises instead counts for all values, and another try may succeed. It raises only after all its parts
-have ended, so that no part of an old write can come after a newer one.
+Each of these keys comes with the reason. An error that it raises instead counts for all values, and another try may
+succeed. It raises only after all its parts have ended, so that no part of an old write can come after a newer one.
 """
 
 PERMANENT_ERRORS = (ShutdownError, IllegalArgumentError)
-"""Reasons of single values that make another try useless: the lease is lost, or the stored position forbids them."""
+"""Reasons of single values that make another try useless.
+
+The lease is lost, or the stored position forbids the value.
+"""
 
 MAX_TRIES_WHEN_DROPPED = 5
-"""Tries in a row that may fail before the values of a `WriteBehind` that nobody refers to any more are given up."""
+"""Number of tries in a row that may fail for a dropped `WriteBehind`.
+
+Nobody refers to it any more, and its values are given up after these tries.
+"""
 
 EXIT_FLUSH_SECONDS = 10.0
-"""Time that the end of the interpreter may wait for values that were not written before."""
+"""Time in seconds that the end of the interpreter may wait for held values.
+
+Held values are those that were not written before.
+"""
 
 _tasks: set["asyncio.Task[None]"] = set()
-"""Writes in the background. The event loop has only weak references to them, so they could vanish while they run."""
+"""Writes in the background.
+
+The event loop has only weak references to them, so they could vanish while they run.
+"""
 
 
 def write_each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
-    """Return a `Write` that writes all values concurrently, and each to its end whatever others raise."""
+    """Return a `Write` that writes all values concurrently.
+
+    It writes each to its end, even if others raise.
+    """
 
     async def write_all(batch: Mapping[K, V]) -> Mapping[K, Exception]:
         # With `return_exceptions`, since `gather` would else return at the first error and leave the other writes
@@ -79,21 +96,25 @@ def _accept_all(_key: object, _value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Failures(Generic[K]):
-    """The values that one write did not write, each with the reason: kept for another try, or given up."""
+    """The values that one write did not write, each with the reason.
+
+    They are kept for another try, or given up.
+    """
 
     kept: Mapping[K, Exception]
     given_up: Mapping[K, Exception]
 
 
 class WriteBehind(Generic[K, V]):
-    """Holds the latest value of each key, and writes all after enough updates or enough time.
+    """A holder of the latest value of each key, which writes them in the background.
 
-    What could not be written is tried again after `interval`, with the next `max_updates` values, or by `flush()`. Of
-    failures in a row the first is logged, for each key.
+    It writes all values after enough updates or enough time. What could not be written is tried again after `interval`,
+    with the next `max_updates` values, or by `flush()`. For each key, only the first of several failures in a row is
+    logged.
 
-    If it is dropped without `close()`, it lives until it has written what it holds, or has failed to too often. What is
-    held when the interpreter ends is written then, for up to `EXIT_FLUSH_SECONDS`, or logged as lost; a process that is
-    killed loses it. A forked child starts with nothing held, since its parent writes what was held.
+    If it is dropped without `close()`, it lives until it has written what it holds, or has failed too often. Values
+    that are held when the interpreter ends are written then, for up to `EXIT_FLUSH_SECONDS`, or logged as lost. A
+    process that is killed loses them. A forked child starts with nothing held, since its parent writes what was held.
     """
 
     def __init__(
@@ -152,13 +173,17 @@ class WriteBehind(Generic[K, V]):
         return self._buffer.pending
 
     def waiting(self) -> Sequence[tuple[K, V]]:
-        """Return the values that were put and perhaps not passed to `accept` yet, in order. From any thread."""
+        """Return the values put and perhaps not passed to `accept` yet, in order.
+
+        Any thread may call it.
+        """
         return self._buffer.waiting()
 
     def put(self, key: K, value: V) -> None:
-        """Hold `value` in place of what is held for `key`. From any thread or loop; never waits for a write.
+        """Hold `value` in place of what is held for `key`.
 
-        Raise `InvalidStateError` after `close()` was called.
+        Any thread or loop may call it. It never waits for a write. Raise `InvalidStateError` after `close()` was
+        called.
         """
         self.check_open()
         put = self._buffer.add(key, value)
@@ -174,7 +199,9 @@ class WriteBehind(Generic[K, V]):
             raise InvalidStateError(f"{self._name}: was closed, and takes no more updates: open another")
 
     async def flush(self, wanted: Callable[[K], bool] = _all_keys) -> None:
-        """Return once everything that was put before for the wanted keys is written; all keys by default.
+        """Return once everything that was put before for the wanted keys is written.
+
+        By default all keys are wanted.
 
         Raise the reason if a value of these keys was not written: first of values that are kept, then of values that
         were given up, by this flush or before. One error is raised, and each other one by a later flush.
@@ -182,7 +209,10 @@ class WriteBehind(Generic[K, V]):
         await runtime.bridge(self._flush(wanted))
 
     async def flush_for_read(self, wanted: Callable[[K], bool]) -> None:
-        """Do what `flush()` does before positions are read; errors of given-up values are left for their writers."""
+        """Do what `flush()` does, before positions are read.
+
+        Errors of given-up values are left for their writers.
+        """
         await runtime.bridge(self._flush_for_read(wanted))
 
     async def close(self) -> None:
@@ -198,7 +228,10 @@ class WriteBehind(Generic[K, V]):
     # ---- on the event loop ---------------------------------------------------------------------------------------
 
     def _accept_new(self) -> None:
-        """Hold the values of the inbox, and start a write, or the timer for one; after `close()` flush does both."""
+        """Hold the values of the inbox, and start a write or the timer for one.
+
+        After `close()` this does nothing, since `flush()` does both.
+        """
         if self._closed:
             return
         before = self._buffer.count
@@ -243,7 +276,10 @@ class WriteBehind(Generic[K, V]):
             raise error
 
     async def _write_held(self, wanted: Callable[[K], bool]) -> _Failures[K]:
-        """Write the held values of these keys, and return those that were not written, with the reasons."""
+        """Write the held values of these keys.
+
+        Return those that were not written, with the reasons.
+        """
         # One write at a time: an older value whose write ends last would undo a newer one.
         async with self._write_lock:
             # Taken under the lock and not before it, so that a flush also writes what a failed write has just given

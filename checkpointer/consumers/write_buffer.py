@@ -1,10 +1,12 @@
-"""The values that wait to be written, and what becomes of each; without I/O, timers or locks.
+"""The values that wait to be written, and what becomes of each.
+
+There is no I/O here, no timer and no lock.
 
     add ─> inbox ─ accept ─> held ─ take ─> writing ─┬─> written
                               ^                      ├─> given up ─> unreported, until a flush of its key raises it
                               └──────── kept ────────┘
 
-* A value is in the next stage before it leaves the one before, so whoever looks, from any thread, finds it in one.
+* A value is in the next stage before it leaves the one before, so any thread that looks finds it in one.
 * Only `add`, `take_back`, `waiting` and `pending` may be called from any thread, or from a signal handler that
   interrupts one of them: each operation on the inbox is atomic. Everything else belongs to the event loop's thread.
 * A value is claimed once: it is either held, or taken back by the call that added it. So a call that raises has not
@@ -21,7 +23,10 @@ V = TypeVar("V")
 
 
 class Put(Generic[K, V]):
-    """One call of `add`. No two are equal, so that a call takes back its own value and no other."""
+    """One call of `add`.
+
+    No two are equal, so that a call takes back its own value and no other.
+    """
 
     __slots__ = ("_claims", "key", "value")
 
@@ -30,7 +35,11 @@ class Put(Generic[K, V]):
         self._claims = [None]
 
     def claim(self) -> bool:
-        """Return True to one caller, of all threads: whoever holds the value, or whoever takes it back."""
+        """Return True to the first caller, and False to all others.
+
+        Any thread may call it. The caller that gets True decides about the value: the event loop holds it, or the
+        thread that added it takes it back.
+        """
         try:
             self._claims.pop()  # atomic, also for a signal handler that interrupts it
         except IndexError:
@@ -68,14 +77,20 @@ class WriteBuffer(Generic[K, V]):
         return put
 
     def take_back(self, put: Put[K, V]) -> bool:
-        """Remove a value from the inbox; return False if it is held already, or about to be."""
+        """Remove a value from the inbox.
+
+        Return False if it is held already, or about to be.
+        """
         if not put.claim():
             return False
         self._inbox.remove(put)
         return True
 
     def waiting(self) -> Sequence[tuple[K, V]]:
-        """Return the values in the inbox, in order; `accept` may have been called with the first of them."""
+        """Return the values in the inbox, in order.
+
+        `accept` may have been called with the first of them.
+        """
         # A copy, which is atomic: other threads append meanwhile, and a deque that changes cannot be iterated.
         return [(put.key, put.value) for put in self._inbox.copy()]
 
@@ -102,7 +117,10 @@ class WriteBuffer(Generic[K, V]):
             self._inbox.remove(put)
 
     def take(self, wanted: Callable[[K], bool]) -> Mapping[K, V]:
-        """Move the held values of these keys to `writing`, and return them. `finish_write` has to follow."""
+        """Move the held values of these keys to `writing`, and return them.
+
+        `finish_write` has to follow.
+        """
         held = self._stages.held
         writing = {key: value for key, value in held.items() if wanted(key)}
         rest = {key: value for key, value in held.items() if key not in writing}
@@ -112,7 +130,10 @@ class WriteBuffer(Generic[K, V]):
         return writing
 
     def finish_write(self, kept: Collection[K], given_up: Mapping[K, Exception]) -> None:
-        """Hold the values of `kept` again, and drop the others; remember why some were given up."""
+        """Hold the values of `kept` again, and drop the others.
+
+        Remember why some were given up.
+        """
         held, writing = self._stages
         # `held` comes last: its values came during the write, and are newer than what is kept.
         self._stages = _Stages({**{key: writing[key] for key in kept}, **held}, {})
@@ -138,7 +159,10 @@ class WriteBuffer(Generic[K, V]):
         return all(self.failed_tries(key) >= tries for key in self._stages.held)
 
     def take_report(self, wanted: Callable[[K], bool]) -> Exception | None:
-        """Remove and return one reason why a value of these keys was given up; None if there is none."""
+        """Remove and return one reason why a value of these keys was given up.
+
+        Return None if there is none.
+        """
         for key in [*self._unreported]:
             if wanted(key):
                 return self._unreported.pop(key)

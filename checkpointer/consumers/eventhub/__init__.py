@@ -1,4 +1,6 @@
-"""A checkpoint store for the consumer client of `azure-eventhub`, on any store of this library.
+"""A checkpoint store for the consumer client of `azure-eventhub`.
+
+It works on any store of this library.
 
     store = CheckpointStore("s3://bucket/jobs/orders")
     client = EventHubConsumerClient.from_connection_string(…, checkpoint_store=store)

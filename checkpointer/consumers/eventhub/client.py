@@ -1,4 +1,7 @@
-"""The configuration that the blocking and the awaitable checkpoint store of Event Hubs have in common."""
+"""The configuration that both checkpoint stores of Event Hubs have in common.
+
+One of them is blocking, the other awaitable.
+"""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,6 @@
-"""The contract of an Event Hubs checkpoint store: ownership and checkpoints, as dictionaries.
+"""The contract of an Event Hubs checkpoint store.
+
+Ownership and checkpoints are dictionaries.
 
     claims        one swap of the group's ownership: a claim's etag must be the row's, and none means "no row yet"
     checkpoints   the last one wins; each partition has an object of its own
@@ -30,7 +32,11 @@ class GroupName(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """One claim of a call: `given` by the caller, on the row with the etag `expected` (None: no row); `etag` is new."""
+    """One claim of a call.
+
+    `given` is what the caller gave. `expected` is the etag of the row that the claim is for; None means no row. `etag`
+    is the new one.
+    """
 
     given: Mapping[str, Any]
     partition: str
@@ -63,7 +69,10 @@ class EventHubGroups:
         )
 
     async def list_ownership(self, name: GroupName) -> list[dict[str, Any]]:
-        """Return the rows of a group as dictionaries; none if nobody ever claimed a partition."""
+        """Return the rows of a group as dictionaries.
+
+        There are none if nobody ever claimed a partition.
+        """
         ownership = await self._group(_group_name(name._asdict())).ownership.read()
         rows = [] if ownership is None else ownership.rows.values()
         return [
@@ -78,7 +87,10 @@ class EventHubGroups:
         ]
 
     async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Apply claims, of one or several groups, and return those that were won, with their new etags."""
+        """Apply claims, and return those that were won, with their new etags.
+
+        The claims may be of one or several groups.
+        """
         if isinstance(ownerships, Mapping | str) or not isinstance(ownerships, Iterable):
             raise IllegalArgumentError(f"expected a list of ownerships, got {type(ownerships).__name__}")
         # All are checked before anything is sent: a call with one bad claim changes nothing.
@@ -101,7 +113,10 @@ class EventHubGroups:
         ]
 
     async def update_checkpoint(self, given: Mapping[str, Any]) -> None:
-        """Record a checkpoint: at once, or in the background if updates may wait for others."""
+        """Record a checkpoint.
+
+        It is written at once, or in the background if updates may wait for others.
+        """
         key, checkpoint = self._key(given), _checkpoint(given)
         if self._write_behind.coalesces:
             self._write_behind.put(key, checkpoint)
@@ -111,7 +126,10 @@ class EventHubGroups:
             await _write(key, checkpoint)
 
     async def list_checkpoints(self, name: GroupName) -> list[dict[str, Any]]:
-        """Return the checkpoints of a group as dictionaries, after those recorded here were written."""
+        """Return the checkpoints of a group as dictionaries.
+
+        Checkpoints that were recorded here are written first.
+        """
         group = self._group(_group_name(name._asdict()))
         # A client that reads where to begin must not get a position from before its own last update.
         await self._write_behind.flush_for_read(lambda key: key.group is group)
@@ -157,7 +175,10 @@ async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
 
 
 async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
-    """Apply claims to the group's ownership in one swap, and return the rows of those that were won."""
+    """Apply claims to the group's ownership in one swap.
+
+    Return the rows of the claims that were won.
+    """
     won: list[Row] = []
 
     def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
@@ -206,7 +227,10 @@ def _overwriting(checkpoint: _Checkpoint) -> Any:
 
 
 def decode(name: str, position: Position) -> _Checkpoint:
-    """Return the checkpoint in a position; `MalformedError`, with `name`, if there is none."""
+    """Return the checkpoint in a position.
+
+    Raise `MalformedError`, with `name`, if there is none.
+    """
     fields = Fields(name, position.value)
     found = {key: fields.take(key) for key in ("sequence_number", "offset")}
     try:
@@ -221,7 +245,10 @@ def _group_name(given: Mapping[str, Any]) -> GroupName:
 
 
 def _text(given: Mapping[str, Any], key: str) -> str:
-    """Return a field that has to be text; `IllegalArgumentError` if it is not, or cannot stand in a path."""
+    """Return a field that has to be text.
+
+    Raise `IllegalArgumentError` if it is not text, or cannot stand in a path.
+    """
     if not isinstance(given, Mapping):
         raise IllegalArgumentError(f"expected a dictionary, got {type(given).__name__}")
     value = given.get(key)
@@ -235,7 +262,10 @@ def _text(given: Mapping[str, Any], key: str) -> str:
 
 
 def _checkpoint(given: Mapping[str, Any]) -> _Checkpoint:
-    """Return the checkpoint in a dictionary; `IllegalArgumentError` if a field is not as the contract says."""
+    """Return the checkpoint in a dictionary.
+
+    Raise `IllegalArgumentError` if a field is not as the contract says.
+    """
     partition, number, offset = _text(given, "partition_id"), given.get("sequence_number"), given.get("offset")
     if number is not None and not _is_integer(number):
         raise IllegalArgumentError("sequence_number: expected an integer of at most 64 bits, or None")

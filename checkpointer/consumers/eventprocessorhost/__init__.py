@@ -1,4 +1,6 @@
-"""The checkpoint manager and the lease manager of Event Processor Host, on any store of this library.
+"""The checkpoint manager and the lease manager of Event Processor Host.
+
+Both work on any store of this library.
 
 checkpoints = CheckpointManager("s3://bucket/jobs/orders", event_hub="clicks")
 leases = checkpoints.leases()
@@ -63,14 +65,20 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         return Checkpoints(context, self._folder, self._max_updates, self._interval)
 
     def leases(self, host_name: str | None = None, *, lease_duration: float = 30.0) -> "LeaseManager":
-        """Return the lease manager of a host for the same event hub and consumer group. It shares the connections."""
+        """Return a host's lease manager for the same event hub and consumer group.
+
+        It shares the connections.
+        """
         # `__init__` would make a `StoreConfig` of its own, and with it connections of its own.
         manager = object.__new__(LeaseManager)
         manager._set_up(self._config, self._folder, host_name, lease_duration)
         return manager
 
     def checkpoint_store_exists(self) -> bool:
-        """Return whether the checkpoint store was created, and not completely deleted since."""
+        """Return whether the checkpoint store exists.
+
+        It exists if it was created, and not completely deleted since.
+        """
         return run_sync(self._core.store_exists())
 
     def create_checkpoint_store_if_not_exists(self) -> None:
@@ -86,7 +94,9 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         run_sync(self._core.delete_store())
 
     def create_all_checkpoints_if_not_exists(self, partition_ids: Iterable[str]) -> None:
-        """Create holders, without a checkpoint, for the partitions that have none. One listing if all have one.
+        """Create holders for the partitions that have none.
+
+        The new holders have no checkpoint. If all partitions have a holder, this costs one listing.
 
         Raise `StoreNotFoundError` if the checkpoint store was not created.
         """
@@ -100,10 +110,11 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         return run_sync(self._core.get(partition_id))
 
     def update_checkpoint(self, lease: CompleteLease, checkpoint: CheckpointInfo) -> None:
-        """Record the position of a partition under this lease, which is renewed first if that is due.
+        """Record the position of a partition under this lease.
 
-        It is due after a third of its length. Other leases that were used for updates since they were renewed are then
-        renewed in the same request. A checkpoint with the same sequence number as the recorded one is a no-op.
+        The lease is renewed first if that is due. It is due after a third of its length. Other leases that were used
+        for updates since they were renewed are then renewed in the same request. A checkpoint with the same sequence
+        number as the recorded one is a no-op.
 
         Raises:
             LeaseLostError: This lease was lost, even if the host has another one by now, or the holder was deleted
@@ -114,10 +125,10 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         run_sync(self._core.update(lease, checkpoint))
 
     def delete_checkpoint(self, partition_id: str) -> None:
-        """Delete the checkpoint of a partition with its holder. A missing one is success.
+        """Delete the checkpoint of a partition with its holder.
 
-        Leases that were acquired before cannot update the partition any more. Acquiring it anew makes a holder, and
-        begins without a checkpoint.
+        A missing checkpoint is no error. Leases that were acquired before cannot update the partition any more.
+        Acquiring the partition anew makes a holder, and begins without a checkpoint.
         """
         run_sync(self._core.delete(partition_id))
 
@@ -131,15 +142,19 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         run_sync(self._core.flush())
 
     def close(self) -> None:
-        """Write the updates that are not written yet, and release connections. Raise what `flush()` raises.
+        """Write the updates that are not written yet, and release connections.
 
-        Later updates raise `InvalidStateError`. Everything else still works, and connects again.
+        Raise what `flush()` raises. Later updates raise `InvalidStateError`. Everything else still works, and connects
+        again.
         """
         run_sync(self._core.close())
 
 
 class LeaseManager(StoreClient[HostLeases], ClosingContext):
-    """The leases of one host on the partitions of one consumer group. Any thread may call it."""
+    """The leases of one host on the partitions of one consumer group.
+
+    Any thread may call it.
+    """
 
     def __init__(
         self,
@@ -195,11 +210,17 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         run_sync(self._core.create_store())
 
     def delete_lease_store(self) -> None:
-        """Delete the lease store with all leases; checkpoints stay. Hosts notice when they renew their leases."""
+        """Delete the lease store with all leases.
+
+        Checkpoints stay. Hosts notice the deletion when they renew their leases.
+        """
         run_sync(self._core.delete_store())
 
     def get_lease(self, partition_id: str) -> CompleteLease | None:
-        """Return the lease of a partition as it is now, to be acquired; None if there is none."""
+        """Return the lease of a partition as it is now; None if there is none.
+
+        Pass it to `acquire_lease` to acquire it.
+        """
         return run_sync(self._core.get(partition_id))
 
     def get_all_leases(self) -> list[CompleteLease]:
@@ -214,9 +235,9 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         run_sync(self._core.create(partition_ids))
 
     def delete_lease(self, lease: CompleteLease) -> None:
-        """Delete the lease of this lease's partition, whoever has it. A missing one is success.
+        """Delete the lease of a partition, even if another host has it.
 
-        Another host that has it finds it lost when it renews it.
+        A missing lease is no error. A host that has the lease finds it lost when it renews it.
         """
         run_sync(self._core.delete(lease))
 
@@ -230,9 +251,9 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         return run_sync(self._core.acquire(lease))
 
     def renew_lease(self, lease: CompleteLease) -> bool:
-        """Renew a lease for another `lease_duration`, and return whether it is still this host's. One swap.
+        """Renew a lease for another `lease_duration`, in one swap.
 
-        A lease that has expired and that nobody took is renewed too.
+        Return whether it is still this host's. A lease that has expired and that nobody took is renewed too.
         """
         return run_sync(self._core.renew(lease))
 

@@ -1,4 +1,7 @@
-"""A checkpoint of Event Processor Host: a place in the stream of a partition, as a value and as it is stored."""
+"""A checkpoint of Event Processor Host, as a value and as it is stored.
+
+It is a place in the stream of a partition.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +15,10 @@ from pyspark_checkpointer.manifests.json_fields import Fields, check_json
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """The last event of a partition that was processed: its offset, as text, and its sequence number.
+    """The last event of a partition that was processed.
 
-    Offset "0" with sequence number 0 is a place like any other. `IllegalArgumentError` if no event can have these.
+    It is its offset, as text, and its sequence number. Offset "0" with sequence number 0 is a place like any other.
+    Raise `IllegalArgumentError` if no event can have these values.
     """
 
     partition_id: str
@@ -52,9 +56,10 @@ def decode(name: str, partition_id: str, value: Value | None) -> CheckpointInfo 
 
 
 def is_newer(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
-    """Return whether `new` comes after `found`; raise `IllegalArgumentError` if it comes before.
+    """Return whether `new` comes after `found`.
 
-    The sequence number alone identifies an event, so an equal one is not newer, whatever its offset.
+    Raise `IllegalArgumentError` if it comes before. The sequence number alone identifies an event, so an equal one is
+    not newer, whatever its offset.
     """
     if found is None or new.sequence_number > found.sequence_number:
         return True
@@ -68,7 +73,10 @@ def is_newer(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
 
 
 def advancing(name: str, new: CheckpointInfo) -> Callable[[Value | None], Value | None]:
-    """Return the change of the position `name` to `new`. Other fields of its value stay."""
+    """Return the change of the position `name` to `new`.
+
+    Other fields of the position's value stay.
+    """
 
     def change(value: Value | None) -> Value | None:
         # An equal checkpoint costs no write.

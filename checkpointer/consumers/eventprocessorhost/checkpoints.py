@@ -1,4 +1,6 @@
-"""The checkpoints of one group: a marker that says that their store was created, and a position for each partition.
+"""The checkpoints of one group.
+
+A marker says that their store was created, and each partition has a position.
 
 update    the lease is renewed if that is due ─> position: only while this lease stands in it, and only forwards
 delete    all positions ─> the marker: the store exists until the last position is deleted
@@ -55,7 +57,10 @@ class Checkpoints:
         await self._group.create(wanted)
 
     async def get(self, partition_id: str) -> CheckpointInfo | None:
-        """Return the checkpoint of a partition, after those recorded here were written; None if there is none."""
+        """Return the checkpoint of a partition; None if there is none.
+
+        Checkpoints that were recorded here are written first.
+        """
         # A host must not read a checkpoint from before its own last update.
         await self._write_behind.flush_for_read(lambda lease: lease.partition_id == partition_id)
         position = await self._group.position(partition_id).read()
@@ -68,7 +73,10 @@ class Checkpoints:
         await self._group.delete([partition_id])
 
     async def update(self, lease: CompleteLease, new: CheckpointInfo) -> None:
-        """Record a checkpoint under a lease: at once, or in the background if updates may wait for others."""
+        """Record a checkpoint under a lease.
+
+        It is written at once, or in the background if updates may wait for others.
+        """
         if not isinstance(new, CheckpointInfo):
             raise IllegalArgumentError(f"{new!r:.60}: expected a CheckpointInfo")
         if not isinstance(lease, CompleteLease) or not lease.is_of(self._group):

@@ -1,4 +1,7 @@
-"""The leases of one host by the contract of Event Processor Host, on top of `consumers.leases`."""
+"""The leases of one host by the contract of Event Processor Host.
+
+They rest on `consumers.leases`.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,11 +18,13 @@ from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 RENEWALS_PER_LEASE = 3
-"""Times that a lease is renewed while it lasts, if its owner only updates checkpoints."""
+"""Number of renewals while a lease lasts, if its owner only updates checkpoints."""
 
 
 class CompleteLease(NotPicklable):
-    """The lease of a partition as it was seen last; once acquired, the right to update its checkpoint.
+    """The lease of a partition as it was seen last.
+
+    Once acquired, it is the right to update the checkpoint of the partition.
 
         seen ── acquire ─> held ── release ─> released ── acquire ─> held …
                             └── taken by another host, or again by this one ─> lost, for good
@@ -62,7 +67,10 @@ class CompleteLease(NotPicklable):
 
     @property
     def is_owned(self) -> bool:
-        """Return whether its owner had neither lost it nor let it expire when it was seen last."""
+        """Return whether its owner still held it when it was seen last.
+
+        At that moment the owner had neither lost the lease nor let it expire.
+        """
         return self._live if self._hold is None else not self._hold.lost
 
     def is_owned_by(self, host_name: str) -> bool:
@@ -71,7 +79,10 @@ class CompleteLease(NotPicklable):
 
     @property
     def hold(self) -> Lease:
-        """The underlying lease; `LeaseLostError` if it was never acquired, or was released or lost."""
+        """The underlying lease.
+
+        Raise `LeaseLostError` if the lease was never acquired, or was released or lost.
+        """
         if self._hold is None:
             raise LeaseLostError(
                 f"partition {self.partition_id!r}: this lease was never acquired, or was released: acquire it first"
@@ -86,13 +97,17 @@ class CompleteLease(NotPicklable):
         return (mine.context.store.url, mine.folder) == (group.context.store.url, group.folder)
 
     async def renew_if_due(self) -> None:
-        """Renew the lease if a third of its length has passed; afterwards `hold` raises if it was lost meanwhile."""
+        """Renew the lease if a third of its length has passed.
+
+        Afterwards `hold` raises if the lease was lost meanwhile.
+        """
         await self._host.renew_if_due(self)
 
     def accept(self, new: CheckpointInfo) -> bool:
-        """Accept a checkpoint that will be written later, and return whether it is newer than all before it.
+        """Accept a checkpoint that will be written later.
 
-        It is compared with the checkpoint that stood there when the lease was acquired, and those accepted since.
+        Return whether it is newer than all before it. It is compared with the checkpoint that stood there when the
+        lease was acquired, and those accepted since.
         """
         # Only updates that wait are compared here. One that is written at once is compared with the stored position.
         if self._accepted is None:
@@ -107,7 +122,7 @@ class CompleteLease(NotPicklable):
 class HostLeases:
     """The leases of one host in one group, on the library's event loop.
 
-    `_used` are the leases that were used for updates since they were renewed; one of them that is due renews all.
+    `_used` are the leases that were used for updates since they were renewed. If one of them is due, all are renewed.
     """
 
     def __init__(self, context: StoreContext, folder: str, host_name: str, duration: float) -> None:
@@ -149,11 +164,14 @@ class HostLeases:
         return [CompleteLease(self, row) for row in (await self.leases.rows()).values()]
 
     async def delete(self, lease: CompleteLease) -> None:
-        """Delete the lease of a partition, whoever has it."""
+        """Delete the lease of a partition, even if another host has it."""
         await self.leases.forget(self._checked(lease).partition_id)
 
     async def acquire(self, lease: CompleteLease) -> bool:
-        """Make this host the owner, and return whether it is. See `LeaseManager.acquire_lease`."""
+        """Make this host the owner, and return whether it is.
+
+        See `LeaseManager.acquire_lease`.
+        """
         held = self._checked(lease)._hold
         # A lost lease stays lost. If this host acquires the partition again, that is another lease.
         if held is not None and held.lost:
@@ -174,7 +192,10 @@ class HostLeases:
         return True
 
     async def renew(self, *leases: CompleteLease) -> bool:
-        """Renew these leases in one swap, and return whether all of them are held, and none is lost."""
+        """Renew these leases in one swap, and return whether all of them are held.
+
+        A lease that is lost is not held.
+        """
         holds = [hold for lease in leases if (hold := self._checked(lease)._hold) is not None]
         now = self._clock()
         if holds:
@@ -185,7 +206,10 @@ class HostLeases:
         return len(holds) == len(leases) and not any(hold.lost for hold in holds)
 
     async def renew_if_due(self, lease: CompleteLease) -> None:
-        """Renew a lease that is due, and with it all that were used since they were renewed."""
+        """Renew a lease that is due.
+
+        All leases that were used since they were renewed are renewed with it.
+        """
         self._used.add(lease)
         await asyncio.sleep(0)  # Concurrent updates add their leases first, so that one swap renews all of them.
         async with self._renewal_lock:
@@ -223,9 +247,10 @@ class HostLeases:
 
 
 def check_partitions(partition_ids: Iterable[str]) -> list[str]:
-    """Return the partitions as a list; `IllegalArgumentError` if they are no list of names.
+    """Return the partitions as a list.
 
-    A single name is refused: it is most likely a mistake for a list with that name, and would be read as its letters.
+    Raise `IllegalArgumentError` if they are no list of names. A single name is refused: it is most likely a mistake for
+    a list with that name, and would be read as its letters.
     """
     if isinstance(partition_ids, str):
         raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")

@@ -1,4 +1,7 @@
-"""Positions of event logs in one YAML file: Winlogbeat's journal, made durable and fenced."""
+"""Positions of event logs in one YAML file.
+
+This is Winlogbeat's journal, made durable and fenced.
+"""
 
 try:
     import yaml  # noqa: F401
@@ -38,8 +41,8 @@ class Journal(NotPicklable):
     """The last processed event of each log, kept in a file for the next start.
 
     `persist` is cheap: the file is written in the background, after `max_updates` calls or `interval` after the first.
-    After a failed write everything is kept and tried again. Two journals on one file do not overwrite each other: the
-    one opened last goes on, and the other's writes raise `FencedError`, as does its `persist` then.
+    After a failed write everything is kept and tried again. Two journals on one file do not overwrite each other. The
+    one opened last goes on. The writes of the other raise `FencedError`, and after that its `persist` does too.
     """
 
     # _written    the content of the file as it was read or written last
@@ -93,17 +96,25 @@ class Journal(NotPicklable):
 
     @property
     def recovered_from(self) -> str | None:
-        """The URL of the previous version, if the file was missing or damaged and this was read instead; or None."""
+        """The URL of the previous version if it was read instead of the file, or None.
+
+        The previous version is read if the file is missing or damaged.
+        """
         return self._file.recovered_from
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """The reasons why entries of the file could not be read; they stay there until their log is persisted."""
+        """The reasons why entries of the file could not be read.
+
+        The entry of a log and its reason stay there until the log is persisted.
+        """
         states = self.states()
         return tuple(entry.why for entry in self._written.unreadable if entry.name not in states)
 
     def persist(self, name: str, record_number: int, timestamp: datetime) -> None:
-        """Record the last processed event of the log `name`. From any thread; never waits for a write.
+        """Record the last processed event of the log `name`.
+
+        Any thread may call it. It never waits for a write.
 
         A `timestamp` without a zone is taken to be in UTC. An event with a lower record number and no later time than
         the recorded one is stale: it is ignored, and the first one is logged. (After a log was cleared, its numbers
@@ -129,7 +140,10 @@ class Journal(NotPicklable):
         self._updates.put(state.name, state)
 
     def states(self) -> dict[str, EventLogState]:
-        """Return the last event of each log by its name: as read at the start, or persisted since."""
+        """Return the last event of each log by its name.
+
+        It is the event that was read at the start, or persisted since.
+        """
         self._check_process()
         waiting = self._updates.waiting()  # Read first: what leaves it afterwards is in this copy.
         states = dict(self._states)
@@ -139,14 +153,18 @@ class Journal(NotPicklable):
         return states
 
     def flush(self) -> None:
-        """Block until everything persisted before is in the file. Raise what writing it raised."""
+        """Block until everything persisted before is in the file.
+
+        Raise what writing it raised.
+        """
         self._check_process()
         runtime.run_sync(self._updates.flush())
 
     def shutdown(self) -> None:
-        """Write everything persisted, and take no more events. Blocks. After a success, another call does nothing.
+        """Write everything persisted, and take no more events.
 
-        Raise what writing raised. Nothing is lost then, and it may be called again.
+        This blocks. Raise what writing raised. Nothing is lost then, and it may be called again. After a success,
+        another call does nothing.
         """
         runtime.run_sync(self._close())
 
@@ -157,7 +175,9 @@ class Journal(NotPicklable):
         self.shutdown()
 
     def _reserve_space(self, state: EventLogState) -> None:
-        """Reserve space in the file for a new log; raise `IllegalArgumentError` if there may be too little.
+        """Reserve space in the file for a new log.
+
+        Raise `IllegalArgumentError` if there may be too little.
 
         It takes no lock, since a signal handler may interrupt it. A thread adds its own entry before it adds up all of
         them, so of two that do so at once, at least one sees both. One log may be there twice, and counts once.

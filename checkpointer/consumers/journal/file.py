@@ -1,7 +1,9 @@
-"""The file of a journal and the version before it, `<file>.previous`; both are replaced by compare-and-swap only.
+"""The file of a journal and the version before it, `<file>.previous`.
 
-* A write first copies the present version to `.previous`, then replaces the file. Wherever that is interrupted, the
-  file is whole, and has what was acknowledged last or what was being written.
+Both are replaced by compare-and-swap only.
+
+* A write first copies the present version to `.previous`, then replaces the file. Even if that is interrupted, the
+  file is whole: it has what was acknowledged last, or what was being written.
 * A file that cannot be read is never copied to `.previous`, and its bytes are saved under another name before it is
   replaced.
 * Every content is unique, so a swap fails if anybody else wrote since this journal read the file, even if they wrote
@@ -29,13 +31,14 @@ from pyspark_checkpointer.storage.conditional_write_check import probe
 logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_ATTEMPTS = 20
-"""Times that the file is read again because somebody else wrote it meanwhile."""
+"""Number of times that the file is read again if somebody else wrote it."""
 
 
 class JournalFile:
-    """A file that only this journal replaces after it has read it. Used on the library's event loop only.
+    """A file that only this journal replaces after it has read it.
 
-    `recovered_from` is the URL of the previous version, if that was used; `fenced` is why nothing is written any more.
+    It is used on the library's event loop only. `recovered_from` is the URL of the previous version, if that was used;
+    `fenced` is why nothing is written any more.
     """
 
     # _version       the version of the file that was read or written last; None if there is no file
@@ -56,7 +59,10 @@ class JournalFile:
         self._unanswered: set[str] = set()
 
     async def open(self) -> Content:
-        """Read the file, and write it again, so that the writes of an older journal fail from now on."""
+        """Read the file, and write it again.
+
+        The writes of an older journal fail from then on.
+        """
         for _ in range(MAX_ATTEMPTS):
             content = await self._read()
             # Only this library writes `.previous`, on a store that it has probed. Without it, the file may be another
@@ -71,7 +77,10 @@ class JournalFile:
         raise ConflictError(f"{self.url}: others wrote it {MAX_ATTEMPTS} times in a row while it was opened; stop them")
 
     async def _read(self) -> Content:
-        """Return the content of the file, or of the previous version if the file is missing or damaged."""
+        """Return the content of the file.
+
+        If the file is missing or damaged, return the content of the previous version.
+        """
         current, self._previous = await self._get(self._name), await self._get(self._previous_name)
         # Until the file is known to be intact it has no data here, so a damaged one is never copied to `.previous`.
         self.recovered_from = self.fenced = self._intact_data = None
@@ -96,7 +105,10 @@ class JournalFile:
         return False
 
     async def _recover(self, current: Blob | None, damage: CorruptionError) -> Content:
-        """Return the content of the previous version, and save the damaged file under another name."""
+        """Return the content of the previous version.
+
+        The damaged file is saved under another name.
+        """
         try:
             content = await self._decode(self._previous_name, self._previous)
         except CorruptionError as error:
@@ -132,7 +144,10 @@ class JournalFile:
             )
 
     async def write(self, content: Content) -> None:
-        """Replace the file, durably. Raise `FencedError` if anybody else has written or removed it."""
+        """Replace the file, durably.
+
+        Raise `FencedError` if anybody else has written or removed it.
+        """
         if self.fenced is not None:
             raise FencedError(self.fenced)
         data = await runtime.on_cpu(encode, content, self._host.now(), self._host.token(16))
@@ -151,7 +166,10 @@ class JournalFile:
                 return
 
     async def _keep_previous(self) -> None:
-        """Copy the present version of the file to `.previous`, unless it is damaged or there already."""
+        """Copy the present version of the file to `.previous`.
+
+        Do nothing if that version is damaged, or is there already.
+        """
         for _ in range(MAX_ATTEMPTS):
             if self._intact_data is None or (self._previous is not None and self._previous.data == self._intact_data):
                 return
@@ -163,7 +181,10 @@ class JournalFile:
         raise ConflictError(f"{self.url}.previous: others change it all the time; stop them")
 
     def _check_mine(self, current: Blob | None) -> Blob:
-        """Return the file as it was found; raise `FencedError`, now and for good, if this journal did not write it."""
+        """Return the file as it was found.
+
+        Raise `FencedError`, now and for good, if this journal did not write it.
+        """
         if current is not None and (current.version == self._version or sha256(current.data) in self._unanswered):
             return current
         # Remembered for good: what this journal holds rests on a version that is gone, so it must not win a later swap.
@@ -174,7 +195,10 @@ class JournalFile:
         raise FencedError(self.fenced)
 
     async def _swap(self, path: str, data: bytes, expected: str | None) -> Blob | None:
-        """Return the object at `path` after a swap: `data`, durably, or what somebody else wrote."""
+        """Swap the object at `path`, and return it as it is afterwards.
+
+        It is `data`, durably, or what somebody else wrote.
+        """
         try:
             return await decide(self._store, path, data, expected, SWAP_LIMIT)
         except UndecidedError as undecided:

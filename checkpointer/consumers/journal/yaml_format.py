@@ -1,7 +1,7 @@
-"""The YAML of a journal: Winlogbeat's format, below a comment with the digest of the rest.
+"""The YAML of a journal, in Winlogbeat's format below a comment.
 
-A file with that digest is checked against it, so that a torn file that still parses is found. A file without it, as
-Winlogbeat writes it, is only parsed. Unknown fields are kept.
+The comment has the digest of the rest. A file with that digest is checked against it, so that a torn file that still
+parses is found. A file without it, as Winlogbeat writes it, is only parsed. Unknown fields are kept.
 """
 
 import re
@@ -27,7 +27,10 @@ MAX_INTEGER_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class EventLogState:
-    """The last event of a log that was processed. `timestamp` is in UTC, with microseconds."""
+    """The last event of a log that was processed.
+
+    `timestamp` is in UTC, with microseconds.
+    """
 
     name: str
     record_number: int
@@ -51,11 +54,17 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An entry of the file that is no state. Its fields are written again as they were read."""
+    """An entry of the file that is no state.
+
+    Its fields are written again as they were read.
+    """
 
     fields: Mapping[str, Any]
     why: str = field(compare=False)
-    """The reason, with the place in the file; the next write of the file may move the entry."""
+    """The reason, with the place in the file.
+
+    The next write of the file may move the entry.
+    """
 
     @property
     def name(self) -> str:
@@ -78,7 +87,10 @@ _FIELDS = ("name", "record_number", "timestamp")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes times in RFC 3339, and text with control characters in the one style that PyYAML reads back unchanged."""
+    """A YAML writer of times and of text with control characters.
+
+    It writes times in RFC 3339, and such text in the one style that PyYAML reads back unchanged.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         """Return True: equal values are written twice, since the loader refuses aliases."""
@@ -98,7 +110,7 @@ _Dumper.add_representer(datetime, _Dumper.represent_time)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain data that can be written again unchanged.
+    """A YAML reader of plain data that can be written again unchanged.
 
     It refuses aliases, with which a small file could expand without bound, duplicate keys, and integers longer than
     Python writes. It refuses pairs, which would come back as lists, and sets, whose order differs in each process. A
@@ -140,7 +152,10 @@ class _Loader(yaml.SafeLoader):
         return str(node.value)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Treat the keys `=` and `<<` as text. There is nothing to merge: aliases are refused."""
+        """Treat the keys `=` and `<<` as text.
+
+        There is nothing to merge, because aliases are refused.
+        """
         for key, _ in node.value:
             if key.tag in _MARKS:
                 key.tag = _TEXT
@@ -159,14 +174,20 @@ for _kind in ("omap", "pairs", "set"):
 
 
 def max_entry_bytes(state: EventLogState) -> int:
-    """Return an upper bound of the bytes of a log's entry, whatever its numbers, without other fields."""
+    """Return an upper bound of the bytes of a log's entry.
+
+    It holds for all numbers that the entry may have, and counts no other fields.
+    """
     # PyYAML escapes a character as at most ten, `\U` and eight digits. The rest is the field names, the number and the
     # time.
     return 200 + 10 * len(state.name)
 
 
 def encode(content: Content, now: datetime, nonce: str) -> bytes:
-    """Return the bytes of a file. A fresh `nonce` makes them different from every other version."""
+    """Return the bytes of a file.
+
+    A fresh `nonce` makes them different from every other version.
+    """
     logs = [
         {"name": state.name, "record_number": state.record_number, "timestamp": state.timestamp, **state.other}
         for _, state in sorted(content.states.items())
@@ -184,14 +205,19 @@ def encode(content: Content, now: datetime, nonce: str) -> bytes:
 
 
 _BAD_YAML: tuple[type[Exception], ...] = (*BAD_INPUT, yaml.YAMLError)
-"""Errors that PyYAML raises for bad bytes. It lets errors of its constructors through."""
+"""Errors that PyYAML raises for bad bytes.
+
+PyYAML lets errors of its constructors through.
+"""
 
 
 def decode(name: str, data: bytes) -> Content:
-    """Parse a file, and check it against its digest if it has one; Winlogbeat's own files have none.
+    """Parse a file.
+
+    If the file has a digest, it is checked against it. Winlogbeat's own files have none.
 
     An entry that has all fields, and a value that no state can have, does not cost the other entries: it goes to
-    `Content.unreadable`. But if the file may have been cut off there, it is malformed. It is whole if its digest
+    `Content.unreadable`. But the file is malformed if it may have been cut off there. It is whole if its digest
     matches, or if it ends with a newline.
     """
     # Checked before parsing: a torn file may still parse.
@@ -233,7 +259,10 @@ def _parse(data: bytes) -> Content:
 
 
 def _load(data: bytes) -> Any:
-    """Return the document. Names of event logs are read as text, even one such as `yes`, as Go reads them."""
+    """Return the document.
+
+    Names of event logs are read as text, even one such as `yes`, as Go reads them.
+    """
     loader = _Loader(data)
     try:
         root = loader.get_single_node()
@@ -256,7 +285,10 @@ def _name_as_text(log: yaml.Node) -> None:
 
 
 def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
-    """Return an entry of `event_logs`; raise if a field is missing, which may be a sign of a torn file."""
+    """Return an entry of `event_logs`.
+
+    Raise if a field is missing, which may be a sign of a torn file.
+    """
     if not isinstance(log, dict):
         raise ValueError(f"entry {number} of event_logs: {show(log)}")
     # A missing field fails the whole file, and a bad value only its entry: the first may be the place where the file
@@ -271,7 +303,10 @@ def _parse_entry(number: int, log: Any) -> EventLogState | Unreadable:
 
 
 def check_state(name: object, record_number: object, timestamp: object, other: Mapping[str, Any]) -> EventLogState:
-    """Return the state with these fields; raise `IllegalArgumentError`, naming the bad field, if there is none."""
+    """Return the state with these fields.
+
+    Raise `IllegalArgumentError`, naming the bad field, if no state can have them.
+    """
     # Surrogates cannot be written as UTF-8, so one such name would make every later write of the file fail.
     if not isinstance(name, str) or not name or any("\ud800" <= character <= "\udfff" for character in name):
         raise IllegalArgumentError(f"name: expected text, found {show(name)}")
@@ -282,12 +317,18 @@ def check_state(name: object, record_number: object, timestamp: object, other: M
 
 
 def _in_utc(at: datetime) -> datetime:
-    """Return a time as it will be read again: in UTC, with microseconds. `OverflowError` if UTC has no such time."""
+    """Return a time as it will be read again: in UTC, with microseconds.
+
+    Raise `OverflowError` if UTC has no such time.
+    """
     return datetime.fromisoformat(format_time(at))
 
 
 def _time(value: object) -> datetime:
-    """Return a time in UTC, to the microsecond. A time without a zone is taken to be in UTC."""
+    """Return a time in UTC, to the microsecond.
+
+    A time without a zone is taken to be in UTC.
+    """
     try:
         if isinstance(value, str):
             value = datetime.fromisoformat(value)

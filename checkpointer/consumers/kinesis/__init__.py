@@ -1,4 +1,6 @@
-"""Checkpoints and leases for consumers of Kinesis streams, by the contract of the Kinesis Client Library.
+"""Checkpoints and leases for consumers of Kinesis streams.
+
+They follow the contract of the Kinesis Client Library.
 
     leases = ShardLeases("s3://bucket/jobs/orders", "orders")
     leases.create(shard_ids)

@@ -1,4 +1,7 @@
-"""The checkpointer of one shard, as the Kinesis Client Library hands it to a record processor."""
+"""The checkpointer of one shard.
+
+Record processors get it, as they do in the Kinesis Client Library.
+"""
 
 import asyncio
 import contextlib
@@ -26,11 +29,16 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 T = TypeVar("T")
 
 Step = Callable[[ShardState], ShardState]
-"""Return the state after one checkpoint, or raise if it is not allowed. It may be called again on a newer state."""
+"""Function that returns the state after one checkpoint.
+
+It raises if the checkpoint is not allowed. It may be called again on a newer state.
+"""
 
 
 class RecordCheckpointer(NotPicklable):
-    """Records the position in one shard, as long as its lease is held. Any thread may call it.
+    """The recorder of the position in one shard, as long as its lease is held.
+
+    Any thread may call it.
 
     A checkpoint may be any number from the last checkpoint up to the largest record that was delivered. It is durable
     on return, unless checkpoints are delayed. Every call raises `ShutdownError` after the lease was lost or released.
@@ -84,12 +92,18 @@ class RecordCheckpointer(NotPicklable):
 
     @property
     def seen(self) -> ExtendedSequenceNumber:
-        """The largest sequence number delivered: records after it are next. SHARD_END after the shard has ended."""
+        """The largest sequence number delivered; records after it are next.
+
+        It is SHARD_END after the shard has ended.
+        """
         return self._largest_record if self._last_record is None else SHARD_END
 
     @property
     def pending(self) -> "PreparedCheckpointer | None":
-        """The checkpoint that was prepared and not made, perhaps by an earlier owner of the shard; or None."""
+        """The checkpoint that was prepared and not made, or None.
+
+        An earlier owner of the shard may have prepared it.
+        """
         pending = self._recorded.pending
         return None if pending is None else PreparedCheckpointer(pending.number, self)
 
@@ -101,14 +115,17 @@ class RecordCheckpointer(NotPicklable):
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Checkpoint at the last record delivered, or at the end of a shard that has ended.
+        """Checkpoint at the last record delivered, or at the end of an ended shard.
 
         If nothing was delivered, nothing changes.
         """
         self._checkpoint(self.seen)
 
     def checkpoint_by_record(self, record: Any) -> None:
-        """Checkpoint at a record: an object or mapping with `sequence_number`, and perhaps `sub_sequence_number`."""
+        """Checkpoint at a record.
+
+        A record is an object or mapping with `sequence_number`, and perhaps `sub_sequence_number`.
+        """
         self._checkpoint(self._of_record(record))
 
     def checkpoint_by_sequence_number(self, sequence_number: str) -> None:
@@ -122,10 +139,11 @@ class RecordCheckpointer(NotPicklable):
     # ---- prepared checkpoints ------------------------------------------------------------------------------------
 
     def prepare_checkpoint(self, *, application_state: bytes | None = None) -> "PreparedCheckpointer":
-        """Prepare a checkpoint at the last record delivered, without moving the last checkpoint.
+        """Prepare a checkpoint at the last record delivered.
 
-        If this owner ends before it checkpoints, the next one finds the pending checkpoint, with `application_state`,
-        and can make it. Another prepared checkpoint replaces it, and any checkpoint ends it. Always durable on return.
+        The last checkpoint does not move. If this owner ends before it checkpoints, the next one finds the pending
+        checkpoint, with `application_state`, and can make it. Another prepared checkpoint replaces it, and any
+        checkpoint ends it. The pending checkpoint is always durable on return.
         """
         return self._prepare(self.seen, application_state)
 
@@ -176,7 +194,8 @@ class RecordCheckpointer(NotPicklable):
     def _max_allowed(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
         """Return the largest number that may be recorded when `number` is asked for.
 
-        The end of a shard may be recorded after it was announced, and still no number above the last record.
+        The end of a shard may be recorded after it was announced. No other number above the last record may be
+        recorded.
         """
         return self.seen if self._target(number) == SHARD_END else self._largest_record
 
@@ -241,7 +260,10 @@ class RecordCheckpointer(NotPicklable):
         await self._write_behind.flush(lambda one: one is self)
 
     async def _write_delayed(self, recorded: ShardState) -> None:
-        """Write delayed checkpoints. Without a lease they are given up silently: every later call raises why."""
+        """Write delayed checkpoints.
+
+        Without a lease they are given up silently: every later call raises why.
+        """
         with contextlib.suppress(ShutdownError):
             await self._lease.write(self._change(lambda before: coalesced(before, recorded)))
 
@@ -256,10 +278,10 @@ class PreparedCheckpointer(NotPicklable):
     _checkpointer: RecordCheckpointer = field(repr=False)
 
     def checkpoint(self) -> None:
-        """Make the prepared checkpoint, as `checkpoint_by_sequence_number()` would. This ends what is pending.
+        """Make the prepared checkpoint, as `checkpoint_by_sequence_number()` would.
 
-        If several were prepared, they may be made in their order, in this process. One below the last checkpoint is
-        refused.
+        This ends what is pending. If several were prepared, they may be made in their order, in this process. One below
+        the last checkpoint is refused.
         """
         self._checkpointer._redeem(self.pending_checkpoint)
 
@@ -273,7 +295,10 @@ def lease_of(checkpointer: RecordCheckpointer) -> Lease:
 
 
 def is_written_by(checkpointer: RecordCheckpointer, write_behind: WriteBehind[RecordCheckpointer, ShardState]) -> bool:
-    """Return whether a checkpointer delays its checkpoints in `write_behind`, as all of one `ShardLeases` do."""
+    """Return whether a checkpointer delays its checkpoints in `write_behind`.
+
+    All checkpointers of one `ShardLeases` share one.
+    """
     return checkpointer._write_behind is write_behind
 
 
@@ -289,17 +314,23 @@ def deliver(checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
 
 
 def end(checkpointer: RecordCheckpointer) -> None:
-    """Note that everything was delivered: from now on, the last record stands for the end of the shard."""
+    """Note that everything was delivered.
+
+    From now on, the last record stands for the end of the shard.
+    """
     if checkpointer._last_record is None:
         checkpointer._last_record = checkpointer.seen  # One assignment, since other threads may checkpoint meanwhile.
 
 
 write_all = write_each(RecordCheckpointer._write_delayed)
-"""Writes the delayed checkpoints of all shards, concurrently."""
+"""The `Write` of the delayed checkpoints of all shards, which runs concurrently."""
 
 
 def run_in_contract(coro: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine, and raise only errors that `RecordCheckpointer` documents."""
+    """Return the result of a coroutine.
+
+    Raise only errors that `RecordCheckpointer` documents.
+    """
     try:
         return run_sync(coro)
     except (RetryableError, ShutdownError, InvalidStateError, IllegalArgumentError):

@@ -1,4 +1,7 @@
-"""`ShardLeases`: the public class for the leases of one worker on the shards of an application."""
+"""`ShardLeases`: the leases of one worker on the shards of an application.
+
+It is a public class.
+"""
 
 import os
 import socket
@@ -99,39 +102,46 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         return run_in_contract(self._core.leases.rows())
 
     def create(self, shards: Iterable[str]) -> None:
-        """Add these shards, for any worker to take. Shards that are known already stay as they are."""
+        """Add these shards, for any worker to take.
+
+        Shards that are known already stay as they are.
+        """
         run_in_contract(self._core.leases.create(shards))
 
     def take(self, shard_id: str, *, force: bool = False) -> RecordCheckpointer | None:
-        """Take a shard that is free, expired, or this worker's already; return None if it is none of these.
+        """Take a shard that is free, expired, or this worker's already.
 
-        `force` takes any shard that was created.
+        Return None if it is none of these. `force` takes any shard that was created.
         """
         return run_in_contract(self._core.take(shard_id, force))
 
     def deliver(self, checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
-        """Note that these records are about to be processed, so that they may be checkpointed from now on.
+        """Note that these records are about to be processed.
 
-        Call it if you read without a `Worker`, always from one thread.
+        From now on they may be checkpointed. Call it if you read without a `Worker`, always from one thread.
         """
         deliver(checkpointer, records)
 
     def end(self, checkpointer: RecordCheckpointer) -> None:
-        """Note that everything in the shard was delivered: a checkpoint at its last record is one at its end.
+        """Note that everything in the shard was delivered.
 
-        Call it if you read without a `Worker`, from the thread that delivers.
+        A checkpoint at its last record is then one at its end. Call it if you read without a `Worker`, from the thread
+        that delivers.
         """
         end(checkpointer)
 
     def renew(self) -> tuple[RecordCheckpointer, ...]:
-        """Renew all leases in one swap. Return those that are lost, each once, here or by `balance()`."""
+        """Renew all leases in one swap, and return those that are lost.
+
+        Each lost lease is returned once, here or by `balance()`.
+        """
         return run_in_contract(self._core.renew())
 
     def claim(self, shard_id: str) -> bool:
-        """Ask the owner of a shard for it. Return whether this worker's request is the one that stands.
+        """Ask the owner of a shard for it.
 
-        The owner finds the request by `balance()`, and should release the shard. One length of a lease later it can be
-        taken from the owner.
+        Return whether this worker's request is the one that stands. The owner finds the request by `balance()`, and
+        should release the shard. One length of a lease later it can be taken from the owner.
         """
         return run_in_contract(self._core.leases.ask(shard_id))
 
@@ -145,11 +155,17 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         run_in_contract(self._core.release(checkpointer))
 
     def let_go(self, checkpointer: RecordCheckpointer) -> None:
-        """Drop a shard without a request. Its delayed checkpoints are given up, and the lease expires."""
+        """Drop a shard without a request.
+
+        Its delayed checkpoints are given up, and the lease expires.
+        """
         run_in_contract(self._core.let_go(checkpointer))
 
     def finish(self, checkpointer: RecordCheckpointer) -> None:
-        """Give back a shard that has ended. Raise `IllegalArgumentError` if its end was not checkpointed."""
+        """Give back a shard that has ended.
+
+        Raise `IllegalArgumentError` if its end was not checkpointed.
+        """
         # An object of another type is refused by `release()` below.
         if isinstance(checkpointer, RecordCheckpointer) and checkpointer.position != SHARD_END:
             raise IllegalArgumentError(
@@ -159,19 +175,26 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         self.release(checkpointer)
 
     def forget(self, shard_id: str) -> None:
-        """Remove the row of a shard that does not exist any more, so that balancing ignores it, whoever has it.
+        """Remove the row of a shard that does not exist any more.
 
-        Its position stays: a shard that is created again goes on from there, or has ended.
+        Balancing then ignores the shard. The row is removed even if another worker has the shard. The
+        position of the shard stays: a shard that is created again goes on from there, or has ended.
         """
         run_in_contract(self._core.forget(shard_id))
 
     def balance(self) -> Balance:
-        """Run one round: renew what is held, take what is free, ask for what is missing; return what changed."""
+        """Run one round of balancing, and return what changed.
+
+        It renews what is held, takes what is free, and asks for what is missing.
+        """
         return run_in_contract(self._core.balance())
 
     @contextmanager
     def renewing(self) -> Iterator[None]:
-        """Renew leases in the background during the `with` block, whenever `renew()` and `balance()` are late."""
+        """Renew leases in the background during the `with` block.
+
+        They are renewed whenever `renew()` and `balance()` are late.
+        """
         # The library's loop renews, so a processor that blocks its own thread for long keeps its leases.
         work = runtime.submit(self._core.keep_renewing())
         try:
@@ -188,9 +211,9 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         run_in_contract(self._core.flush())
 
     def close(self) -> None:
-        """Write the delayed checkpoints, and release connections. Raise what `flush()` raises.
+        """Write the delayed checkpoints, and release connections.
 
-        Leases are not released, and expire. Later checkpoints raise `InvalidStateError`. Everything else still works,
-        and connects again.
+        Raise what `flush()` raises. Leases are not released, and expire. Later checkpoints raise `InvalidStateError`.
+        Everything else still works, and connects again.
         """
         run_in_contract(self._core.close())

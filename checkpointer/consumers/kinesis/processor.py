@@ -1,4 +1,6 @@
-"""The interface of a record processor. Names and order of the calls are the Kinesis Client Library's.
+"""The interface of a record processor.
+
+The names and the order of the calls are those of the Kinesis Client Library.
 
 initialize ─> process_records* ─> shard_ended                        all was read: checkpoint the end
                                ─> shutdown_requested ─> lease_lost   checkpoint what is done
@@ -15,7 +17,9 @@ from pyspark_checkpointer.consumers.kinesis.sequence import ExtendedSequenceNumb
 
 @dataclass(frozen=True, slots=True)
 class InitializationInput:
-    """The place where a processor begins: after this number, unless it commits what an earlier owner left pending.
+    """The place where a processor begins.
+
+    It begins after this number, unless it commits what an earlier owner left pending:
 
     def initialize(self, start):
         if start.pending_checkpoint_sequence_number is not None and self.did(start.pending_checkpoint_state):
@@ -46,7 +50,10 @@ class ProcessRecordsInput:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLostInput:
-    """The message that the shard belongs to another worker. There is no checkpointer: nothing may be recorded."""
+    """The message that the shard belongs to another worker.
+
+    There is no checkpointer, because nothing may be recorded.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +71,35 @@ class ShutdownRequestedInput:
 
 
 class RecordProcessor(Protocol):
-    """Processes the records of one shard, while one worker has it. Called by one thread."""
+    """A processor of the records of one shard, while one worker has it.
+
+    One thread calls it.
+    """
 
     def initialize(self, initialize_input: InitializationInput, /) -> None:
         """Begin. This is the first call."""
 
     def process_records(self, process_records_input: ProcessRecordsInput, /) -> None:
-        """Process records, in the order of the shard. An error that is raised here ends the worker's run."""
+        """Process records, in the order of the shard.
+
+        An error that is raised here ends the worker's run.
+        """
 
     def lease_lost(self, lease_lost_input: LeaseLostInput, /) -> None:
-        """Stop: the shard is not this worker's any more. This is the last call, also after a call that raised.
+        """Stop, because the shard is not this worker's any more.
 
-        A lease can be lost at any moment, so this may follow `initialize`, or be the only call.
+        This is the last call, also after a call that raised. A lease can be lost at any moment, so this may follow
+        `initialize`, or be the only call.
         """
 
     def shard_ended(self, shard_ended_input: ShardEndedInput, /) -> None:
-        """Checkpoint the end of the shard, by `checkpoint()` or at the last record. This is the last call."""
+        """Checkpoint the end of the shard, by `checkpoint()` or at the last record.
+
+        This is the last call.
+        """
 
     def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput, /) -> None:
-        """Checkpoint what is done: the shard goes to another worker, or this one stops. `lease_lost` follows."""
+        """Checkpoint what is done.
+
+        The shard goes to another worker, or this one stops. `lease_lost` follows.
+        """

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pyspark_checkpointer.errors import IllegalArgumentError
 
 MAX_DIGITS = 129
-"""Most decimal digits of a sequence number that Kinesis gives."""
+"""Maximum number of decimal digits of a sequence number that Kinesis gives."""
 
 
 class _Kind(IntEnum):
@@ -32,10 +32,11 @@ _DIGITS = re.compile(rf"0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}}")
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class ExtendedSequenceNumber:
-    """A sequence number, in digits or one of four names, and the number of a record within an aggregated one.
+    """A sequence number, and the number of a record within an aggregated one.
 
-    AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number < SHARD_END. Numbers compare as integers, and equal ones by their
-    sub-sequence numbers. `IllegalArgumentError` for anything else, other spellings of the same number included.
+    The sequence number is in digits, or one of four names. AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number <
+    SHARD_END. Numbers compare as integers, and equal ones by their sub-sequence numbers. Anything else raises
+    `IllegalArgumentError`, including other spellings of the same number.
     """
 
     sequence_number: str
@@ -103,9 +104,10 @@ SHARD_END = ExtendedSequenceNumber("SHARD_END")
 
 
 def number_of(record: Any) -> ExtendedSequenceNumber:
-    """Return the number of a record: an object or mapping with `sequence_number`, or with boto3's `SequenceNumber`.
+    """Return the number of a record.
 
-    `sub_sequence_number` (`SubSequenceNumber`) may be missing or None.
+    The record is an object or mapping with `sequence_number`, or with boto3's `SequenceNumber`. `sub_sequence_number`
+    (`SubSequenceNumber`) may be missing or None.
     """
     if record is None:
         raise IllegalArgumentError("record None: expected a record that was delivered")

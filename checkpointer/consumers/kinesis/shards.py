@@ -1,4 +1,7 @@
-"""The leases of one worker on the shards of an application, each with the checkpointer of its shard."""
+"""The leases of one worker on the shards of an application.
+
+Each lease comes with the checkpointer of its shard.
+"""
 
 import asyncio
 import logging
@@ -62,7 +65,10 @@ class Shards:
         self._renewed_at = self.host.clock()
 
     async def take(self, shard: str, force: bool) -> RecordCheckpointer | None:
-        """Take a lease, and return the checkpointer that comes with it; None if the shard cannot be taken."""
+        """Take a lease, and return the checkpointer that comes with it.
+
+        Return None if the shard cannot be taken.
+        """
         lease = await self.leases.take(shard, force=force)
         if lease is None:
             return None
@@ -70,7 +76,10 @@ class Shards:
         return checkpointer
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
-        """Give a shard back after its delayed checkpoints were written; it is finished if its end was checkpointed."""
+        """Give a shard back after its delayed checkpoints were written.
+
+        The shard is finished if its end was checkpointed.
+        """
         lease = lease_of(self._checked(checkpointer))
         try:
             await self.leases.release(lease, finished=not lease.lost and checkpointer.position == SHARD_END)
@@ -118,7 +127,9 @@ class Shards:
         return Balance(tuple(gained), lost, mine, failed)
 
     async def keep_renewing(self) -> None:
-        """Renew all leases whenever the caller is late with it, until this task is cancelled.
+        """Renew all leases whenever the caller is late with it.
+
+        This goes on until the task is cancelled.
 
         Callers renew after a third of a lease, which is two sixths. This looks once in each sixth, and renews if the
         last renewal is 2.5 sixths ago: later than a caller that is in time, and early enough to try again.
@@ -137,7 +148,10 @@ class Shards:
                 logger.warning("worker %s could not renew its leases, tries again: %s", self.leases.worker, error)
 
     async def flush(self) -> None:
-        """Write the delayed checkpoints of all shards; raise the reason if one was not written."""
+        """Write the delayed checkpoints of all shards.
+
+        Raise the reason if one was not written.
+        """
         await self._write_behind.flush()
 
     async def close(self) -> None:
@@ -157,7 +171,10 @@ class Shards:
         return lost
 
     def _checked(self, checkpointer: RecordCheckpointer) -> RecordCheckpointer:
-        """Return the checkpointer; `IllegalArgumentError` if it did not come with one of these leases."""
+        """Return the checkpointer.
+
+        Raise `IllegalArgumentError` if it did not come with one of these leases.
+        """
         if not isinstance(checkpointer, RecordCheckpointer) or not is_written_by(checkpointer, self._write_behind):
             raise IllegalArgumentError(
                 f"{checkpointer!r:.100}: expected a checkpointer that came with one of these leases"

@@ -1,4 +1,6 @@
-"""The recorded state of a shard: as a value, as JSON, and which changes of it are allowed.
+"""The recorded state of a shard, as a value and as JSON.
+
+This module also decides which changes of the state are allowed.
 
     {"checkpoint": {"sequence_number": "4959…", "sub_sequence_number": 0},
      "pending": {"sequence_number": "SHARD_END", "sub_sequence_number": 0, "state": "aGk="}}
@@ -24,7 +26,7 @@ from pyspark_checkpointer.manifests.model import Json
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A checkpoint that was prepared, and the state that the application keeps with it."""
+    """A prepared checkpoint, and the state that the application keeps with it."""
 
     number: ExtendedSequenceNumber
     state: bytes | None = None
@@ -55,7 +57,7 @@ def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: Extend
 def prepared(
     recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber, state: bytes | None
 ) -> ShardState:
-    """Return the state with `new` pending, in place of what was.
+    """Return the state with `new` pending, in place of an older pending checkpoint.
 
     A number that is the checkpoint already is pending only if the application keeps a state with it.
     """
@@ -67,7 +69,7 @@ def prepared(
 def coalesced(recorded: ShardState, new: ShardState) -> ShardState:
     """Return `new`, the outcome of several checkpoints that are written as one.
 
-    Another user of the same lease may have written a later checkpoint meanwhile; this one then goes back, and is
+    Another user of the same lease may have written a later checkpoint meanwhile. `new` would then go back, and is
     refused.
     """
     # What was delivered was checked when each checkpoint was accepted; here only going back is refused.
@@ -109,7 +111,10 @@ def _number(number: ExtendedSequenceNumber) -> dict[str, Json]:
 
 
 def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> ShardState:
-    """Return the state in the value of a shard's position; without a checkpoint, it begins at `initial`."""
+    """Return the state in the value of a shard's position.
+
+    Without a checkpoint, the state begins at `initial`.
+    """
     if value is None:
         return ShardState(shard, initial)
     fields = Fields(f"position of shard {shard!r:.60}", dict(value))

@@ -1,4 +1,7 @@
-"""A loop that reads the shards of one worker, and calls a record processor for each."""
+"""A loop that reads the shards of one worker.
+
+It calls a record processor for each shard.
+"""
 
 import logging
 import queue
@@ -31,9 +34,10 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 logger = logging.getLogger("pyspark_checkpointer")
 
 Fetch = Callable[[str, ExtendedSequenceNumber], tuple[Sequence[Any], bool]]
-"""Return the next records of a shard after a sequence number, in order, and whether the shard ends with them.
+"""Function that returns the next records of a shard after a sequence number.
 
-It should not wait long if there are none. After LATEST and AT_TIMESTAMP it is called until there are some.
+The records are in order. It also returns whether the shard ends with them. It should not wait long if there are no
+records. After LATEST and AT_TIMESTAMP it is called until there are some.
 """
 
 
@@ -81,7 +85,9 @@ class _Flag:
 
 
 class Worker(NotPicklable):
-    """Reads the shards that it has leases on, one after the other, in the thread that calls `run()`.
+    """The reader of the shards that one worker has leases on.
+
+    It reads them one after the other, in the thread that calls `run()`.
 
         leases.create(shard_ids)
         Worker(leases, fetch, Processor).run()
@@ -96,7 +102,10 @@ class Worker(NotPicklable):
     def __init__(
         self, leases: ShardLeases, fetch: Fetch, make_processor: Callable[[], RecordProcessor], *, idle: float = 1.0
     ) -> None:
-        """Make a worker; `idle` is the pause in seconds after a round in which no shard had records."""
+        """Make a worker.
+
+        `idle` is the pause in seconds after a round in which no shard had records.
+        """
         if not 0 <= idle <= threading.TIMEOUT_MAX:
             raise IllegalArgumentError(f"idle={idle!r:.40}: expected seconds, at least 0")
         self._leases, self._fetch, self._make_processor, self._idle = leases, fetch, make_processor, idle
@@ -106,7 +115,10 @@ class Worker(NotPicklable):
         self._running = threading.Lock()
 
     def run(self) -> None:
-        """Read until `stop()` is called; then ask the processors to shut down, and release what is held."""
+        """Read until `stop()` is called.
+
+        Then ask the processors to shut down, and release what is held.
+        """
         with self._reading():
             while not self._stop.is_set():
                 if not self._round(self._stop.is_set):
@@ -118,16 +130,18 @@ class Worker(NotPicklable):
             self._stop.clear()
 
     def stop(self) -> None:
-        """End `run()` after the present call of a processor. From any thread, or a signal handler.
+        """End `run()` after the present call of a processor.
 
-        It ends one run: the next one, if none is under way, or if the one under way fails. `run_once()` is no run.
+        Any thread or signal handler may call it. It ends one run. That is the next one if none is under way, or if the
+        one under way fails. `run_once()` is no run.
         """
         self._stop.set()
 
     def run_once(self) -> bool:
-        """Balance if that is due, and read each shard once. Return whether there were records.
+        """Balance if that is due, and read each shard once.
 
-        Leases are not renewed between calls: call it again within the length of a lease.
+        Return whether there were records. Leases are not renewed between calls: call it again within the length of a
+        lease.
         """
         with self._reading():
             return self._round(lambda: False)
@@ -136,7 +150,10 @@ class Worker(NotPicklable):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Allow one run at a time; renew leases meanwhile; give everything back after an error."""
+        """Allow one run at a time, and renew leases meanwhile.
+
+        Give everything back after an error.
+        """
         # Never wait here: a processor that calls `run()` would wait for itself.
         if not self._running.acquire(blocking=False):
             raise InvalidStateError(
@@ -155,7 +172,10 @@ class Worker(NotPicklable):
             self._running.release()
 
     def _round(self, is_stopped: Callable[[], bool]) -> bool:
-        """Read each shard once, until that is stopped, and return whether there were records."""
+        """Read each shard once, and return whether there were records.
+
+        End early once `is_stopped` returns True.
+        """
         self._balance()
         busy = False
         for shard_id in list(self._readers):
@@ -167,7 +187,10 @@ class Worker(NotPicklable):
         return busy
 
     def _balance(self) -> None:
-        """Balance if a third of a lease has passed, then begin and end the reading of shards accordingly."""
+        """Balance if a third of a lease has passed.
+
+        Then begin and end the reading of shards accordingly.
+        """
         now = self._leases.clock()
         if self._balanced_at is not None and now - self._balanced_at < self._leases.duration / 3:
             return
@@ -196,7 +219,10 @@ class Worker(NotPicklable):
                 self._hand_over(checkpointer.shard_id)
 
     def _begin(self, checkpointer: RecordCheckpointer) -> None:
-        """Start a processor for a shard. Raise `InvalidStateError` if records were delivered without one."""
+        """Start a processor for a shard.
+
+        Raise `InvalidStateError` if records were delivered without one.
+        """
         if checkpointer.seen != checkpointer.position:
             raise InvalidStateError(
                 f"shard {checkpointer.shard_id!r:.60}: records up to {checkpointer.seen} were delivered under this "
@@ -212,7 +238,10 @@ class Worker(NotPicklable):
         self._call(checkpointer, processor.initialize, InitializationInput.of(checkpointer))
 
     def _read(self, shard_id: str) -> bool:
-        """Hand the next records of a shard to its processor, and return whether there were any."""
+        """Hand the next records of a shard to its processor.
+
+        Return whether there were any.
+        """
         checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
         records: Sequence[Any] = ()
         # The end is recorded already if the processor made a checkpoint that an earlier owner prepared there.
@@ -233,7 +262,10 @@ class Worker(NotPicklable):
         return bool(records)
 
     def _call(self, checkpointer: RecordCheckpointer, method: Callable[[Any], None], message: object) -> bool:
-        """Call a processor if it has its lease. Return whether it still has it, as far as is known."""
+        """Call a processor if it has its lease.
+
+        Return whether it still has it, as far as is known.
+        """
         if not checkpointer.lost:
             try:
                 method(message)
@@ -258,7 +290,10 @@ class Worker(NotPicklable):
         self._lose(shard_id)
 
     def _give_back(self, verb: Callable[[RecordCheckpointer], None], checkpointer: RecordCheckpointer) -> None:
-        """Release or finish a shard; if the store does not take that, let its lease expire."""
+        """Release or finish a shard.
+
+        If the store does not take that, let its lease expire.
+        """
         try:
             verb(checkpointer)
         # Nothing is lost by an expiry: the next owner goes on from what was checkpointed. Other errors, such as an end
@@ -267,7 +302,10 @@ class Worker(NotPicklable):
             self._let_go(checkpointer, error)
 
     def _let_go(self, checkpointer: RecordCheckpointer, error: CheckpointError) -> None:
-        """Drop a lease that could not be released. Its processor had its last call, so it must not be used again."""
+        """Drop a lease that could not be released.
+
+        Its processor had its last call, so it must not be used again.
+        """
         logger.warning("%r was not released, and will expire: %s", checkpointer, error)
         self._leases.let_go(checkpointer)
 
