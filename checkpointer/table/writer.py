@@ -86,8 +86,8 @@ class TableWriter:
     def _check_size(self, partition: int, size: int) -> None:
         """Raise `InvalidStateError` for a partition that is too large.
 
-        A later task might not be able to read it. It is raised before the commit: the last checkpoint stays as it is,
-        and can still be read.
+        A later task might not be able to read it. The error comes before the commit: the last checkpoint stays as it
+        is, and can still be read.
         """
         if size > MAX_PARTITION_BYTES:
             raise InvalidStateError(
