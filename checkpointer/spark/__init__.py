@@ -1,4 +1,7 @@
-"""State for Structured Streaming jobs: `@stateful(root)`, and reads of the tables that it writes."""
+"""State for Structured Streaming jobs: `@stateful(root)`.
+
+The package also reads the tables that such jobs write.
+"""
 
 try:
     import pyarrow  # noqa: F401

@@ -30,7 +30,7 @@ def check_session(function: str, spark: object) -> None:
 
 
 def check_frame(call: str, given: Any) -> DataFrame:
-    """Return the argument if it is a DataFrame of classic PySpark that is not streaming.
+    """Return the argument if it is a classic, non-streaming PySpark DataFrame.
 
     Raises `IllegalArgumentError` for anything else, with advice for its type.
     """

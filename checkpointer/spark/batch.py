@@ -1,4 +1,7 @@
-"""Ask Spark which query and run a batch of foreachBatch belongs to, and whether it can be replayed."""
+"""Ask Spark which query and run a batch of foreachBatch belongs to.
+
+Also ask whether the batch can be replayed.
+"""
 
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -55,7 +58,10 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
 
 
 def refuse_temporary(batch: DataFrame, query_id: str) -> None:
-    """Raise `InvalidStateError` for a query whose Spark checkpoint is deleted when the query stops."""
+    """Raise `InvalidStateError` for a query with a temporary Spark checkpoint.
+
+    Spark deletes such a checkpoint when the query stops.
+    """
     query = find_query(batch.sparkSession, query_id)
     if query is not None and _is_temporary(query):
         raise InvalidStateError(
@@ -65,7 +71,10 @@ def refuse_temporary(batch: DataFrame, query_id: str) -> None:
 
 
 def find_query(session: Any, query_id: str) -> Any:
-    """Return the JVM object of an active query of any session of this process, or None."""
+    """Return the JVM object of an active query, or None.
+
+    The query may be of any session of this process.
+    """
     # Not `streams.get(id)`, which is None inside foreachBatch. The shared state knows the queries of all sessions.
     identifier = session._jvm.java.util.UUID.fromString(query_id)
     return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
@@ -84,7 +93,10 @@ ask(is_active)  # A rewind or fork asks this before it changes what a query uses
 
 
 def _is_temporary(query: Any) -> bool:
-    """Return whether Spark made up a checkpoint location that it deletes when the query stops."""
+    """Return whether Spark made up the checkpoint location of a query.
+
+    Spark deletes such a location when the query stops.
+    """
     kind = query.getClass()
     # The field is private, in a class that moved between versions of Spark, so it is looked for in all of them. Where
     # none has it, the name of the folder tells.

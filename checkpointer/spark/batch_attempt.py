@@ -1,4 +1,7 @@
-"""One attempt at a batch: what its callback opened, and how the attempt is committed or aborted."""
+"""One attempt at a batch, and how it is committed or aborted.
+
+The attempt also knows what its callback opened.
+"""
 
 import logging
 
@@ -15,7 +18,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 class BatchAttempt:
     """One attempt at a batch of a run, from its begin to its commit or abort.
 
-    `State` is what the callback sees of it; only the sink commits or aborts it.
+    The callback sees the attempt through `State`. Only the sink commits or aborts it.
     """
 
     def __init__(self, run: QueryRun, job: Job, checkpoint: Checkpoint) -> None:

@@ -1,4 +1,7 @@
-"""Ask Spark for the offsets of the running batch, which it has in memory, and record them."""
+"""Ask Spark for the offsets of the running batch, and record them.
+
+Spark has these offsets in memory.
+"""
 
 import functools
 import logging
@@ -19,7 +22,10 @@ from pyspark_checkpointer.storage.url import parse
 logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_FILES = 100_000
-"""Files of one batch that are hashed at most. That takes tenths of a second; Spark took longer to list them."""
+"""The most files of one batch that are hashed.
+
+That takes tenths of a second; Spark took longer to list them.
+"""
 
 
 class QueryOffsets:
@@ -57,7 +63,10 @@ class QueryOffsets:
 
     @functools.cached_property
     def _location(self) -> str:
-        """Return the checkpointLocation as this library writes it; empty where it might hold credentials."""
+        """Return the checkpointLocation as this library writes it.
+
+        It is empty where it might hold credentials.
+        """
         try:
             return parse(str(self._query.resolvedCheckpointRoot())).url
         except IllegalArgumentError:
@@ -71,9 +80,10 @@ class QueryOffsets:
 
     @functools.cached_property
     def _logs(self) -> list[tuple[str, Any]]:
-        """Return for each source the name of its log and, for a file source, its list of files.
+        """Return the name of the log of each source.
 
-        The order is that of the lines in an entry of the offset log. Other sources have their number and no list.
+        A file source also has its list of files. The order is that of the lines in an entry of the offset log. Other
+        sources have their number and no list.
         """
         found: list[tuple[str, Any]] = []
         try:
@@ -93,7 +103,10 @@ class QueryOffsets:
         return found
 
     def _digests(self, sources: tuple[str, ...], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        """Yield the name and digest of each entry of a list of files that these offsets end with."""
+        """Yield the name and digest of entries of lists of files.
+
+        The entries are those that these offsets end with.
+        """
         logs = dict(self._logs)
         for source, entry in last_entries(sources, [folder for folder, _ in self._logs]).items():
             name = f"{source}/{entry}"
@@ -105,7 +118,7 @@ class QueryOffsets:
     def _digest(self, log: Any, entry: int) -> str | None:
         """Return the digest of an entry of a list of files.
 
-        None where this version of Spark has other internals, or for more than `MAX_FILES` files.
+        Returns None where this version of Spark has other internals, or for more than `MAX_FILES` files.
         """
         if log is None:
             return None

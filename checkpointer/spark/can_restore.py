@@ -1,4 +1,7 @@
-"""Check, before a new version of a job is deployed, whether it can go on from the stored tables."""
+"""Check whether a new version of a job can go on from the stored tables.
+
+The check comes before the new version is deployed.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +56,9 @@ def can_restore(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
 ) -> Compatibility:
-    """Return whether a job that upserts rows of a schema can go on from the last checkpoint. For CI, before a deploy.
+    """Return whether a job that upserts rows of a schema can go on.
+
+    It would go on from the last checkpoint. This is for CI, before a deploy.
 
     Args:
         root: The root: a folder or a URL. A root that cannot be read raises.

@@ -15,7 +15,10 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Cleaner:
-    """Clean a root after every so many commits, in a thread of its own, one cleanup at a time."""
+    """A cleanup of a root after every so many commits.
+
+    It runs in a thread of its own, one cleanup at a time.
+    """
 
     def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:
         self._client = client.copy()  # It has connections of its own, so that a slow deletion delays no commit.

@@ -1,7 +1,8 @@
-"""Clean up stores with very many objects: tasks list and delete, each its own part of the paths.
+"""Clean up stores with very many objects.
 
-The driver applies the policy, expires checkpoints with one swap of the pointer, and sends the index of live objects to
-all tasks. Garbage never becomes live again: so the tasks need not know of each other, and one may run twice.
+Tasks list and delete objects; each has its own part of the paths. The driver applies the policy, expires checkpoints
+with one swap of the pointer, and sends the index of live objects to all tasks. Garbage never becomes live again. So the
+tasks need not know of each other, and one may run twice.
 """
 
 import os
@@ -35,7 +36,10 @@ from pyspark_checkpointer.storage import Fencing
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
 
 LISTING_PREFIXES = 64
-"""Prefixes, about, by which the objects of an operator are listed in parallel."""
+"""The approximate number of prefixes for a parallel listing.
+
+The objects of an operator are listed by these prefixes.
+"""
 
 _ROW = (
     "path string, size bigint, action string, reason string, referenced_by string, reference_count int, leftover string"
@@ -62,10 +66,10 @@ def plan_cleanup(
     *,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return what a cleanup would do, with one row for each object of the format in a folder of the root.
+    """Return what a cleanup would do, with one row for each object.
 
-    The columns are those of `PlanRow`. The store is listed when the DataFrame is read. What interrupted writes left
-    behind is not listed.
+    The objects are those of the format in a folder of the root. The columns are those of `PlanRow`. The store is listed
+    when the DataFrame is read. What interrupted writes left behind is not listed.
 
     Args:
         spark: The session.
@@ -86,7 +90,9 @@ def plan_cleanup(
 
 
 def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
-    """Return the rows of a plan as a DataFrame. They go through the memory of the driver.
+    """Return the rows of a plan as a DataFrame.
+
+    They go through the memory of the driver.
 
     Args:
         spark: The session.
@@ -109,7 +115,9 @@ def clean(
     *,
     fencing: Fencing = "required",
 ) -> Cleaned:
-    """Clean up as `Checkpointer.clean` does, with listing and deleting spread over the executors.
+    """Clean up as `Checkpointer.clean` does, with the work on the executors.
+
+    Listing and deleting are spread over them.
 
     Args:
         spark: The session.
@@ -243,10 +251,10 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
 
 
 async def _listing_prefixes(client: Client, sequence: int, *, newer: bool) -> Sequence[str]:
-    """Return prefixes that cover every object of the format in a folder of the root exactly once.
+    """Return prefixes that cover every object of the format exactly once.
 
-    Without `newer`, only those up to the sequence after `sequence`. No others can be garbage: an old `_latest` that was
-    put back has many above it.
+    The objects are those in a folder of the root. Without `newer`, only prefixes up to the sequence after `sequence`
+    are returned. No other objects can be garbage: an old `_latest` that was put back has many above it.
     """
     store = client.session.store
     ids = _id_prefixes(sequence + 1)  # Objects that are being written now have the next sequence.

@@ -1,4 +1,7 @@
-"""Prepare DataFrames for a table: types of its columns, normalized keys, the partition of each row."""
+"""Prepare DataFrames for a table.
+
+This sets the types of its columns, the normalized keys, and the partition of each row.
+"""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -22,7 +25,10 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """The work of a task on its rows."""
 
 _SPARK_ERRORS: tuple[type[Exception], ...] = (*BAD_INPUT, AssertionError, PySparkException, Py4JError)
-"""Errors that Spark raises for types that it does not know. Some of them are assertions."""
+"""Errors that Spark raises for types that it does not know.
+
+Some of them are assertions.
+"""
 
 
 def fields_of(frame: DataFrame) -> list[Json]:
@@ -78,7 +84,7 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
 def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
     """Call `mapInArrow` for columns of any name.
 
-    It does not quote the names by which it looks columns up, so they are numbered meanwhile.
+    It does not quote the names by which it looks columns up. So the columns have numbers as names during the call.
     """
     names = frame.columns
     numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
@@ -87,7 +93,7 @@ def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
 
 
 def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
-    """Return the key columns of a frame in the types of the table, or in narrower ones.
+    """Return the key columns of a frame in the table's types, or in narrower ones.
 
     A job may have a wider type than its table, until an upsert widens the table. Keys that the type of the table cannot
     hold are left out, as no row has them. Raises `IllegalArgumentError` for a missing column or any other type.
@@ -147,9 +153,9 @@ def _id(expression: Any) -> str:
 
 
 def _source(item: Any) -> str:
-    """Return the id of the column that an item of a projection passes on, also under another name.
+    """Return the id of the column that an item of a projection passes on.
 
-    An item that computes a value has its own id.
+    The item may give the column another name. An item that computes a value has its own id.
     """
     inner = item.child() if str(item.nodeName()) == "Alias" else item
     return _id(inner if str(inner.nodeName()) == "AttributeReference" else item)

@@ -1,4 +1,7 @@
-"""The data source `spark.read.format("checkpointer")`: tables of live checkpoints, views of a store."""
+"""The data source `spark.read.format("checkpointer")`.
+
+It reads tables of live checkpoints, and views of a store.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +28,16 @@ from pyspark_checkpointer.table.version import TableVersion
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 
 MAX_SCAN_TASKS = 32
-"""Tasks of a scan, unless there are many bytes: a data source does not know how many the session can run at once."""
+"""The number of tasks of a scan, unless there are many bytes.
+
+A data source does not know how many tasks the session can run at once.
+"""
 
 
 class CheckpointerSource(DataSource):
-    """The data source `checkpointer` of Spark: tables and views of a root. Use `spark.read.format("checkpointer")`.
+    """The data source `checkpointer` of Spark: tables and views of a root.
+
+    Use `spark.read.format("checkpointer")`.
 
     Spark makes one source for each DataFrame or temporary view. It plans the scan at the first query, keeps that plan,
     and replaces it whenever it offers filters to the reader. So the source chooses the checkpoint of a table when it is
@@ -59,14 +67,19 @@ class CheckpointerSource(DataSource):
         return "checkpointer"
 
     def schema(self) -> StructType | str:
-        """Return the columns of the table or view. Called by Spark."""
+        """Return the columns of the table or view.
+
+        Spark calls this.
+        """
         if self._request.view is not None:
             return VIEWS[self._request.view][0]
         version = version_of(self._request.restore(), self._request.operator)
         return struct_of(version.schema.choose(version.name, self._request.columns or None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the table or view. Called by Spark.
+        """Return the reader of the table or view.
+
+        Spark calls this.
 
         Args:
             schema: The columns, as `schema` returned them.
@@ -78,7 +91,7 @@ class CheckpointerSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The options of a scan: a table or a view, of which checkpoint."""
+    """The options of a scan: the table or view, and its checkpoint."""
 
     root: str
     operator: str
@@ -158,7 +171,10 @@ class PartitionRead(InputPartition):
 
 
 class TableSourceReader(DataSourceReader):
-    """Plan the scan of the checkpoint that the source chose. Tasks read only what was planned."""
+    """The planner of a scan of the checkpoint that the source chose.
+
+    Tasks read only what was planned.
+    """
 
     def __init__(self, request: ReadRequest, schema: StructType) -> None:
         self._request = request
@@ -183,7 +199,10 @@ class TableSourceReader(DataSourceReader):
             ) from None
 
     def _check_schema(self, version: TableVersion) -> None:
-        """Raise `IllegalArgumentError` where the table does not have the schema of `spark.read.schema(…)`."""
+        """Raise `IllegalArgumentError` where the table has another schema.
+
+        It must be the schema of `spark.read.schema(…)`.
+        """
         # Compared by name and type alone, as nullability varies between runs.
         now = {field.name: field.dataType for field in struct_of(list(version.schema.columns))}
         for asked in self._schema:
@@ -206,7 +225,7 @@ class TableSourceReader(DataSourceReader):
 
 
 class ViewSourceReader(DataSourceReader):
-    """Read the few rows of a view of the store, in one task."""
+    """The reader of the few rows of a view of the store, in one task."""
 
     def __init__(self, request: ReadRequest) -> None:
         self._request = request

@@ -13,7 +13,10 @@ NEXT_STEP = "mend the cause and start the query again: it goes on from the last 
 
 
 def describe(error: BaseException) -> str:
-    """Describe an error in one line. An error of this library says the next step itself."""
+    """Describe an error in one line.
+
+    An error of this library already says the next step.
+    """
     said = " ".join(_core(error).split())
     if len(said) > _MAX_LENGTH:
         said = said[: _MAX_LENGTH - 1] + "…"

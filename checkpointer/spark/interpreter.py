@@ -1,7 +1,7 @@
-"""Choose the Python of Spark's tasks, and check that it has the packages that they need.
+"""Choose the Python of Spark's tasks, and check its packages.
 
-PySpark runs tasks with the command in PYSPARK_PYTHON, else with `python3`. In an environment that is not activated,
-`python3` is another Python than the driver's.
+That Python must have the packages that tasks need. PySpark runs tasks with the command in PYSPARK_PYTHON, else with
+`python3`. In an environment that is not activated, `python3` is another Python than the driver's.
 """
 
 import logging
@@ -26,13 +26,22 @@ _DEFAULT_PYTHON = "python3"
 """What PySpark runs where the user chose nothing."""
 
 _chosen: "WeakKeyDictionary[SparkContext, set[str]]" = WeakKeyDictionary()
-"""Contexts whose interpreter was chosen here, and the sessions of each in which the data source is registered."""
+"""Contexts whose interpreter was chosen here.
+
+Each has the sessions in which the data source is registered.
+"""
 
 _sources: list[type[DataSource]] = []
-"""Data sources of this package. Their modules import this one, so they register themselves here (`offer`)."""
+"""Data sources of this package.
+
+Their modules import this one, so they register themselves here (`offer`).
+"""
 
 _checked: "WeakKeyDictionary[SparkContext, set[str | None]]" = WeakKeyDictionary()
-"""Contexts whose tasks can import what they need, each with the packages of stores that were checked."""
+"""Contexts whose tasks can import what they need.
+
+Each has the packages of stores that were checked.
+"""
 
 
 def offer(source: type[DataSource]) -> None:
@@ -55,7 +64,10 @@ def use_driver_python(spark: SparkSession) -> None:
 
 
 def ensure_interpreter(spark: SparkSession, root: str) -> None:
-    """Choose the interpreter of local tasks. Check any other one once, for what tasks of this root need."""
+    """Choose the interpreter of local tasks, and check any other one.
+
+    Another interpreter is checked once, for what tasks of this root need.
+    """
     context: Any = spark.sparkContext
     checked = _checked.setdefault(context, set())
     package = parse(root).kind.package
@@ -123,10 +135,10 @@ def _check_packages(context: Any, packages: list[str]) -> None:
 
 
 def _make_probe() -> Any:
-    """Return the function that tasks run: it imports packages, and returns the version or error of each.
+    """Return the function that tasks run to import packages.
 
-    Spark sends a function that is defined within another one as code. A function of a module is sent by name, and this
-    package may be missing in the task.
+    It returns the version or error of each package. Spark sends a function that is defined within another one as code.
+    A function of a module is sent by name, and this package may be missing in the task.
     """
 
     def look(packages: list[str]) -> tuple[str, dict[str, str]]:
@@ -147,7 +159,10 @@ def _make_probe() -> Any:
 
 
 def _explain(context: Any, text: str) -> str | None:
-    """Return why Spark could not run the interpreter at all, from its error; None for any other error."""
+    """Return why Spark could not run the interpreter at all, from its error.
+
+    Returns None for any other error.
+    """
     if "PYTHON_VERSION_MISMATCH" in text:
         return f"is not Python {context.pythonVer}, which the driver is"
     if "Cannot run program" in text:

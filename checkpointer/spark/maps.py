@@ -1,8 +1,8 @@
-"""Refuse changes of a job's maps outside of its batches, where no checkpoint would hold them.
+"""Refuse changes of a job's maps outside of its batches.
 
-This refuses changes that are made through the map. A list or dict that a batch took out of the map is the user's own
-object, and nobody can refuse a change of it: one that is made between batches goes into the next checkpoint, one that
-is made after the last batch goes into none.
+No checkpoint would hold such changes. Only changes that are made through the map are refused. A list or dict that a
+batch took out of the map is the user's own object, and nobody can refuse a change of it. A change that is made between
+batches goes into the next checkpoint. A change that is made after the last batch goes into none.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Order the operations that threads of a callback do in one batch, and end them with the batch."""
+"""Order the operations of the threads of one batch, and end them with it.
+
+The threads belong to the callback of the batch.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,20 +12,26 @@ from pyspark_checkpointer.errors import InvalidStateError
 
 
 class _Stage(IntEnum):
-    """How far a batch is. Each stage refuses more than the one before it."""
+    """How far a batch is.
+
+    Each stage refuses more than the one before it.
+    """
 
     OPEN = 0
     ENDED = 1
-    """New operations are refused; those that have begun go on, also those that wait for another one."""
+    """The batch has ended: new operations are refused.
+
+    Those that have begun go on, also those that wait for another one.
+    """
     ABANDONED = 2
-    """Those that wait for another one are refused too."""
+    """The batch was abandoned: operations that wait for another are refused too."""
 
 
 class Operations:
-    """The operations of one batch: one at a time on each name, and none after the batch.
+    """The operations of one batch: one at a time on each name.
 
-    An operation that failed makes the batch fail, even where the callback swallows the error: `failure` is the first
-    such error.
+    After the batch there are none. An operation that failed makes the batch fail, even where the callback swallows the
+    error: `failure` is the first such error.
     """
 
     def __init__(self, batch_id: int) -> None:
@@ -32,12 +41,18 @@ class Operations:
         """Guards the fields below; notified when an operation ends."""
         self._stage = _Stage.OPEN
         self._active = 0
-        """Operations that have begun and not ended, those that wait for another one included."""
+        """The number of operations that have begun and not ended.
+
+        Those that wait for another one are included.
+        """
         self._locks: dict[str, threading.RLock] = {}
 
     @contextmanager
     def one(self, name: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Run one operation on `name`, after those that other threads began, and after `check`."""
+        """Run one operation on `name`, after earlier ones and after `check`.
+
+        Earlier ones are those that other threads began.
+        """
         with self._changed:
             self._refuse_from(_Stage.ENDED)
             # Counted before the wait for the lock, so that `end` waits also for those that wait here.
@@ -72,7 +87,7 @@ class Operations:
     def abandon(self) -> None:
         """Refuse new and waiting operations, without waiting.
 
-        What running ones still do is in no checkpoint.
+        No checkpoint holds what the running ones still do.
         """
         self._stage = _Stage.ABANDONED
 

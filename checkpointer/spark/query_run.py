@@ -9,9 +9,10 @@ from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
 
 
 class QueryRun:
-    """One run of a query: its client, the checkpoint it began with, and its maps in memory.
+    """One run of a query.
 
-    A batch that fails ends the run. The next batch begins another one, with what is committed.
+    It has its client, the checkpoint that it began with, and its maps in memory. A batch that fails ends the run. The
+    next batch begins another one, with what is committed.
     """
 
     def __init__(self, client: Checkpointer, restored: Restored | None, offsets: QueryOffsets) -> None:
@@ -22,9 +23,15 @@ class QueryRun:
         """The last committed batch, of this run or of one before it."""
         self.maps: dict[str, KeyedState] = {}
         self.dropped: set[str] = set()
-        """Names that were dropped in this run: the checkpoint that it began with may still have them."""
+        """Names that were dropped in this run.
+
+        The checkpoint that the run began with may still have them.
+        """
         self.tables_to_shuffle: set[str] = set()
-        """Tables to shuffle before the next write: last time too many tasks wrote a pack."""
+        """Tables whose next changes are shuffled first.
+
+        The tasks wrote too many packs for the last changes of these tables.
+        """
         self.has_committed = False
 
     def allow_changes(self) -> None:

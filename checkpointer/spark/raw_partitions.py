@@ -1,7 +1,8 @@
-"""Write partitions in the job's own format: its function runs on executors, and the driver commits.
+"""Write partitions in the job's own format.
 
-Only what a finished task returned reaches the manifest. What failed, retried or speculative task attempts wrote carries
-the checkpoint's id and another digest, or is the same object. No manifest names it, and cleanup removes it.
+The job's function runs on executors, and the driver commits. Only what a finished task returned reaches the manifest.
+What failed, retried or speculative task attempts wrote carries the checkpoint's id and another digest, or is the same
+object. No manifest names it, and cleanup removes it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,9 @@ _ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64()), ("place"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a partition, as bytes of your own format: a result for `State.write_partitions`.
+    """The whole state of a partition, as bytes of your own format.
+
+    It is a result for `State.write_partitions`.
 
     Args:
         data: The bytes.
@@ -49,7 +52,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A change on top of a partition, as bytes of your own format: a result for `State.write_partitions`.
+    """A change on top of a partition, as bytes of your own format.
+
+    It is a result for `State.write_partitions`.
 
     Args:
         data: The bytes.
@@ -92,7 +97,7 @@ def write_partitions(
 ) -> list[tuple[Artifact, str]]:
     """Run `write` on the executors.
 
-    Return the artifact of each partition, and where its task ran.
+    Returns the artifact of each partition, and where its task ran.
     """
     # Before any task runs, so that a name that no path can have costs no work.
     object_paths.encode_name("operator", operator)
@@ -132,7 +137,7 @@ def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple
 
 @dataclass(frozen=True, slots=True)
 class _PartitionTask:
-    """The task that is sent to executors: the root and the user's function."""
+    """The task for executors: the root and the user's function."""
 
     root: TaskRoot
     checkpoint: CheckpointId

@@ -1,4 +1,7 @@
-"""Read tables of live checkpoints, and the difference of two checkpoints, as DataFrames."""
+"""Read tables of live checkpoints as DataFrames.
+
+The difference of two checkpoints can be read as well.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -39,9 +42,9 @@ def read_state(
     keys: DataFrame | None = None,
     fencing: Fencing = "required",
 ) -> DataFrame:
-    """Return the rows of a table of the last checkpoint, or of a live one by id, epoch or savepoint.
+    """Return the rows of a table of one checkpoint.
 
-    The DataFrame is pinned to that checkpoint.
+    It is the last checkpoint, or a live one by id, epoch or savepoint. The DataFrame is pinned to that checkpoint.
 
     Args:
         spark: The session.
@@ -164,7 +167,10 @@ def _free(name: str, key: list[str]) -> str:
 
 
 def _side(frame: DataFrame, key: list[str], name: str) -> DataFrame:
-    """Return one side of the join: renamed keys, a mark that the row exists, other columns as a struct."""
+    """Return one side of the join.
+
+    It has renamed keys, a mark that the row exists, and the other columns as a struct.
+    """
     # The key columns get the side as a prefix, so that no name of the user's can be one of the names made here.
     keys = [F.col(quote(column)).alias(f"{name}.{column}") for column in key]
     values = [F.col(quote(column)) for column in frame.columns if column not in key]
@@ -198,13 +204,19 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
 
 
 def _are_alike(kinds: list[DataType]) -> bool:
-    """Return whether values of two types can be compared: the types are equal, or one was widened."""
+    """Return whether values of two types can be compared.
+
+    The types have to be equal, or one was widened.
+    """
     first, last = plain_type(kinds[0].jsonValue()), plain_type(kinds[-1].jsonValue())
     return first == last or is_wider(first, last) or is_wider(last, first)
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    """Return a value in a form that Spark can compare: maps and variants it cannot."""
+    """Return a value in a form that Spark can compare.
+
+    Spark cannot compare maps and variants as they are.
+    """
     if isinstance(kind, VariantType):
         # JSON alone would lose the types: a date and its text look the same there.
         return F.struct(F.to_json(value), F.schema_of_variant(value))
@@ -235,7 +247,10 @@ def _has_map(kind: DataType) -> bool:
 
 
 def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002
-    """Return a checkpoint as `Checkpointer.restore` does; raise `StoreNotFoundError` where there is none."""
+    """Return a checkpoint as `Checkpointer.restore` does.
+
+    Raises `StoreNotFoundError` where there is none.
+    """
     restored = client.restore(id, epoch=epoch, savepoint=savepoint)
     if restored is None or restored.manifest is None:
         raise StoreNotFoundError(f"{client.root}: no checkpoint was committed there")
@@ -243,7 +258,10 @@ def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | No
 
 
 def version_of(restored: Restored, operator: str) -> TableVersion:
-    """Return the version of a table in a checkpoint; raise `OperatorNotFoundError` where it has none."""
+    """Return the version of a table in a checkpoint.
+
+    Raises `OperatorNotFoundError` where the checkpoint has none.
+    """
     assert restored.manifest is not None
     found = restored.manifest.operators.get(operator)
     if found is None:

@@ -1,4 +1,7 @@
-"""Read a version of a table on the executors: each task verifies and merges some partitions."""
+"""Read a version of a table on the executors.
+
+Each task verifies and merges some partitions.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,12 +31,18 @@ READ_TASK_BYTES = 32 << 20
 
 MAX_BATCH_ROWS = 65_536
 MAX_BATCH_BYTES = 64 << 20
-"""Rows and bytes of a batch that is handed to Spark, which holds at most 2 GiB for a column of a batch."""
+"""The most rows and bytes of a batch that is handed to Spark.
+
+Spark holds at most 2 GiB for a column of a batch.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Read groups of partitions of one version; `checkpoint` is the one that keeps its objects alive."""
+    """The task that reads groups of partitions of one version.
+
+    `checkpoint` is the checkpoint that keeps the objects of this version alive.
+    """
 
     root: TaskRoot
     checkpoint: CheckpointId | None
@@ -57,7 +66,10 @@ class ReadTask:
 def batches_of(
     session: Session, checkpoint: CheckpointId | None, reader: TableReader, partition: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition, read and merged a piece at a time, in batches that Spark can take."""
+    """Yield the rows of a partition in batches that Spark can take.
+
+    The rows are read and merged a piece at a time.
+    """
     pieces = reader.pieces(partition)
     while (rows := run_sync(explaining(session, checkpoint, lambda: anext(pieces, None)))) is not None:
         yield from small_batches(rows)
@@ -78,7 +90,10 @@ def scan(
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
 ) -> DataFrame:
-    """Return the rows of a version, or of some of its partitions, as a DataFrame pinned to that version."""
+    """Return the rows of a version, or of some partitions, as a DataFrame.
+
+    The DataFrame is pinned to that version.
+    """
     shown = _shown(version, columns)
     read = version if partitions is None else version.only(partitions)
     # Only the numbers of groups are rows, so Spark has nothing to move. The version goes along with the task.
@@ -89,7 +104,10 @@ def scan(
 
 
 def task_numbers(spark: SparkSession, tasks: int) -> DataFrame:
-    """Return the numbers of some tasks as rows, one row in each partition of the DataFrame."""
+    """Return the numbers of some tasks as rows.
+
+    Each partition of the DataFrame has one row.
+    """
     # Spark refuses a range of no partitions.
     return spark.range(0, tasks, 1, max(tasks, 1))
 
@@ -121,7 +139,7 @@ def lookup(
 ) -> DataFrame:
     """Return the rows with these keys.
 
-    A shuffle brings each key to a task, with the others of its partition.
+    A shuffle brings each key to a task, together with the other keys of its partition.
     """
     schema, shown = version.schema, _shown(version, columns)
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
@@ -131,7 +149,10 @@ def lookup(
 
 @dataclass(frozen=True, slots=True)
 class LookupTask:
-    """Read the rows of given keys; each key comes with its partition."""
+    """The task that reads the rows of given keys.
+
+    Each key comes with its partition.
+    """
 
     root: TaskRoot
     checkpoint: CheckpointId | None
@@ -156,7 +177,10 @@ class LookupTask:
 
 
 def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
-    """Return the schema of what is read: all columns, or those asked for in the order asked for."""
+    """Return the schema of what is read.
+
+    It has all columns, or those asked for in the order asked for.
+    """
     if columns is not None:
         check_names(f"table {version.name!r}: columns", columns)
     return struct_of(version.schema.choose(version.name, columns))

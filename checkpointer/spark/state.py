@@ -1,4 +1,7 @@
-"""The class `State`, which a foreachBatch callback is given: maps, tables and partitions of a batch."""
+"""The class `State`, which a foreachBatch callback is given.
+
+It has the maps, tables and partitions of a batch.
+"""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +33,10 @@ T = TypeVar("T")
 def _operation(
     method: "Callable[Concatenate[State, P], T]",
 ) -> "Callable[Concatenate[State, P], T]":
-    """Make a method one operation of the batch. Its first argument is the name of a map, table or operator."""
+    """Make a method one operation of the batch.
+
+    Its first argument is the name of a map, table or operator.
+    """
 
     @functools.wraps(method)
     def call(self: "State", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -41,10 +47,11 @@ def _operation(
 
 
 class State(NotPicklable):
-    """The state of a query during one batch: the third argument of the function that `stateful` decorates.
+    """The state of a query during one batch.
 
-    It is durable before Spark counts the batch as done, or is not changed at all. Threads of the function may use it
-    together. A thread that outlives the function is refused.
+    It is the third argument of the function that `stateful` decorates. It is durable before Spark counts the batch as
+    done, or is not changed at all. Threads of the function may use it together. A thread that outlives the function is
+    refused.
 
     Examples:
         >>> @stateful("state/shop")
@@ -74,7 +81,10 @@ class State(NotPicklable):
 
     @property
     def token(self) -> Token:
-        """The query id and the batch id. Store it with what the function writes elsewhere, to write each batch once."""
+        """The query id and the batch id.
+
+        Store the token with what the function writes elsewhere, to write each batch once.
+        """
         job = self._attempt.job
         return Token(job.query_id, job.batch_id)
 
@@ -90,19 +100,27 @@ class State(NotPicklable):
 
     @property
     def positions(self) -> dict[str, Json]:
-        """Source positions to record: a dict of JSON values, which begins as that of the last checkpoint."""
+        """Source positions to record, as a dict of JSON values.
+
+        At first the dict is that of the last checkpoint.
+        """
         self._attempt.operations.check()
         return self._attempt.checkpoint.positions
 
     @property
     def properties(self) -> dict[str, Json]:
-        """Properties to record: a dict of JSON values, which begins as that of the last checkpoint."""
+        """Properties to record, as a dict of JSON values.
+
+        At first the dict is that of the last checkpoint.
+        """
         self._attempt.operations.check()
         return self._attempt.checkpoint.properties
 
     @_operation
     def map(self, name: str, *, partitions: int | None = None) -> KeyedState:
-        """Return a mapping on the driver, as the last batch left it. Its changes are saved when the function returns.
+        """Return a mapping on the driver, as the last batch left it.
+
+        Its changes are saved when the function returns.
 
         Args:
             name: The name of the map, among the maps, tables and operators of the job.
@@ -148,7 +166,9 @@ class State(NotPicklable):
         combine: Mapping[str, Combine] | None = None,
         schema: StructType | str | None = None,
     ) -> TableState:
-        """Return a distributed table, as the last batch left it. What is written to it is part of this batch.
+        """Return a distributed table, as the last batch left it.
+
+        What is written to it is part of this batch.
 
         Args:
             name: The name of the table, among the maps, tables and operators of the job.
@@ -206,7 +226,9 @@ class State(NotPicklable):
         key: Sequence[str] | None = None,
         num_partitions: int | None = None,
     ) -> None:
-        """Run a function on the executors for each partition of a DataFrame, and save the bytes that it returns.
+        """Run a function on the executors for each partition of a DataFrame.
+
+        The bytes that the function returns are saved.
 
         Args:
             name: The name of the operator.
@@ -234,7 +256,9 @@ class State(NotPicklable):
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:
-        """Return the snapshot of a partition, then its deltas, as of the last committed batch.
+        """Return the snapshot of a partition, then its deltas.
+
+        They are those of the last committed batch.
 
         Args:
             name: The name of the operator.

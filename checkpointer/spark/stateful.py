@@ -1,4 +1,6 @@
-"""The decorator `@stateful(root)` for foreachBatch functions, whose state survives restarts.
+"""The decorator `@stateful(root)` for foreachBatch functions.
+
+Their state survives restarts.
 
 For every batch: identify the query, the run and the batch; compare them with the last checkpoint; skip a batch that is
 committed already, refuse one that does not belong to this state, else run the callback; commit before returning to
@@ -51,10 +53,10 @@ def stateful(
     clean_every: int = 100,
     metrics: MetricsCallback | None = None,
 ) -> Callable[[Callback], "StatefulSink"]:
-    """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`, with state under a root.
+    """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`.
 
-    The state of a batch is committed before Spark counts the batch as done. A batch that Spark repeats is skipped if it
-    is committed. A batch that does not belong to the state is refused.
+    The state lives under a root. The state of a batch is committed before Spark counts the batch as done. A batch that
+    Spark repeats is skipped if it is committed. A batch that does not belong to the state is refused.
 
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`. One root for each query.
@@ -133,7 +135,10 @@ class StatefulSink:
         self._on_reset = on_reset
         self._cleaner = cleaner
         self._runs: dict[str, QueryRun] = {}
-        """The one run that goes on, by its id; empty before the first batch and after a failed one."""
+        """The one run that goes on, by its id.
+
+        It is empty before the first batch and after a failed one.
+        """
         functools.update_wrapper(self, callback)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -145,7 +150,10 @@ class StatefulSink:
             raise
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Run the callback for a batch and commit, or skip the batch where it is committed already."""
+        """Run the callback for a batch and commit.
+
+        A batch that is committed already is skipped.
+        """
         job = identify(batch, batch_id)
         # Before anything is restored: two active queries on one root would each write state that the other does not
         # know.
@@ -175,9 +183,9 @@ class StatefulSink:
             self._cleaner.after(attempt.checkpoint.id)
 
     def _begin_run(self, batch: DataFrame, job: Job) -> QueryRun:
-        """Restore the last checkpoint for a new run of the query, and end the run before it.
+        """Restore the last checkpoint for a new run, and end the run before it.
 
-        Each run has a client of its own. Its first commit fences the run before, also one of this process.
+        Each run of the query has a client of its own. Its first commit fences the run before, also one of this process.
         """
         refuse_temporary(batch, job.query_id)
         client = self.checkpointer.copy()

@@ -1,4 +1,6 @@
-"""The class `TableState`, which `state.table(…)` returns: a table as big as the cluster, in DataFrames.
+"""The class `TableState`, which `state.table(…)` returns.
+
+It is a table as big as the cluster, in DataFrames.
 
 upsert   rows → partition of each → tasks combine and pack → driver or tasks PUT → chains of the next checkpoint
 read     chains → tasks GET, verify and merge → rows
@@ -13,7 +15,10 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.spark.table_changes import TableChanges
 
 Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
-"""Makes its block one operation of the batch: it waits for those of other threads, then runs the check it is given."""
+"""A function that makes its block one operation of the batch.
+
+It waits for the operations of other threads, then runs the check it is given.
+"""
 
 
 class TableState(NotPicklable):
@@ -47,7 +52,7 @@ class TableState(NotPicklable):
         self._operation = operation
 
     def upsert(self, rows: DataFrame) -> None:
-        """Insert rows with new keys, and combine rows with known keys with what is there.
+        """Insert rows with new keys, and combine the others with the stored rows.
 
         Each column is combined as `combine` of `state.table` says, and takes the new value otherwise. Columns that the
         rows do not have keep their values, and are null in new rows.
@@ -63,7 +68,7 @@ class TableState(NotPicklable):
             self._changes.upsert(rows)
 
     def replace(self, rows: DataFrame) -> None:
-        """Make these rows, with their columns and no others, the whole table.
+        """Make these rows the whole table, with their columns and no others.
 
         Args:
             rows: The rows, with the key columns.
@@ -72,7 +77,9 @@ class TableState(NotPicklable):
             self._changes.replace(rows)
 
     def delete(self, keys: DataFrame) -> None:
-        """Remove the rows with these keys. Unknown keys are no error.
+        """Remove the rows with these keys.
+
+        Unknown keys are no error.
 
         Args:
             keys: Rows with the key columns. Other columns are ignored.
@@ -81,9 +88,10 @@ class TableState(NotPicklable):
             self._changes.delete(keys)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
-        """Remove columns for good, with all their values. A later column of the same name is another column.
+        """Remove columns for good, with all their values.
 
-        No object is written again now: later compactions remove the stored values.
+        A later column of the same name is another column. Nothing is written again now: later compactions remove the stored
+        values.
 
         Args:
             columns: The names of the columns. Unknown ones are no error, because a function says the same in every
@@ -93,7 +101,9 @@ class TableState(NotPicklable):
             self._changes.drop_columns(columns)
 
     def read(self, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return all rows as they are now. The DataFrame stays as it is, whatever is written later.
+        """Return all rows as they are now.
+
+        The DataFrame stays as it is, whatever is written later.
 
         Args:
             columns: The columns to read; by default all.
@@ -102,7 +112,9 @@ class TableState(NotPicklable):
             return self._changes.read(columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the rows with these keys. Only partitions and row groups that may hold them are read.
+        """Return the rows with these keys.
+
+        Only partitions and row groups that may hold them are read.
 
         Args:
             keys: Rows with the key columns.

@@ -1,4 +1,7 @@
-"""Change a table in one batch: tasks write the rows, and the driver collects the new chains."""
+"""Change a table in one batch.
+
+Tasks write the rows, and the driver collects the new chains.
+"""
 
 import math
 from collections import Counter
@@ -39,8 +42,10 @@ from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
 DEFAULT_PARTITIONS = 16
 
 DRIVER_BYTES = 16 << 20
-"""Stored bytes that the driver reads to compact chains itself; tasks compact the others. The driver also writes changes
-of a batch itself, up to a quarter of this, as Arrow."""
+"""Stored bytes that the driver reads to compact chains itself.
+
+Tasks compact the other chains. The driver also writes changes of a batch itself, up to a quarter of this, as Arrow.
+"""
 
 
 class TableChanges:
@@ -72,7 +77,10 @@ class TableChanges:
         self._checkpoint = writer
         self._is_dropped = False
         self.shuffle_first = shuffle_first
-        """Whether changes are so large that each task should get whole partitions, although that is a shuffle more."""
+        """Whether changes are so large that each task should get whole partitions.
+
+        This takes one more shuffle.
+        """
         self._name = name
         self._key = check_key(name, key)
         self._combine = check_combine(name, combine)
@@ -139,7 +147,10 @@ class TableChanges:
     # ---- how a batch ends ----------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Bring the rows into their partitions, compact some chains, and hand the table to the checkpoint."""
+        """Finish the changes of the batch, and hand the table to the checkpoint.
+
+        This first brings the rows into their partitions and compacts some chains.
+        """
         if self.version is None:
             return
         # Nothing was written in this batch, or the rows would have been moved then.
@@ -166,7 +177,10 @@ class TableChanges:
 
     @property
     def _parent(self) -> CheckpointId | None:
-        """Return the checkpoint that this batch goes on from: it keeps the objects alive that are read."""
+        """Return the checkpoint that this batch goes on from.
+
+        It keeps the objects alive that are read.
+        """
         manifest = self._checkpoint.base.manifest
         return None if manifest is None else manifest.id
 
@@ -195,7 +209,7 @@ class TableChanges:
     def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool) -> None:
         """Write rows as changes of one kind.
 
-        `clear`: on top of nothing, in place of all rows that are there.
+        With `clear`, they go on top of nothing and take the place of all rows of the table.
         """
         version = self.version or TableVersion(self._name, schema, self._partitions, {})
         # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
@@ -226,7 +240,10 @@ class TableChanges:
         self._has_changed = True
 
     def _pack(self, outputs: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
-        """Write the rows that tasks left to the driver as one object; with `only`, those of some partitions."""
+        """Write the rows that tasks left to the driver as one object.
+
+        With `only`, only rows of those partitions are written.
+        """
         parts = [pa.ipc.open_stream(output.rows).read_all() for output in outputs if output.rows]
         if not parts:
             return {}
@@ -247,9 +264,10 @@ class TableChanges:
             return run_sync(self._table_writer(schema).pack(rows))
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
-        """Compact chains; `keep` says how many artifacts of each partition stay as they are.
+        """Compact chains.
 
-        The driver does it while few bytes have to be read for it, and the executors do the rest.
+        `keep` says how many artifacts of each partition stay as they are. The driver does it while few bytes have to be
+        read for it, and the executors do the rest.
         """
         version = self._known_version()
         # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
@@ -292,7 +310,10 @@ class TableChanges:
         return TaskRoot.of(self._client, self._spark)
 
     def _run(self, frame: DataFrame, work: Work) -> list[TaskOutput]:
-        """Run tasks over a DataFrame. Return what each wrote, or raise what a task refused."""
+        """Run tasks over a DataFrame, and return what each wrote.
+
+        Raises what a task refused.
+        """
         results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
         outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
         for output in outputs:
@@ -311,9 +332,10 @@ class TableChanges:
 
 
 def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
-    """Return the partitions that can be compacted by reading at most `most` bytes, and the others.
+    """Return the partitions that can be compacted cheaply, and the others.
 
-    An object that several partitions share counts once. In memory the rows may take four times as much.
+    Rewriting the first ones reads at most `most` bytes. An object that several partitions share counts once. In memory
+    the rows may take four times as much.
     """
     read: dict[str, int] = {}
     here, there, in_memory = [], [], 0

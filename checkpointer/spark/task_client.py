@@ -1,4 +1,7 @@
-"""Give tasks a client of the root, and check that driver and executors share the root."""
+"""Give tasks a client of the root.
+
+This also checks that driver and executors share the root.
+"""
 
 import functools
 import logging
@@ -57,7 +60,10 @@ class TaskRoot:
 
 @functools.lru_cache(maxsize=8)
 def _client(pickled: bytes, pid: int) -> Checkpointer:
-    """Return one client for all the tasks of a Python worker, so that connections are kept."""
+    """Return one client for all the tasks of a Python worker.
+
+    So its connections are kept for later tasks.
+    """
     client: Checkpointer = pickle.loads(pickled)  # noqa: S301  # made by the driver of this same job
     return client
 
@@ -88,7 +94,10 @@ def _has_maps_alone(restored: Restored | None) -> bool:
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:
-    """Raise `InvalidStateError` where executors write to memory or a folder that the driver cannot see."""
+    """Raise `InvalidStateError` where executors write to another place.
+
+    They may write to memory or a folder that the driver cannot see.
+    """
     if parse(client.root).kind.reach is Reach.PROCESS:
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
     hosts = executor_hosts(spark) if parse(client.root).kind.reach is Reach.MACHINE else set()
@@ -106,7 +115,10 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
 
 
 def executor_hosts(spark: SparkSession) -> set[str]:
-    """Return the hosts of the session's executors; none where the driver runs the tasks itself."""
+    """Return the hosts of the session's executors.
+
+    There are none where the driver runs the tasks itself.
+    """
     context: Any = spark.sparkContext
     if context._jsc.sc().isLocal():
         return set()

@@ -1,4 +1,6 @@
-"""The tasks that write a table on executors: changes of a batch, and shorter chains.
+"""The tasks that write a table on executors.
+
+They write the changes of a batch, and shorter chains.
 
 Only what a finished task returned to the driver reaches the manifest. Objects of failed, repeated or speculative task
 attempts carry the checkpoint's id and another digest; no manifest names them, and cleanup removes them.
@@ -46,7 +48,10 @@ class TaskOutput:
     place: str = ""
 
     def first(self, owner: CheckpointId) -> Artifact | None:
-        """Return an artifact that this task wrote itself, or None: a compacted chain has older artifacts too."""
+        """Return an artifact that this task wrote itself, or None.
+
+        A compacted chain has older artifacts too.
+        """
         artifacts = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
         # An empty snapshot has no bytes that could prove anything.
         return next(
@@ -94,7 +99,10 @@ class WriteTask:
             return self._write(given)
 
     def _write(self, given: pa.Table) -> TaskOutput:
-        """Fold and sort the rows. Write them, or leave them to the driver where they are few."""
+        """Fold and sort the rows, and write them.
+
+        Few rows are left to the driver instead.
+        """
         rows = self._changes(given)
         # Deletions, and rows that are combined, have no order, so those of one key become one. Both ways end in order
         # of partition and key, as a pack has to be.
@@ -144,7 +152,10 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Compact the chains of groups of partitions; `keep` says how many artifacts of each stay."""
+    """The task that compacts the chains of groups of partitions.
+
+    `keep` says how many artifacts of each stay.
+    """
 
     root: TaskRoot
     owner: CheckpointId

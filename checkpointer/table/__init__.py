@@ -1,4 +1,7 @@
-"""Tables in Arrow: schemas, merging, Parquet. Needs pyarrow, and works without Spark."""
+"""Tables in Arrow: schemas, merging, Parquet.
+
+They need pyarrow, and work without Spark.
+"""
 
 try:
     import numpy

@@ -15,7 +15,10 @@ from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_fl
 
 
 def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
-    """Return the combined value of each group of rows; null where a group has nulls alone."""
+    """Return the combined value of each group of rows.
+
+    A group that has only nulls gets null.
+    """
     # Sums and extremes leave nulls out (SPEC, Tables). A group of nulls alone gets no value below, and so stays null.
     present = rows[column.name].is_valid().to_numpy()
     values, groups = rows[column.name].filter(pa.array(present)).combine_chunks(), groups[present]
@@ -70,7 +73,10 @@ def _sum_error(table: str, column: Column, key: str) -> InvalidStateError:
 
 
 def _extreme(values: pa.Array, groups: Any, count: int, *, last: bool) -> pa.Array:
-    """Return the first or last value of each group in Spark's order, in which NaN is above every number."""
+    """Return the first or last value of each group in Spark's order.
+
+    In this order NaN is above every number.
+    """
     order = np.argsort(pc.rank(values, tiebreaker="dense").to_numpy(), kind="stable")
     # The reverse order makes the smallest value of each group the one that is assigned last.
     order = order if last else order[::-1]
@@ -90,9 +96,10 @@ def _add(values: pa.Array, groups: Any, count: int) -> pa.Array:
 
 
 def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
-    """Return the sum of each group of integers, as 64 bits; `ArrowInvalid` where it does not fit.
+    """Return the sum of each group of integers, as 64 bits.
 
-    Arrow's own sum would wrap around. The upper and the lower 32 bits are summed by themselves and put together.
+    Raises `ArrowInvalid` where a sum does not fit. Arrow's own sum would wrap around. The upper and the lower 32 bits
+    are summed by themselves and put together.
     """
     wide = values.cast(pa.int64())
     # Sums of 32-bit halves fit into 64 bits for up to 2**31 values, which is more than a partition holds.

@@ -51,7 +51,7 @@ class Exported:
     target: str
     operators: tuple[ExportedOperator, ...]
     left_out: tuple[str, ...]
-    """Operators that hold bytes of the job's own, which are not a table."""
+    """Operators that hold bytes in the job's own format, not a table."""
 
 
 async def export_parquet(
@@ -115,7 +115,10 @@ async def _put(target: Store, path: str, data: bytes) -> None:
 
 
 def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict[str, Kind]:
-    """Return the operators to write, with their kinds: all tables and maps, or those asked for."""
+    """Return the operators to write, with their kinds.
+
+    These are all tables and maps, or those asked for.
+    """
     known = reader.manifest.operators if reader.manifest else {}
     names = sorted(known) if operators is None else list(dict.fromkeys(operators))
     kinds = {name: kind_of(reader.operator(name)) for name in names}

@@ -1,8 +1,8 @@
 """Check the footer of a Parquet file before Arrow reads the statistics in it.
 
 Arrow checks much of a footer only when it is asked for the statistics of a chunk, and then aborts the process instead
-of raising. So the same is checked here before: sizes, types, and that nothing is there that our files do not have. The
-footer is a struct in Thrift's compact protocol; its fields have the numbers of Parquet's own definition.
+of raising. So the same is checked here first: sizes, types, and that the footer has nothing that our files do not have.
+The footer is a struct in Thrift's compact protocol; its fields have the numbers of Parquet's own definition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,11 @@ _BOUNDS = (1, 2, 5, 6)
 _UNENCODED, _REPETITIONS, _DEFINITIONS = 1, 2, 3
 
 _Shape: TypeAlias = "Mapping[int, _Shape] | Sequence[_Shape] | int | None"
-"""An expected type: a struct as its fields, a list as a list of its item type, an atomic type, or None for any."""
+"""An expected type of a value in the footer.
+
+A struct is given as its fields, a list as a list of its item type, an atomic type as its number. None stands for any
+type.
+"""
 
 _COLUMN: _Shape = {
     _TYPE: _I32,
@@ -40,22 +44,32 @@ _FOOTER: Mapping[int, _Shape] = {
     5: [{}],  # keys and values
     7: [{}],  # orders of columns
 }
-"""All fields that are read here, and every list: Arrow reads the items of a list as the type they should have, whatever
-type the list declares."""
+"""All fields that are read here, and every list.
+
+Arrow reads the items of a list as the type that they should have, whatever type the list declares.
+"""
 
 _TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 _MAX_NESTING = 16
-"""Levels of structs and lists, one inside the other. A sound footer has about seven."""
+"""The most levels of structs and lists, one inside the other.
+
+A sound footer has about seven.
+"""
 
 _MAX_ROW_GROUP_ROWS = 1 << 20
-"""Rows of a row group at most; our files have far fewer. Arrow allocates memory for the declared number of rows before
-it reads any of them."""
+"""The most rows of a row group.
+
+Our files have far fewer. Arrow allocates memory for the declared number of rows before it reads any of them.
+"""
 
 
 def check_rows(metadata: Any) -> None:
-    """Raise `ValueError` for a row group of too many rows, or where the total is not what the file declares."""
+    """Raise `ValueError` for wrong numbers of rows.
+
+    It is raised if a row group has too many rows, or if the total is not what the file declares.
+    """
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if any(not 0 <= count <= _MAX_ROW_GROUP_ROWS for count in rows):
         raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MAX_ROW_GROUP_ROWS} are the most")

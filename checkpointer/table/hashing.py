@@ -1,7 +1,7 @@
-"""Compute the partition of a key without Spark: its `pmod(hash(keys), partitions)`.
+"""Compute the partition of a key without Spark.
 
-Spark hashes with 32-bit Murmur3 from seed 42, column by column; the hash of one column is the seed of the next. A null
-leaves the hash unchanged.
+The partition is Spark's `pmod(hash(keys), partitions)`. Spark hashes with 32-bit Murmur3 from seed 42, column by
+column; the hash of one column is the seed of the next. A null leaves the hash unchanged.
 """
 
 import struct
@@ -20,7 +20,10 @@ _SEED = 42
 _MASK = 0xFFFFFFFF
 _INTS = ("boolean", "byte", "short", "integer", "date")
 _MAX_CHECKED_PARTITIONS = 64
-"""Partitions of a task that are checked at most, by one row of each: hashing in Python takes microseconds a key."""
+"""The most partitions of a task that are checked, by one row of each.
+
+Hashing in Python takes microseconds a key.
+"""
 
 _MAX_LONG_DECIMAL_DIGITS = 18
 """Digits up to which Spark hashes a decimal as a 64-bit integer, not as bytes."""
@@ -40,9 +43,10 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
 
 
 def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
-    """Raise `InvalidStateError` where Spark put rows into other partitions than readers will look in.
+    """Raise `InvalidStateError` where Spark put rows into wrong partitions.
 
-    The rows are in order of their partitions. One row of a partition is enough to tell.
+    Readers would look for these rows in other partitions. The rows are in order of their partitions. One row of a
+    partition is enough to tell.
     """
     numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
     sample, found = (
@@ -59,7 +63,7 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
 
 
 def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
-    """Return the values as Python numbers, bytes or decimals, which is what Spark hashes."""
+    """Return the values as Spark hashes them: as Python numbers, bytes or decimals."""
     kind = column.field().type
     # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
     values = values.cast(kind)
@@ -92,7 +96,10 @@ def _hasher(column: Column) -> Callable[[Any, int], int]:
 
 
 def _bits(real: str, integer: str, value: float) -> int:
-    """Return the bits of a float as an integer. All NaNs are one value, and so are both zeros."""
+    """Return the bits of a float as an integer.
+
+    All NaNs are one value, and so are both zeros.
+    """
     # Adding 0.0 turns -0.0 into 0.0. `float("nan")` has the bits of the one NaN that Java writes.
     found: int = struct.unpack(integer, struct.pack(real, float("nan") if value != value else value + 0.0))[0]
     return found
@@ -109,7 +116,10 @@ def _hash_short_decimal(value: Decimal, seed: int) -> int:
 
 
 def _hash_long_decimal(value: Decimal, seed: int) -> int:
-    """Hash the bytes of Java's BigInteger: two's complement, big-endian, as short as possible."""
+    """Hash the bytes of Java's BigInteger.
+
+    They are two's complement, big-endian, as short as possible.
+    """
     number = _unscaled(value)
     length = (number if number >= 0 else ~number).bit_length() // 8 + 1
     return _hash_bytes(number.to_bytes(length, "big", signed=True), seed)

@@ -1,7 +1,7 @@
-"""Encode which columns a change keeps: a text in column `__kept` of a file, masks in memory.
+"""Encode which columns a change keeps.
 
-There are few distinct texts: one for each set of columns that some batch wrote. So all work is done once for each text,
-and then for all rows at once.
+In a file this is a text in column `__kept`, in memory it is masks. There are few distinct texts: one for each set of
+columns that some batch wrote. So all work is done once for each text, and then for all rows at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,10 @@ from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
 
 
 def text_of(ids: Iterable[int]) -> str | None:
-    """Return the text that stores the ids of kept columns; None where no column is kept."""
+    """Return the text that stores the ids of kept columns.
+
+    Returns None where no column is kept.
+    """
     return ",".join(map(str, sorted(ids))) or None
 
 
@@ -36,7 +39,10 @@ def ids_of(text: str | None) -> frozenset[int]:
 
 
 def check(rows: pa.Table) -> None:
-    """Raise `ValueError` or `TypeError` where column `__kept` breaks the rules of the format."""
+    """Check that column `__kept` follows the rules of the format.
+
+    Raises `ValueError` or `TypeError` where it does not.
+    """
     values = rows[KEPT]
     if values.type != pa.string():
         raise TypeError(f"{KEPT}: expected text, found {values.type}")
@@ -48,7 +54,10 @@ def check(rows: pa.Table) -> None:
 
 
 def concat(parts: Sequence[pa.Table]) -> pa.Table:
-    """Concatenate changes. Parts without column `__kept` get it, with nulls, where another part has it."""
+    """Concatenate changes.
+
+    Parts without column `__kept` get it, with nulls, where another part has it.
+    """
     saying = [part.schema.field(KEPT) for part in parts if KEPT in part.column_names]
     if saying:
         parts = [part if KEPT in part.column_names else _keeping_nothing(part, saying[0]) for part in parts]
@@ -60,7 +69,10 @@ def _keeping_nothing(changes: pa.Table, field: pa.Field) -> pa.Table:
 
 
 def without_need(changes: pa.Table) -> pa.Table:
-    """Return the changes without column `__kept` where no row keeps anything, as these merge faster."""
+    """Return the changes without column `__kept` where no row keeps anything.
+
+    Such changes merge faster.
+    """
     if KEPT in changes.column_names and changes[KEPT].null_count == changes.num_rows:
         return changes.drop_columns([KEPT])
     return changes
@@ -93,7 +105,10 @@ class KeptColumns:
 
 
 def texts(masks: dict[int, Any], count: int) -> pa.Array:
-    """Return for each of `count` rows the text of the columns that it keeps, from one mask a column."""
+    """Return for each of `count` rows the text of the columns that it keeps.
+
+    There is one mask for each column.
+    """
     ids = sorted(masks)
     if not ids or not count:
         return pa.nulls(count, pa.string())

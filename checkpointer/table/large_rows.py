@@ -18,7 +18,10 @@ NARROW_BYTES = 1 << 30
 
 
 def widen(*tables: pa.Table) -> tuple[pa.Table, ...]:
-    """Return the tables with 64-bit offsets if they are large together, else as they are."""
+    """Return the tables with 64-bit offsets if they are large together.
+
+    Otherwise they are returned as they are.
+    """
     # The sum counts, as the tables are concatenated later, and an array has the bytes of all of them.
     if sum(rows.nbytes for rows in tables) < NARROW_BYTES:
         return tables
@@ -35,7 +38,10 @@ def narrow(rows: pa.Table) -> pa.Table:
 
 
 def compact(rows: pa.Table) -> pa.Table:
-    """Return the rows with one chunk in each column, unless they are too large for that."""
+    """Return the rows with one chunk in each column.
+
+    Rows that are too large for that are returned as they are.
+    """
     return rows.combine_chunks() if rows.nbytes < NARROW_BYTES else rows
 
 
@@ -97,7 +103,10 @@ def _field(field: pa.Field, change: Any) -> pa.Field:
 
 @contextmanager
 def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[None]:
-    """Raise what Arrow refuses as `InvalidStateError` that names the table and the partition."""
+    """Raise what Arrow refuses as `InvalidStateError`.
+
+    The error names the table and the partition, if there is one.
+    """
     try:
         yield
     except pa.ArrowException as error:

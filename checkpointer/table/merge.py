@@ -1,4 +1,4 @@
-"""Merge changes: fold those of one key into one change, and apply changes to rows.
+"""Merge changes into one change for each key, and apply changes to rows.
 
 All of this is Arrow and numpy on the rows of some partitions, so that Spark's executors, its driver and readers without
 Spark merge alike. Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
@@ -16,7 +16,10 @@ from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTI
 
 
 def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """Return one change for each key with the effect of all its changes, which come oldest first."""
+    """Return one change for each key, with the effect of all its changes.
+
+    The changes come oldest first.
+    """
     return large_rows.narrow(_consolidate(large_rows.widen(rows)[0], schema, table))
 
 
@@ -62,7 +65,10 @@ def _newest(groups: Any, index: Any, count: int) -> Any:
 
 
 def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, table: str) -> dict[str, Any]:
-    """Return the columns that are combined, by name, with one value for each group of the living rows."""
+    """Return the columns that are combined, by name.
+
+    Each has one value for each group of the living rows.
+    """
     return {
         column.name: combine(alive, groups, count, column, schema.key, table)
         for column in schema.values
@@ -73,10 +79,10 @@ def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, tab
 def _last_values(
     rows: pa.Table, groups: Any, alive: Any, keeps: kept_columns.KeptColumns, barrier: Any, schema: TableSchema
 ) -> dict[str, Any]:
-    """Return the columns that some row keeps, by name, and the column `__kept` of the merged rows.
+    """Return the columns that some row keeps, and the merged column `__kept`.
 
-    A column has the last value that a row of the group gave. Where no row gave one, the group keeps what is below it.
-    Below a reset or a deletion nothing counts, so such a group has null.
+    The columns are given by name. A column has the last value that a row of the group gave. Where no row gave one, the
+    group keeps the value below it. Below a reset or a deletion nothing counts, so such a group has null.
     """
     count, index = len(barrier), np.arange(rows.num_rows)
     made: dict[str, Any] = {}
@@ -92,10 +98,10 @@ def _last_values(
 
 
 def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """Return the rows of `base` after the changes of `deltas`, which come oldest first.
+    """Return the rows of `base` after the changes of `deltas`.
 
-    A sum has to fit into its type only at the end: the changes are added to the row below in one step, as some of them
-    alone may add up to more.
+    The changes come oldest first. A sum has to fit into its type only at the end: the changes are added to the row
+    below in one step, as some of them alone may add up to more.
     """
     base, deltas = large_rows.widen(base, deltas)
     untouched, changes = base, deltas
@@ -154,9 +160,10 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Return the indexes of the integers `wanted` in `values`, which have to increase strictly, or None.
+    """Return the indexes of the integers `wanted` in `values`, or None.
 
-    In a snapshot they are. This is much faster than a hash of all values.
+    Returns None unless the values are integers that increase strictly, without nulls. In a snapshot they do. This is
+    much faster than a hash of all values.
     """
     if not pa.types.is_integer(values.type) or values.null_count or wanted.null_count:
         return None
@@ -171,7 +178,7 @@ def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
 
 
 def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
-    """Return for each row the number of its key, counted from 0, and the number of keys."""
+    """Return the number of each row's key, counted from 0, and the number of keys."""
     # Names of our own: a key column may be called like the column that is added.
     names = [str(number) for number in range(len(key))]
     numbered = rows.select(key).rename_columns(names).append_column("row", pa.array(np.arange(rows.num_rows)))

@@ -1,4 +1,7 @@
-"""Migrate a table for a new version of its job: a function transforms the rows of each partition."""
+"""Migrate a table for a new version of its job.
+
+A function transforms the rows of each partition.
+"""
 
 from collections.abc import Sequence
 
@@ -21,7 +24,10 @@ from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 
 COMBINE = b"combine"
-"""Key of the metadata by which a transform says how a column is combined from now on."""
+"""Key of the metadata by which a transform sets how a column is combined.
+
+The new way holds from then on.
+"""
 
 MIGRATION_PACK_BYTES = 32 << 20
 """Bytes in memory of small partitions that share one pack."""
@@ -30,10 +36,10 @@ MIGRATION_PACK_BYTES = 32 << 20
 async def transform(
     snapshot: CheckpointReader, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
 ) -> Operator:
-    """Return the operator `new`: partitions of `old`, transformed and written to `store`.
+    """Return the operator `new`, with the transformed partitions of `old`.
 
-    Large partitions become snapshots, small ones share packs. The transform of a table without rows is called once, for
-    its columns.
+    The partitions are written to `store`. Large partitions become snapshots, small ones share packs. The transform of a
+    table without rows is called once, for its columns.
     """
     operator, host = snapshot.operator(old), snapshot.session.host
     version = TableVersion.of(old, operator)
@@ -177,7 +183,10 @@ class _TableTransform:
         return in_order(rows, self.schema.key)
 
     def _check_place(self, where: str, partition: int, rows: pa.Table, given: pa.Table) -> None:
-        """Raise `IllegalArgumentError` for a key in a wrong partition, where no reader would find it."""
+        """Raise `IllegalArgumentError` for a key in a wrong partition.
+
+        No reader would find the key there.
+        """
         keys = rows.select(self.schema.key)
         if keys.equals(in_order(given, self.schema.key).select(self.schema.key)):
             return  # The keys are the old ones. Hashing takes some microseconds for each.

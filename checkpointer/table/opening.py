@@ -61,7 +61,10 @@ def partition_reader(
 
 
 def key_table(version: TableVersion, keys: Keys) -> pa.Table:
-    """Return keys as an Arrow table in the types of the key columns. Values are never rounded."""
+    """Return keys as an Arrow table in the types of the key columns.
+
+    Values are never rounded.
+    """
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:
         columns = [_exact([row[field.name] for row in keys], field.type) for field in fields]

@@ -1,4 +1,7 @@
-"""Decode Parquet files of tables: snapshots, packs, and row groups that were fetched by themselves."""
+"""Decode Parquet files of tables.
+
+These are snapshots, packs, and row groups that were fetched separately.
+"""
 
 import io
 import json
@@ -18,7 +21,10 @@ from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
 from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, KEPT, PARTITION, Column, TableSchema
 
 DECODE_BATCH_BYTES = 256 << 20
-"""Bytes of row groups, as the footer declares them, that are decoded together: Arrow fails on 2 GiB of lists."""
+"""Bytes of row groups that are decoded together.
+
+The bytes are those that the footer declares. Arrow fails on 2 GiB of lists.
+"""
 
 
 def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
@@ -34,7 +40,10 @@ def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) 
 def decode_pack(
     name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
 ) -> pa.Table:
-    """Return the changes in a pack, in order of their partitions: all of `partitions`, and maybe others."""
+    """Return the changes in a pack, in order of their partitions.
+
+    The result has all of `partitions`, and maybe others.
+    """
     with _explain_decode_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         # Before the bounds are read: over bounds that are not sound Arrow ends the process instead of raising.
@@ -43,12 +52,18 @@ def decode_pack(
 
 
 def _paths(metadata: pq.FileMetaData) -> list[str]:
-    """Return the path of each column, from the schema: the path in a column chunk is not checked."""
+    """Return the path of each column, from the schema.
+
+    The path in a column chunk is not checked.
+    """
     return [metadata.schema.column(index).path for index in range(len(metadata.schema))]
 
 
 def _groups_of(metadata: pq.FileMetaData, partitions: Sequence[int]) -> list[int]:
-    """Return the row groups of a pack that may hold rows of some partitions, by their bounds."""
+    """Return the row groups of a pack that may hold rows of some partitions.
+
+    The bounds of the row groups tell.
+    """
     at, wanted, groups = _paths(metadata).index(PARTITION), sorted(partitions), []
     for group in range(metadata.num_row_groups):
         bounds = metadata.row_group(group).column(at).statistics
@@ -99,7 +114,10 @@ class RowGroups:
             return _groups_of(self.metadata, partitions)
 
     def of_keys(self, keys: pa.Table) -> list[int]:
-        """Return the row groups that may hold one of `keys`, by the bounds of their key columns."""
+        """Return the row groups that may hold one of `keys`.
+
+        The bounds of their key columns tell.
+        """
         with _explain_decode_errors(self._name):
             names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
             key = self._schema.key
@@ -107,7 +125,10 @@ class RowGroups:
             return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
 
     def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
-        """Return whether a row group may hold a wanted key: each column has a wanted value within its bounds."""
+        """Return whether a row group may hold a wanted key.
+
+        It may if each column has a wanted value within its bounds.
+        """
         described = self.metadata.row_group(group)
         for index, path in enumerate(self._paths):
             bounds, values = described.column(index).statistics, wanted.get(path)
@@ -149,7 +170,10 @@ class RowGroups:
 def _read(
     file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
 ) -> pa.Table:
-    """Return the rows of some row groups, or of all: columns of `schema`, then the `own` columns of a delta."""
+    """Return the rows of some row groups, or of all.
+
+    They have the columns of `schema`, then the `own` columns of a delta.
+    """
     # First of all: Arrow allocates memory for as many rows as the footer declares.
     check_rows(file.metadata)
     # Columns are known by their id alone: a file has the names of the time when it was written.
@@ -182,7 +206,10 @@ def _read(
 
 
 def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
-    """Group row groups that are decoded together. Without row groups there is one empty group."""
+    """Group the row groups that are decoded together.
+
+    Without row groups there is one empty group.
+    """
     runs: list[list[int]] = [[]]
     size = 0
     for group in groups:
@@ -201,7 +228,10 @@ def _align(found: pa.Table, stored: str | None, column: Column) -> Any:
 
 
 def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
-    """Return the values in order, or None where Python cannot order one of them, such as null or NaN."""
+    """Return the values in order, or None.
+
+    Returns None where Python cannot order one of them, such as null or NaN.
+    """
     try:
         found = values.to_pylist()
     except (OverflowError, UnicodeDecodeError):  # A date that Python does not have, or text that is not UTF-8.
@@ -211,7 +241,10 @@ def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
 
 
 def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
-    """Return the current name of each stored column that `schema` still has, by its stored name."""
+    """Return the current name of each stored column, by its stored name.
+
+    Columns that `schema` no longer has are left out.
+    """
     ids = {str(column.id).encode(): column.name for column in schema.columns}
     return {
         field.name: ids[field.metadata[FIELD_ID]]
@@ -242,7 +275,10 @@ def _explain_decode_errors(name: str) -> Iterator[None]:
 
 
 class _PartialFile(io.RawIOBase):
-    """A file of which only some ranges were fetched. Reading anything else raises `OSError`."""
+    """A file with only some of its ranges fetched.
+
+    Reading anything else raises `OSError`.
+    """
 
     def __init__(self, size: int, parts: dict[int, bytes]) -> None:
         self._size = size

@@ -1,7 +1,7 @@
-"""Encode rows as a Parquet file (zstd), whose columns are known by field id, not by name.
+"""Encode rows as a Parquet file, compressed with zstd.
 
-A file has the range and the SHA-256 of each row group in its metadata. So a reader that knows the digest of the footer
-can fetch single row groups and verify them.
+Its columns are known by field id, not by name. A file has the range and the SHA-256 of each row group in its metadata.
+So a reader that knows the digest of the footer can fetch single row groups and verify them.
 """
 
 import io
@@ -18,13 +18,19 @@ from pyspark_checkpointer.manifests.model import Tail
 from pyspark_checkpointer.table import large_rows
 
 ROW_GROUP_ROWS = 16_384
-"""Rows of a row group at most. A lookup of one key reads one row group."""
+"""The most rows of a row group.
+
+A lookup of one key reads one row group.
+"""
 
 ROW_GROUP_BYTES = 2 << 20
 """Bytes in memory of a row group of wide rows."""
 
 MAX_ROW_GROUP_BYTES = 4 * ROW_GROUP_BYTES
-"""Bytes in memory of a row group at most, where some rows are much wider than others. A single row may have more."""
+"""The most bytes in memory of a row group whose rows differ much in width.
+
+A single row may have more.
+"""
 
 ZSTD_LEVEL = 1
 
@@ -32,7 +38,10 @@ ROW_GROUPS_KEY = "checkpointer.row_groups"
 
 
 class EncodedFile(NamedTuple):
-    """An encoded file. `raw_size` is the size of its rows in memory, `tail` covers the footer."""
+    """An encoded file.
+
+    `raw_size` is the size of its rows in memory. `tail` covers the footer.
+    """
 
     data: bytes
     digest: str
@@ -89,18 +98,20 @@ def encode(rows: pa.Table) -> EncodedFile:
 
 
 def _rows_per_group(rows: pa.Table) -> int:
-    """Return how many rows a row group has: fewer where rows are wide, as readers fetch whole row groups.
+    """Return how many rows a row group has.
 
-    Much smaller groups would not help: the footer, which readers fetch first, would grow by what they save.
+    Wide rows get fewer, as readers fetch whole row groups. Much smaller groups would not help: the footer, which
+    readers fetch first, would grow by what they save.
     """
     width: int = rows.nbytes // max(rows.num_rows, 1)
     return max(min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(width, 1)), 1)
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Return the encodings of columns: integers and times as differences, text by a dictionary, others plain.
+    """Return the encodings of columns.
 
-    Measured, this takes half the time and two thirds of the bytes of the library's default, a dictionary for all.
+    Integers and times are stored as differences, text by a dictionary, others plain. Measured, this takes half the time
+    and two thirds of the bytes of the library's default, a dictionary for all.
     """
     leaves = list(_leaves(schema))
     # Columns whose names have dots may share a path. The library cannot tell them apart: they are plain.
@@ -117,7 +128,10 @@ def _is_whole_number(kind: pa.DataType) -> bool:
 
 
 def _leaves(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Yield each column that Parquet stores by itself, with its path there and its type."""
+    """Yield each column that Parquet stores, with its path there and its type.
+
+    The fields of a struct are columns of their own.
+    """
     for field in fields:
         kind, path = field.type, above + field.name
         if pa.types.is_struct(kind):

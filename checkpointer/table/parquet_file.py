@@ -1,4 +1,7 @@
-"""Write rows of tables and entries of maps as plain Parquet files, for programs without this library."""
+"""Write rows of tables and entries of maps as plain Parquet files.
+
+The files are for programs without this library.
+"""
 
 import json
 import os
@@ -23,12 +26,17 @@ from pyspark_checkpointer.table.version import TableVersion
 MAP_ENTRIES_SCHEMA = pa.schema(
     [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)]
 )
-"""The schema of a map. Both columns are JSON text, as `checkpointer cat` shows it: so the types never depend on what is
-in the map."""
+"""The schema of a map.
+
+Both columns are JSON text, as `checkpointer cat` shows it. So the types never depend on the content of the map.
+"""
 
 
 class PlainRows:
-    """Read a table or map partition by partition, as plain columns without this library's metadata."""
+    """A table or map that is read partition by partition.
+
+    Its rows have plain columns, without this library's metadata.
+    """
 
     def __init__(self, snapshot: CheckpointReader, name: str, kind: Kind, partitions: Sequence[int]) -> None:
         self._snapshot = snapshot
@@ -43,7 +51,7 @@ class PlainRows:
     async def read(self, partition: int, limit: int | None = None) -> pa.Table:
         """Return the rows of a partition, or the first `limit` of them.
 
-        No more entries of a map are decoded.
+        If it is a map, no more entries than these are decoded.
         """
         if self._table is not None:
             return (await self._table(partition)).slice(0, limit).cast(self.schema)

@@ -1,4 +1,7 @@
-"""Read the rows of a version of a table, for tasks, for readers without Spark and for compaction."""
+"""Read the rows of a version of a table.
+
+Tasks, readers without Spark and compaction use it.
+"""
 
 import asyncio
 from collections import Counter
@@ -21,31 +24,46 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
 LARGE_PACK_BYTES = 256 << 10
-"""For packs of this size or more, one extra request to read only some row groups pays off."""
+"""The size of a pack, in bytes, from which a partial read pays off.
+
+Reading only some row groups of a pack takes one more request.
+"""
 
 HUGE_PACK_BYTES = 8 << 20
-"""Size of a pack from which the limit below holds: a chain may have many."""
+"""The size of a pack, in bytes, from which the limit below holds.
+
+A chain may have many packs.
+"""
 
 MAX_CONCURRENT_PACK_READS = 2
-"""Huge packs that are fetched and decoded at the same time."""
+"""The most huge packs that are fetched and decoded at the same time."""
 
 STREAMED_SNAPSHOT_BYTES = 64 << 20
-"""Size in memory of a snapshot from which it is read and merged piece by piece, and not as a whole."""
+"""The size in memory of a snapshot from which it is read piece by piece.
+
+It is also merged piece by piece, and not as a whole.
+"""
 
 MAX_PIECE_ROW_GROUPS = 16
 MAX_PIECE_BYTES = 16 << 20
-"""Row groups, and stored bytes of them, that a piece has at most. A single row group may have more."""
+"""The most row groups of a piece, and the most stored bytes of them.
+
+A single row group may have more bytes.
+"""
 
 
 class _Pack(NamedTuple):
-    """Changes of a pack, in order of their partitions. `counts` are by partition, before keys were left out."""
+    """Changes of a pack, in order of their partitions.
+
+    `counts` has the number of changes of each partition, before keys were left out.
+    """
 
     rows: pa.Table
     counts: Mapping[int, int]
 
 
 class TableReader:
-    """Read partitions of one version.
+    """A reader of the partitions of one version.
 
     A pack that several partitions share is fetched and decoded once.
 
@@ -73,7 +91,10 @@ class TableReader:
         self._packs: dict[str, asyncio.Task[_Pack]] = {}
         # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
         self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
-        """How often each pack will be asked for again, if every partition is read once; by path."""
+        """How often each pack will be asked for again, by path.
+
+        This assumes that every partition is read once.
+        """
         self.bytes_read = 0
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
@@ -99,9 +120,9 @@ class TableReader:
     async def pieces(self, partition: int, *, ordered: bool = False) -> AsyncIterator[pa.Table]:
         """Yield the rows of a partition in pieces.
 
-        A large one has only its changes and one piece in memory at a time.
+        A large partition has only its changes and one piece in memory at a time.
 
-        The pieces come in order of their keys; with `ordered` so do the rows within them. Raises `CorruptionError`
+        The pieces come in order of their keys. With `ordered`, the rows within a piece do too. Raises `CorruptionError`
         where the snapshot is not in order or has another number of rows than its artifact says.
         """
         chain = self._version.chains.get(partition, ())
@@ -143,7 +164,10 @@ class TableReader:
             yield rows.select(self._shown)
 
     def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
-        """Return all changes in order of their key; changes of one key stay in the order of their age."""
+        """Return all changes in order of their key.
+
+        Changes of one key stay in the order of their age.
+        """
         if not deltas:
             return None
         with large_rows.explain_arrow_errors(self._version.name, partition):
@@ -155,12 +179,18 @@ class TableReader:
             return row_order.in_order(found, self._schema.key) if ordered else found
 
     def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
-        """Raise `CorruptionError` for pieces that are not in order: changes would miss their rows."""
+        """Raise `CorruptionError` for pieces that are not in order.
+
+        Changes would miss their rows.
+        """
         if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self._schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
-        """Return the effect of consecutive deltas of a partition, as one change for each key."""
+        """Return the effect of consecutive deltas of a partition.
+
+        There is one change for each key.
+        """
         deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
@@ -188,14 +218,20 @@ class TableReader:
         return await self._host.run(decode)
 
     async def _lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
-        """Return the rows of a snapshot whose key is one of `keys`; fetch only row groups that may hold them."""
+        """Return the rows of a snapshot whose key is one of `keys`.
+
+        Only row groups that may hold them are fetched.
+        """
         groups = await self._open(artifact)
         found = await self._fetch(artifact, groups, groups.of_keys(keys))
         names, key = self._schema.names, self._schema.key
         return await self._host.run(lambda: merge.matching(groups.read(found, names), keys, key))
 
     async def _open(self, artifact: Artifact) -> parquet_decode.RowGroups:
-        """Fetch and verify the tail of a file, and return its row groups, of which nothing was fetched yet."""
+        """Fetch and verify the tail of a file, and return its row groups.
+
+        None of the row groups is fetched yet.
+        """
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
         tail = await self._store.get_range(path, artifact.size - length, length)
@@ -210,7 +246,10 @@ class TableReader:
         return dict(zip(wanted, found, strict=True))
 
     async def _delta(self, artifact: Artifact, partition: int) -> pa.Table:
-        """Return the changes of one partition from a pack, which is fetched once for all of them."""
+        """Return the changes of one partition from a pack.
+
+        The pack is fetched once for all partitions.
+        """
         task = self._packs.get(artifact.path)
         if task is None:
             task = self._packs[artifact.path] = asyncio.ensure_future(self._pack(artifact))
@@ -231,13 +270,19 @@ class TableReader:
         return pack.rows.slice(start, end - start)
 
     async def _pack(self, artifact: Artifact) -> _Pack:
-        """Fetch and decode a pack: the changes of all partitions of this version in it, and maybe of others."""
+        """Fetch and decode a pack.
+
+        The result has the changes of all partitions of this version in the pack, and maybe of others.
+        """
         async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
             decode = await self._fetch_pack(artifact)
             return await self._host.run(lambda: self._hold(decode()))
 
     def _hold(self, rows: pa.Table) -> _Pack:
-        """Return what is held of a pack: with `keys` only their changes, but the counts of all."""
+        """Return the part of a pack that stays in memory.
+
+        With `keys` this is only their changes, but the counts of all.
+        """
         # Counted before rows of other keys are left out, as the manifest counts all of them.
         numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
         if self._keys is not None:

@@ -17,7 +17,7 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:
     """Return the rows sorted by partition, if they have that column, and by key.
 
-    `stable`: rows of one key keep their order.
+    With `stable`, rows of one key keep their order.
     """
     # Before the chunks are combined: one array with 32-bit offsets cannot hold more than 2 GiB.
     (rows,) = large_rows.widen(rows)
@@ -37,7 +37,10 @@ def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Tabl
 
 
 def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
-    """Return how many of the rows, in order of their key, have a key up to that of the row `last`."""
+    """Return how many of the rows have a key up to that of the row `last`.
+
+    The rows are in order of their key.
+    """
     keys, last = rows.select(key), last.select(key)
     low, high = 0, keys.num_rows
     # Arrow's own sort compares each pair of keys, so that nulls and NaN have the place that `in_order` gives them.

@@ -24,7 +24,10 @@ CHANGE = "__change"
 """Column of a delta: the kind of change, one of the three below."""
 
 KEPT = "__kept"
-"""Column of a delta: the ids of the columns that the row keeps. It is there only where some row keeps one."""
+"""Column of a delta: the ids of the columns that the row keeps.
+
+A delta has it only where some row keeps a column.
+"""
 
 DELTA_COLUMNS = {PARTITION: pa.int32(), CHANGE: pa.int8()}
 """The columns that every delta has besides those of the table."""
@@ -35,7 +38,10 @@ MERGE, RESET, DELETE = 0, 1, 2
 """Kinds of change: combine with the row below, replace it, delete it."""
 
 Combine = Literal["last", "sum", "min", "max"]
-"""How the old and the new value of a column become one. "last" takes the new value."""
+"""How the old and the new value of a column become one.
+
+"last" takes the new value.
+"""
 
 Role = Literal["key", "last", "sum", "min", "max"]
 
@@ -44,7 +50,10 @@ FIELD_ID = b"PARQUET:field_id"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Its `id` is never given to another one; `type` is Spark's, as in its JSON schemas."""
+    """A column of a table.
+
+    Its `id` is never given to another column. `type` is Spark's, as in its JSON schemas.
+    """
 
     id: int
     name: str
@@ -105,14 +114,17 @@ class TableSchema:
         return pa.schema([column.field() for column in self.columns])
 
     def arrow_delta(self, *, kept: bool = False) -> pa.Schema:
-        """Return the stored columns of a delta. `kept`: some of its rows keep columns."""
+        """Return the stored columns of a delta.
+
+        With `kept`, some of its rows keep columns.
+        """
         own = DELTA_COLUMNS | ({KEPT: pa.string()} if kept else {})
         return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in own.items())])
 
     def without(self, table: str, columns: Sequence[str]) -> "TableSchema":
-        """Return the schema without some columns, whose ids no later column is given.
+        """Return the schema without some columns.
 
-        Unknown names are ignored.
+        No later column is given their ids. Unknown names are ignored.
         """
         if isinstance(columns, str):
             raise IllegalArgumentError(f"table {table!r}: drop_columns({columns!r:.80}): expected a list of names")

@@ -1,4 +1,7 @@
-"""Make the schema of a new table, and decide which later schemas may follow an earlier one."""
+"""Make the schema of a new table, and check the schemas that follow it.
+
+The rules decide which later schemas may follow an earlier one.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,16 +15,19 @@ from pyspark_checkpointer.table.types import is_too_deep, is_wider, show_type
 
 
 def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> TableSchema:
-    """Return the schema of a new table whose rows have these fields, each in Spark's JSON."""
+    """Return the schema of a new table whose rows have these fields.
+
+    Each field is in Spark's JSON.
+    """
     return _number(name, _columns(name, fields, key, combine), None)
 
 
 def next_schema(
     name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
 ) -> TableSchema:
-    """Return the schema of a table that is replaced by rows of these fields, and has no other columns.
+    """Return the schema of a table that is replaced by rows of these fields.
 
-    Raises `IllegalArgumentError` for a type, role or key that cannot follow the old schema.
+    It has no other columns. Raises `IllegalArgumentError` for a type, role or key that cannot follow the old schema.
     """
     return _number(name, _columns(name, fields, key, combine), old)
 
@@ -29,10 +35,10 @@ def next_schema(
 def extended_schema(
     name: str, old: TableSchema, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]
 ) -> TableSchema:
-    """Return the schema of a table after an upsert of rows with these fields: columns that they lack stay.
+    """Return the schema of a table after an upsert of rows with these fields.
 
-    The old columns come first and keep their order, whatever the order of the fields. Raises `IllegalArgumentError` for
-    a type, role or key that cannot follow the old schema.
+    Columns that the rows lack stay. The old columns come first and keep their order, whatever the order of the fields.
+    Raises `IllegalArgumentError` for a type, role or key that cannot follow the old schema.
     """
     given = {field["name"] for field in fields}
     absent = {column.name: column for column in old.columns if column.name not in given and column.role != "key"}
@@ -54,7 +60,10 @@ def extended_schema(
 def migrated_schema(
     name: str, old: TableSchema, fields: Sequence[tuple[str, Json]], combine: Mapping[str, str]
 ) -> TableSchema:
-    """Return the schema of a table whose rows are all written anew, with these columns and types. The key stays."""
+    """Return the schema of a table whose rows are all written anew.
+
+    It has these columns and types. The key stays.
+    """
     kinds = dict(fields)
     for column in old.columns:
         if column.role == "key" and column.name in kinds and kinds[column.name] != column.type:
@@ -76,7 +85,10 @@ def migrated_schema(
 
 
 def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
-    """Return whether keys are hashed in another way, so that rows may belong to other partitions."""
+    """Return whether keys are hashed in another way.
+
+    If they are, rows may belong to other partitions.
+    """
     return [(c.id, c.type) for c in old.columns if c.role == "key"] != [
         (c.id, c.type) for c in new.columns if c.role == "key"
     ]
@@ -85,7 +97,7 @@ def needs_rescale(old: TableSchema, new: TableSchema) -> bool:
 def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> list[Column]:
     """Return the columns without ids, keys first.
 
-    Raises for all that is wrong with them by themselves.
+    Raises `IllegalArgumentError` for all that is wrong with them without regard to an old schema.
     """
     found: dict[str, Json] = {}
     for field in fields:

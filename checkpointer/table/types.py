@@ -37,19 +37,31 @@ MAX_PRECISION = 38
 
 # Arrow writes deeper files than it reads: its Parquet reader refuses more than 100 levels, and its streams end at 64.
 MAX_PARQUET_NESTING = 98
-"""Levels of nesting up to which Parquet files can be read back. An array or a map is two levels, a struct one."""
+"""The most levels of nesting with which Parquet files can be read back.
+
+An array or a map is two levels, a struct one.
+"""
 
 MAX_BATCH_NESTING = 62
-"""Levels of nesting that Spark and its tasks can exchange. A map is two levels, an array or a struct one."""
+"""The most levels of nesting that Spark and its tasks can exchange.
+
+A map is two levels, an array or a struct one.
+"""
 
 
 def arrow_type(spark: Json) -> pa.DataType:
-    """Return the Arrow type of a Spark type; raise `IllegalArgumentError` if it cannot be stored."""
+    """Return the Arrow type of a Spark type.
+
+    Raises `IllegalArgumentError` if the type cannot be stored.
+    """
     return _VARIANT if spark == "variant" else _inner_type(spark)
 
 
 def _inner_type(spark: Json) -> pa.DataType:
-    """Return the Arrow type of any type but a variant, which Spark can read only as a whole column."""
+    """Return the Arrow type of any type but a variant.
+
+    Spark can read a variant only as a whole column.
+    """
     if isinstance(spark, str):
         if spark in _ATOMIC:
             return _ATOMIC[spark]
@@ -67,7 +79,10 @@ def _inner_type(spark: Json) -> pa.DataType:
 
 
 def spark_type(kind: pa.DataType) -> Json:
-    """Return the Spark type that is stored as an Arrow type; raise `IllegalArgumentError` if none is."""
+    """Return the Spark type that is stored as an Arrow type.
+
+    Raises `IllegalArgumentError` if there is none.
+    """
     for name, atomic in _ATOMIC.items():
         if kind.equals(atomic):
             return name
@@ -89,7 +104,10 @@ def spark_type(kind: pa.DataType) -> Json:
 
 
 def whole_variants(rows: pa.Table) -> pa.Table:
-    """Return the rows with variants whose parts are never null, as Spark requires of data sources."""
+    """Return the rows with variants whose parts are never null.
+
+    Spark requires this of data sources.
+    """
     for index, field in enumerate(rows.schema):
         if field.type.equals(_VARIANT):
             values = rows.column(index).combine_chunks()
@@ -101,9 +119,9 @@ def whole_variants(rows: pa.Table) -> pa.Table:
 
 
 def is_too_deep(spark: Json) -> bool:
-    """Return whether values of a type could be written but not read back, because it is nested too deep.
+    """Return whether a type is nested too deep to be read back.
 
-    The type itself may have any depth, so this does not recurse.
+    Its values could be written. The type itself may have any depth, so this does not recurse.
     """
     level = [(spark, 0, 0)]
     while level:
@@ -138,7 +156,10 @@ def show_type(spark: Json) -> str:
 
 
 def plain_type(spark: Json) -> Json:
-    """Return a type without what may differ between two runs of one job: nullability and comments."""
+    """Return a type without nullability and comments.
+
+    These may differ between two runs of one job.
+    """
     if not isinstance(spark, dict):
         return spark
     kind = spark.get("type")
@@ -161,7 +182,10 @@ def _collations(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_wider(old: Json, new: Json) -> bool:
-    """Return whether every value of the old type is a value of the new one, and the new one is another."""
+    """Return whether the new type is wider than the old one.
+
+    Every value of the old type is then a value of the new one, and the types differ.
+    """
     if old == new or not (isinstance(old, str) and isinstance(new, str)):
         return False
     for family in (_INTEGERS, _FLOATS):
@@ -176,7 +200,10 @@ def is_wider(old: Json, new: Json) -> bool:
 
 
 def _digits(spark: str) -> tuple[int, int] | None:
-    """Return the digits before and after the point of an exact numeric type; None for any other type."""
+    """Return the digits before and after the point of an exact numeric type.
+
+    Returns None for any other type.
+    """
     if match := _DECIMAL.fullmatch(spark):
         return int(match[1]) - int(match[2]), int(match[2])
     # The digits of the largest value of each: 127, 32767, 2147483647, 9223372036854775807.
@@ -191,7 +218,10 @@ def decimal_scale(spark: str) -> int:
 
 
 def can_be_key(spark: Json) -> bool:
-    """Return whether equal values of the type hash alike in Spark and compare alike in Arrow."""
+    """Return whether a column of the type can be a key.
+
+    It can if equal values hash alike in Spark and compare alike in Arrow.
+    """
     return isinstance(spark, str) and spark != "variant"
 
 

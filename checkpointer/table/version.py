@@ -1,4 +1,7 @@
-"""The class `TableVersion`: a table's schema, and the chain of each partition, in one checkpoint."""
+"""The class `TableVersion`: a table as it is in one checkpoint.
+
+It has the table's schema and the chain of each partition.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,10 +46,10 @@ class TableVersion:
         return TableVersion(self.name, self.schema, self.partitions, chains)
 
     def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
-        """Return the stored bytes that reading each partition costs, in order to spread work over tasks.
+        """Return the stored bytes that reading each partition costs.
 
-        The bytes of a pack are divided among the partitions that still name it, by their rows: together they cost one
-        fetch. So this is not how large a partition is.
+        Work is spread over tasks by these bytes. The bytes of a pack are divided among the partitions that still name
+        it, by their rows: together they cost one fetch. So this is not how large a partition is.
 
         With `keep`, only those partitions count, without the first `keep[partition]` artifacts of each.
         """
@@ -67,6 +70,9 @@ class TableVersion:
 
 
 def empty_base(pack: Artifact) -> Artifact:
-    """Return the empty snapshot below the first delta of a partition: no bytes of the delta's pack."""
+    """Return the empty snapshot below the first delta of a partition.
+
+    It is a range of zero bytes in the delta's pack.
+    """
     # A chain must begin with a snapshot (SPEC, Manifests). Naming the delta's own pack costs no object of its own.
     return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, sha256(b""), pack.tail)

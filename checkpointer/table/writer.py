@@ -1,4 +1,7 @@
-"""Write rows of a table as objects: a snapshot of one partition, or a pack with deltas of several."""
+"""Write rows of a table as objects.
+
+An object is a snapshot of one partition, or a pack with deltas of several.
+"""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
@@ -20,7 +23,10 @@ from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, T
 from pyspark_checkpointer.table.version import empty_base
 
 MAX_PARTITION_BYTES = 4 << 30
-"""Bytes in memory that the rows of a partition have at most. As one object they still fit into one request."""
+"""The most bytes in memory of the rows of a partition.
+
+As one object they still fit into one request.
+"""
 
 
 class TableWriter:
@@ -41,7 +47,10 @@ class TableWriter:
         return await self._host.run(work)
 
     async def snapshot(self, partition: int, rows: pa.Table) -> Artifact:
-        """Write all rows of a partition, which are in order of their key, without the columns of a delta."""
+        """Write all rows of a partition as a snapshot.
+
+        The rows are in order of their key, and lack the columns of a delta.
+        """
         assert CHANGE not in rows.column_names or DELETE not in rows[CHANGE].to_numpy(), "a deletion in a snapshot"
         # Before the bytes are encoded and sent, as a later task might not be able to read them.
         self._check_size(partition, rows.nbytes)
@@ -55,7 +64,7 @@ class TableWriter:
     async def snapshot_of(self, partition: int, pieces: AsyncIterator[pa.Table]) -> Chain:
         """Write the rows of a partition, piece by piece in order of their key.
 
-        Return its chain, empty without rows.
+        Returns the chain of the partition, which is empty without rows.
         """
         encoder = parquet_encode.Encoder(self._schema.arrow())
 
@@ -75,9 +84,10 @@ class TableWriter:
         return rows.select(self._schema.names).cast(self._schema.arrow())
 
     def _check_size(self, partition: int, size: int) -> None:
-        """Raise `InvalidStateError` for a partition so large that a later task might not be able to read it.
+        """Raise `InvalidStateError` for a partition that is too large.
 
-        It is raised before the commit: the last checkpoint stays as it is, and can still be read.
+        A later task might not be able to read it. The error comes before the commit: the last checkpoint stays as it
+        is, and can still be read.
         """
         if size > MAX_PARTITION_BYTES:
             raise InvalidStateError(
@@ -123,7 +133,10 @@ class TableWriter:
 
 
 def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield each partition with its rows, from rows that are in order of their partitions."""
+    """Yield each partition with its rows.
+
+    The rows come in order of their partitions.
+    """
     if rows.num_rows == 0:
         return
     numbers, starts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
@@ -142,10 +155,10 @@ def on_top(chain: Chain, delta: Artifact) -> Chain:
 async def rewrite(
     reader: TableReader, writer: TableWriter, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> dict[int, Chain]:
-    """Compact the chains of some partitions and return them; `keep` says how many artifacts of each stay.
+    """Compact the chains of some partitions and return them.
 
-    A partition of which none stays gets a snapshot of its own. The folded deltas of all others share one pack. A chain
-    without artifacts means that no row is left.
+    `keep` says how many artifacts of each stay. If none stays, the partition gets a snapshot of its own. The folded
+    deltas of all others share one pack. A chain without artifacts means that no row is left.
     """
     written: dict[int, Chain] = {}
     folded: list[pa.Table] = []
@@ -187,7 +200,10 @@ async def _fold(reader: TableReader, partition: int, chain: Chain, count: int) -
 
 
 def _is_whole(chain: Chain, count: int) -> bool:
-    """Return whether the deltas above the first `count` artifacts are the whole content: the base is empty."""
+    """Return whether the deltas above the first `count` artifacts are everything.
+
+    They are the whole content if the base is empty.
+    """
     return count == 1 and chain[0].length == 0
 
 
