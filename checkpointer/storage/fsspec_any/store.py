@@ -59,9 +59,7 @@ def check_protocol(location: Location, fencing: bool) -> None:
     known = known_implementations.get(protocol, {})
     package = str(known.get("class", "fsspec")).partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        raise IllegalArgumentError(
-            f"{shown}: needs the package {package}, which is not installed: pip install {package}"
-        )
+        raise IllegalArgumentError(f"{shown}: needs the package {package}: pip install {package}")
     if fencing:
         raise IllegalArgumentError(
             f"{shown}: writes to {protocol}:// cannot be made conditional here, so two writers could overwrite each "
