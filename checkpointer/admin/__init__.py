@@ -1,1 +1,4 @@
-"""Administer a store: look at it, keep and roll back checkpoints, clean up, copy and repair. No part of a batch."""
+"""Administer a store: inspect, keep, roll back, clean up, copy and repair.
+
+No batch uses this package.
+"""

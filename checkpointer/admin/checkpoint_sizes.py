@@ -1,4 +1,7 @@
-"""Compute sizes from a manifest: of a checkpoint, and of each operator, partition and commit in it."""
+"""Compute the sizes of a checkpoint from its manifest.
+
+They are those of the checkpoint itself, and of each operator, partition and commit in it.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -44,7 +47,10 @@ class OperatorSize:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """The size of one partition: its share of the stored bytes, and the length of its chain."""
+    """The size of one partition.
+
+    It is its share of the stored bytes, and the length of its chain.
+    """
 
     operator: str
     partition: int
@@ -115,7 +121,10 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
 
 
 def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSize, ...]:
-    """Return the partitions of all operators that store the most bytes, the largest first."""
+    """Return the partitions that store the most bytes, the largest first.
+
+    Partitions of all operators are compared.
+    """
     sizes = (
         (size, name, partition)
         for name, operator in manifest.operators.items()
@@ -129,7 +138,7 @@ def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSiz
 
 
 def object_sizes(manifest: Manifest) -> dict[str, int]:
-    """Return the size in bytes of every object of an artifact and every segment, by path."""
+    """Return the size in bytes of each segment and each artifact's object, by path."""
     sizes: dict[str, int] = {}
     for operator in manifest.operators.values():
         sizes.update((segment.path, segment.size) for segment in operator.segments)

@@ -1,7 +1,8 @@
-"""Choose the candidate of a repair that the caller means, in the grammar of `checkpoint.resolve`.
+"""Choose the candidate of a repair that a selector names.
 
-There is no history to ask, only what manifests and catalogs say, and an attempt that was never committed is a candidate
-too. So a selector that fits several candidates is refused, and so is a time.
+The grammar of the selector is that of `checkpoint.resolve`. There is no history to ask, only what manifests and
+catalogs say, and an attempt that was never committed is a candidate too. So a selector that fits several candidates is
+refused, and so is a time.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,10 @@ def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSel
 
 
 def _fits(candidate: Candidate, wanted: CheckpointSelector) -> bool:
-    """Return whether a candidate has the epoch, the savepoint or the beginning of the id."""
+    """Return whether a candidate fits the selector.
+
+    It fits by its epoch, by a savepoint, or by the beginning of its id.
+    """
     if wanted.kind == "epoch":
         return candidate.epoch == wanted.value
     if wanted.value in candidate.savepoints:

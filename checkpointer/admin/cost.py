@@ -1,7 +1,8 @@
-"""Compute what a job costs in a month: requests by price class, bytes written and kept, and money.
+"""Compute what a job costs in a month.
 
-What a batch costs comes from `admin/forecast.py`, or from the manifests of a real root. What a cleanup asks for is
-counted here, step by step as `retention/garbage_collect.py` does it.
+That is requests by price class, bytes written and kept, and money. What a batch costs comes from `admin/forecast.py`,
+or from the manifests of a real root. The requests of a cleanup are counted here, step by step as
+`retention/garbage_collect.py` sends them.
 """
 
 import math
@@ -67,7 +68,10 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a job does what costs something. `keep_last` None: nothing is ever deleted."""
+    """How often a job runs batches, starts and cleans up.
+
+    Each of these costs something. Without `keep_last` nothing is ever deleted.
+    """
 
     batches_per_hour: float
     starts_per_day: float = 1
@@ -78,7 +82,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """What a month costs. `kept` is the bytes in the store: their mean, or without cleanup those at the end."""
+    """The costs of a month.
+
+    `kept` is the bytes in the store: their mean, or without cleanup the bytes at the end of the month.
+    """
 
     batches: float
     cleanups: float
@@ -103,10 +110,10 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How many checkpoints of a job that is cleaned up regularly are in the store when a cleanup begins.
+    """The number of checkpoints in the store when a cleanup begins.
 
-    The first `kept` stay. `retired` are retired by this cleanup. `in_grace` were retired before, and stay for their
-    readers; `gone` were retired so long ago that their objects are deleted now.
+    The job is cleaned up regularly. The first `kept` stay. `retired` are retired by this cleanup. `in_grace` were
+    retired before, and stay for their readers. `gone` were retired so long ago that their objects are deleted now.
     """
 
     kept: float
@@ -132,7 +139,10 @@ class Window:
 
     @property
     def mean(self) -> float:
-        """Return how many there are in the mean: a cleanup takes away what came since the last one."""
+        """Return how many there are in the mean.
+
+        A cleanup deletes as many checkpoints as were made since the last one.
+        """
         return self.at_cleanup - (self.gone or self.retired) / 2
 
 
@@ -156,7 +166,10 @@ def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) ->
 
 
 def _deletions(going: float, batch: BatchForecast, store: StoreCosts) -> float:
-    """Return the requests that delete so many objects. Manifests go before artifacts, in batches of their own."""
+    """Return the number of requests that delete `going` objects.
+
+    Manifests are deleted before artifacts, in batches of their own.
+    """
     if not going:
         return 0
     if store.deleted_at_once == 1:
@@ -178,7 +191,8 @@ class Present:
 def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: Present | None = None) -> Month:
     """Return what a month costs.
 
-    Where nothing is deleted, what is written comes on top of what is `present`: one checkpoint, unless it is given.
+    `present` is what the store holds at the beginning. Unless it is given, that is one checkpoint. Where nothing is
+    deleted, everything that is written in the month comes on top.
     """
     present = present or Present(batch.state_objects + 1, batch.state_bytes)
     batches = schedule.batches_per_hour * HOURS
@@ -217,7 +231,10 @@ class Measured:
     """Checkpoints whose manifests say what they cost."""
     present: Present
     batches_per_hour: float | None
-    """By the times at which they were made; None where these are too few or too close to tell."""
+    """The rate by the times at which the checkpoints were made.
+
+    None where these are too few or too close together to tell.
+    """
 
 
 async def measure(session: Session, last: int) -> Measured:
@@ -260,7 +277,10 @@ async def measure(session: Session, last: int) -> Measured:
 
 
 def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_size: float) -> BatchForecast:
-    """Return the means of what manifests recorded, with the state that the newest one names."""
+    """Return the means of the costs that manifests recorded.
+
+    The state is that of the newest manifest.
+    """
     told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
     if not told:
         raise CheckpointNotFoundError(
@@ -291,13 +311,19 @@ def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_si
 
 
 def _own_sizes(manifest: Manifest) -> list[int]:
-    """Return the sizes of the objects that a checkpoint wrote itself, as far as its manifest holds their chains."""
+    """Return the sizes of the objects that a checkpoint wrote itself.
+
+    Chains that its manifest does not hold are left out.
+    """
     sizes = checkpoint_sizes.object_sizes(manifest)
     return [size for path, size in sizes.items() if object_paths.owner(path) == manifest.id]
 
 
 def _rate(manifests: list[Manifest]) -> float | None:
-    """Return the checkpoints in an hour, by the times at which the newest and the oldest were made."""
+    """Return the number of checkpoints in an hour.
+
+    It follows from the times at which the oldest and the newest were made. None where these do not tell.
+    """
     times = [manifest.created for manifest in manifests if manifest.created is not None]
     span = (max(times) - min(times)).total_seconds() if times else 0
     return (len(times) - 1) * 3600 / span if span > 0 else None

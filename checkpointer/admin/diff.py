@@ -13,7 +13,10 @@ KeyChange = Literal["inserted", "updated", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorDifference:
-    """An operator that differs between two checkpoints, with the partitions that differ."""
+    """An operator that differs between two checkpoints.
+
+    It names the partitions that differ.
+    """
 
     name: str
     change: Change
@@ -120,7 +123,7 @@ def partitions_to_compare(before: Operator | None, after: Operator | None) -> It
 
 
 def compare_keys(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[tuple[str, KeyChange]]:
-    """Yield the keys that differ, each with what has to be done to `before` to get `after`."""
+    """Yield the keys that differ, each with its change from `before` to `after`."""
     for key, value in after.items():
         if key not in before:
             yield key, "inserted"

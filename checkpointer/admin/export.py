@@ -1,4 +1,6 @@
-"""Copy a checkpoint with all that it needs: to another root, or under a new id in a root that is repaired.
+"""Copy a checkpoint with all objects that it needs.
+
+The target is another root, or a new id in a root that is repaired.
 
     GET object → size and digest → PUT under the id of this attempt … → PUT manifest → compare-and-swap _latest
 
@@ -28,7 +30,10 @@ from pyspark_checkpointer.storage.base import Store
 logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_CONCURRENT_COPIES = 16
-"""Objects that are copied at the same time; fewer where they are large, since each is in memory as a whole."""
+"""Objects that are copied at the same time.
+
+Fewer are copied at a time where they are large, since each is in memory as a whole.
+"""
 
 
 class Copier:
@@ -127,10 +132,11 @@ def _with_new_paths(operator: Operator, moved: dict[str, str]) -> Operator:
 async def export(
     session: Session, what: CheckpointSelector, target: Session, progress: Progress | None
 ) -> CheckpointId:
-    """Copy a live checkpoint to an empty root, as its first commit, and return its id there.
+    """Copy a live checkpoint to an empty root, and return its id there.
 
-    Nothing is written to the source, and nobody is fenced. Raises `RetiredError` where the checkpoint was retired
-    meanwhile, and `InvalidStateError` where the target is in use. Closes the session of the target.
+    It is the first commit of the target. Nothing is written to the source, and nobody is fenced. Raises `RetiredError`
+    where the checkpoint was retired meanwhile, and `InvalidStateError` where the target is in use. Closes the session
+    of the target.
     """
     try:
         return await _export(session, what, target, progress)
@@ -172,9 +178,10 @@ async def create_root(
 
 
 async def refuse_used(target: Session) -> None:
-    """Raise `InvalidStateError` unless a root is empty: elsewhere a copy could bury a history.
+    """Raise `InvalidStateError` unless a root is empty.
 
-    An export that was interrupted left only objects of sequence 1. They are no obstacle.
+    A copy to a root in use could bury its history. An export that was interrupted left only objects of sequence 1. They
+    are no obstacle.
     """
     url = target.store.url
     if (await find_head(target.store)).version is not None:

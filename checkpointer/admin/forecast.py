@@ -1,10 +1,9 @@
-"""Forecast what a batch costs in requests and bytes, from a few numbers about the job.
+"""Forecast what a batch costs in requests and bytes.
 
-What it really cost is measured by `checkpoint/metering.py`.
+The forecast needs a few numbers about the job. `checkpoint/metering.py` measures the real cost.
 
-Model operators are changed batch by batch. What is folded and when a snapshot is written, `compaction.py` decides, as
-it does for a real job. The lists of chains are encoded as in a real manifest. No artifact is made, and no store is
-used.
+Model operators are changed batch by batch. `compaction.py` decides what is folded and when a snapshot is written, as it
+does for a real job. The lists of chains are encoded as in a real manifest. No artifact is made, and no store is used.
 
 The forecast assumes that a state keeps its size, that the changes of a batch are spread evenly over the partitions
 that it changes, and that successive batches change different keys: where they change the same ones, folding writes
@@ -40,16 +39,24 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.storage.cloud import MAX_SINGLE_PUT, PART_SIZE
 
 STORED_ROW = 32
-"""Stored bytes that a row of a table is taken to have. In memory it is taken to have `RAW` times as many."""
+"""Stored bytes that a row of a table is taken to have.
+
+In memory it is taken to have `RAW` times as many.
+"""
 
 RAW = 2
 
 DRIVER_CHANGES = 4 << 20
-"""Bytes of a table's changes, in memory, that the driver writes as one object: a quarter of `DRIVER_BYTES` in
-`spark/table_changes.py`."""
+"""Bytes of a table's changes, in memory, that the driver writes as one object.
+
+They are a quarter of `DRIVER_BYTES` in `spark/table_changes.py`.
+"""
 
 STREAMED_SNAPSHOT = 64 << 20
-"""Bytes of a table's snapshot, in memory, from which it is read in parts, as in `table/reader.py`."""
+"""Bytes in memory from which a table's snapshot is read in parts.
+
+The same number is in `table/reader.py`.
+"""
 
 ROW_GROUP = 16_384
 """Rows of a part of a snapshot, as in `table/parquet_encode.py`."""
@@ -57,14 +64,11 @@ ROW_GROUP = 16_384
 SPARK_TASKS = 200
 """Tasks of a shuffle, unless Spark is configured otherwise."""
 
-_MAX_WORK = 60_000
-"""Changes of partitions that are modelled, about."""
+_MAX_WORK, _MIN_BATCHES, _MAX_BATCHES = 60_000, 30, 1500
+"""Changes of partitions that are modelled, and the limits of the batches.
 
-_MIN_BATCHES = 30
-"""Batches that are modelled, at least."""
-
-_MAX_BATCHES = 1500
-"""Batches that are modelled, at most."""
+They are modelled in at least `_MIN_BATCHES` and at most `_MAX_BATCHES` batches.
+"""
 
 _SAMPLES = 8
 """Batches whose manifests are encoded to learn their size."""
@@ -109,7 +113,10 @@ class BatchForecast:
     segments: float
     """Segments that one checkpoint names: each is read by a restore."""
     restore_gets: float
-    """Requests of a restore with all maps. Tables are read when the job asks for their rows."""
+    """Requests of a restore with all maps.
+
+    Tables are not among them: they are read when the job asks for their rows.
+    """
     state_objects: float
     state_bytes: float
 
@@ -163,20 +170,24 @@ class _Model:
         return [(first + n) % self.load.partitions for n in range(self.load.changed_partitions)]
 
     def shares(self, size: int) -> bool:
-        """Return whether a snapshot or delta of this size shares an object with those of other partitions."""
+        """Return whether a snapshot or delta of this size shares its object.
+
+        It shares it with those of other partitions.
+        """
         return size <= SMALL
 
     def change(self, batch: int, objects: _Objects) -> list[int]:
-        """Write the changes of a batch, and return the partitions whose chains are others now."""
+        """Write the changes of a batch, and return the partitions whose chains changed."""
         raise NotImplementedError
 
     def operator(self) -> Operator:
         return Operator(self.load.partitions, self.codec.partitioner, self.codec.name, dict(self.chains))
 
     def snapshots_each_batch(self, batches: int) -> float:
-        """Return how many snapshots a batch writes: as counted, or where `batches` are too few to see it, as computed.
+        """Return how many snapshots a batch writes.
 
-        A snapshot is due when the deltas are half as large.
+        The number is counted, or computed where `batches` are too few to count it. A snapshot is due when the deltas
+        are half as large.
         """
         cycle = self.snapshot_size / 2 / self.delta_size * self.load.partitions / self.load.changed_partitions
         if cycle <= batches / 2:
@@ -184,7 +195,10 @@ class _Model:
         return self.load.changed_partitions * self.delta_size / (self.snapshot_size / 2)
 
     def _first_chains(self) -> dict[int, Chain]:
-        """Return a snapshot of each partition, and deltas that are half as many as the next snapshot takes."""
+        """Return a snapshot of each partition, and deltas on top of it.
+
+        The deltas are half as many as the next snapshot takes.
+        """
         objects, count = _Objects(1), self.load.partitions
         full = self.snapshot_size // 4
         shared = [self._pack_path(objects, size * count) for size in (self.snapshot_size, full)]
@@ -282,7 +296,10 @@ class _Table(_Model):
         return False
 
     def _pack(self, objects: _Objects, parts: dict[int, tuple[int | None, int]]) -> None:
-        """Write deltas of several partitions as one object, each on top of the first artifacts of its chain."""
+        """Write deltas of several partitions as one object.
+
+        Each delta goes on top of the first artifacts of its chain.
+        """
         whole = sum(size for _, size in parts.values())
         path = self._pack_path(objects, whole)
         digest = sha256(path.encode()).hexdigest()
@@ -301,7 +318,10 @@ class _Table(_Model):
 
 
 def _snapshot_gets(base: Artifact) -> int:
-    """Return the requests that reading a snapshot of a table takes, in order to write the next one."""
+    """Return the requests that reading a snapshot of a table takes.
+
+    It is read in order to write the next one.
+    """
     return 1 if base.raw_size < STREAMED_SNAPSHOT else 1 + math.ceil(base.records / ROW_GROUP)
 
 

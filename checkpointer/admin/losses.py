@@ -1,4 +1,4 @@
-"""Describe what a repair of a damaged checkpoint would keep, and what would be missing."""
+"""Describe what the repair of a damaged checkpoint would keep and lose."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,10 @@ class OlderState:
     """An older state of a damaged partition, or operator, that is whole."""
 
     id: CheckpointId | None
-    """The newest checkpoint that had this state; None where no manifest is left that says which one it was."""
+    """The newest checkpoint that had this state.
+
+    None where no manifest is left that says which one it was.
+    """
     epoch: int | None
     records: int
     """Records and changes in it."""
@@ -34,7 +37,10 @@ class Loss:
     """None for all partitions of the operator."""
     problem: str
     records: int | None
-    """Records and changes that its chain held when it was whole; None where that cannot be read."""
+    """Records and changes that its chain held when it was whole.
+
+    None where that cannot be read.
+    """
     older: OlderState | None
     """The state that it can be taken back to."""
 
@@ -58,7 +64,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """The parts of a checkpoint that `repair` would keep, and those that would be missing.
+    """The parts of a checkpoint that `repair` would keep, and the missing ones.
 
     True where nothing would be missing.
     """
@@ -80,7 +86,10 @@ class RepairPlan:
         return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said])
 
     def outcome(self, *, older_partitions: bool) -> list[str]:
-        """Return what is missing in the commit that this plan led to, a few words for each loss."""
+        """Return what is missing in the commit, a few words for each loss.
+
+        This plan led to that commit.
+        """
         told = [loss.outcome(older_partitions=older_partitions) for loss in self.losses]
         return [*told, *(f"savepoint {name!r} is gone" for name in self.savepoints)]
 

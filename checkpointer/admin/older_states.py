@@ -1,8 +1,9 @@
-"""Find older states of partitions and operators that are damaged, among all manifests of a root.
+"""Find older states of damaged partitions and operators.
 
-The state before the last change of a partition is the one that the parent of that change's checkpoint had. Which
-checkpoint made the change, the last object of the chain tells: its path carries the id. Going from parent to parent
-instead would be wrong: after a rollback, the parent is the very state that was rolled back from.
+All manifests of a root are searched. The state before the last change of a partition is the state in the parent of the
+checkpoint that made this change. The last object of the chain tells which checkpoint that is: its path carries the id.
+Going from parent to parent instead would be wrong: after a rollback, the parent is the very state that was rolled back
+from.
 """
 
 from collections.abc import Mapping

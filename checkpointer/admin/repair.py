@@ -1,10 +1,12 @@
-"""Repair a root whose `_latest` is missing, damaged, or leads nowhere: give it a committed checkpoint again.
+"""Repair a root whose `_latest` is missing, damaged, or leads nowhere.
+
+The root gets a committed checkpoint again.
 
     scan the store → examine the candidate → copy savepoints and candidate → write a catalog → compare-and-swap _latest
 
 The caller chose one of the candidates (`repair_candidates.py`). It is copied with all its objects under a new id, above
-every sequence in the store: whatever lies at or below may be swept by a cleanup that saw it dead. Before the swap
-nothing has changed. Where a candidate is damaged, `salvage.py` finds what of it is whole; that is committed only for a
+every sequence in the store: a cleanup that saw an object dead may sweep it if it lies at or below them. Before the swap
+nothing has changed. Where a candidate is damaged, `salvage.py` finds its intact parts; they are committed only for a
 caller who accepts the loss.
 """
 
@@ -34,7 +36,10 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 async def plan_repair(session: Session, to: CheckpointSelector, progress: Progress | None = None) -> RepairPlan:
-    """Return what `repair` would keep of a candidate, and what would be missing. Only reads."""
+    """Return what `repair` would keep of a candidate, and what would be missing.
+
+    Only reads.
+    """
     return (await _examine(session, to, progress)).salvage.plan
 
 
@@ -119,7 +124,10 @@ class _Examined:
     top: int
     """The highest sequence in any name."""
     has_catalog: bool
-    """Whether `_latest` leads to a catalog that can be read, or to none: then that stays."""
+    """Whether `_latest` leads to a catalog that can be read, or to none.
+
+    Then the catalog stays as it is.
+    """
     savepoints: Sequence[CatalogEntry]
     """The savepoints that have to be copied, as the catalog cannot be read."""
     salvage: Salvage

@@ -1,5 +1,6 @@
-"""List what a root with a lost or damaged `_latest` can be repaired to: every manifest, with the evidence for it.
+"""List the checkpoints that a root can be repaired to.
 
+The `_latest` of the root is lost or damaged. Every manifest is a candidate, and is listed with the evidence for it.
 Nothing here proves which commit was the last. The candidates are put side by side for somebody to choose.
 """
 
@@ -29,22 +30,34 @@ class Candidate:
 
     id: CheckpointId
     problems: tuple[str, ...]
-    """Why it is not whole: objects that are damaged, missing or not of their size. Only `repair` compares digests."""
+    """Why it is not whole: objects that are damaged, missing or of a wrong size.
+
+    Only `repair` compares digests.
+    """
     epoch: int | None = None
     created: datetime | None = None
     job: Job | None = None
     bytes: int = 0
     """Stored bytes of all objects it names."""
     committed: bool = False
-    """Whether what is left of `_latest` names it as the committed one: the strongest evidence."""
+    """Whether the rest of `_latest` names it as the committed one.
+
+    That is the strongest evidence.
+    """
     children: int = 0
-    """Manifests that name it as their parent, by id and digest: it was committed when they were begun."""
+    """Manifests that name it as their parent, by id and digest.
+
+    It was committed when they were begun.
+    """
     catalogs: int = 0
     """Catalogs that name it: it was live when they were written."""
     savepoints: tuple[str, ...] = ()
     """The names it has in those catalogs."""
     batch_done: bool | None = None
-    """Whether Spark has finished its batch; None where Spark's checkpoint was not looked at."""
+    """Whether Spark has finished its batch.
+
+    None where nobody looked at Spark's checkpoint.
+    """
 
     @property
     def proven(self) -> bool:

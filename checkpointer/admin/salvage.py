@@ -22,13 +22,16 @@ from pyspark_checkpointer.runtime.host import Progress
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What of a damaged checkpoint is whole, and which older states there are of the rest."""
+    """The intact parts of a damaged checkpoint, and older states of the others."""
 
     plan: RepairPlan
     manifest: Manifest
     """The checkpoint with the partitions that are whole, and no others."""
     older: Mapping[str, Mapping[int, Chain]] = field(default_factory=dict)
-    """The chains that damaged partitions can be taken back to, by operator and partition."""
+    """The chains that damaged partitions can be taken back to.
+
+    They are by operator and partition.
+    """
     copied_by_slice: frozenset[str] = frozenset()
     """Objects of which only single slices are copied.
 

@@ -1,4 +1,7 @@
-"""Read single slices of objects that are damaged elsewhere, and write them as objects of their own."""
+"""Read single slices of damaged objects, and write them as objects of their own.
+
+The damage is elsewhere in these objects.
+"""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -32,7 +35,10 @@ class SliceChecks:
         self._intact: dict[Artifact, bool] = {}
 
     async def is_intact(self, artifact: Artifact) -> bool:
-        """Return whether one slice is as it was written, whatever the rest of its object is."""
+        """Return whether one slice is as it was written.
+
+        The rest of its object may be damaged.
+        """
         if artifact not in self._intact:
             try:
                 await read_slice(self._session, artifact)

@@ -1,4 +1,7 @@
-"""Count what a whole store holds: every object that a live manifest references, once."""
+"""Count what a whole store holds.
+
+Every object that a live manifest references counts once.
+"""
 
 import asyncio
 from collections import Counter
@@ -39,7 +42,10 @@ class StoreStats:
     current: dict[str, Operator]
     """The operators of the committed checkpoint, by name."""
     growth: Spread | None
-    """Bytes of artifacts and segments that each commit of the history wrote; None without history."""
+    """Bytes of artifacts and segments that each commit of the history wrote.
+
+    None without history.
+    """
 
     @property
     def objects(self) -> int:

@@ -1,4 +1,7 @@
-"""Commit a manifest that the caller saved: the verb `update_latest` of the nine low-level ones."""
+"""Commit a manifest that the caller saved.
+
+This is the verb `update_latest` of the nine low-level ones.
+"""
 
 import asyncio
 import logging
@@ -51,7 +54,10 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
 
 
 async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, meter: Meter) -> CheckpointId:
-    """Check a saved manifest and all objects that it names, then commit it with one swap."""
+    """Commit a saved manifest with one swap.
+
+    The manifest and all objects that it names are checked first.
+    """
     async with session.lock:
         try:
             ref, found = await metadata.find_manifest(session.store, checkpoint)

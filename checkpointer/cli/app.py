@@ -1,4 +1,6 @@
-"""Assemble the command from its verbs, and print every error as one sentence or as JSON.
+"""Assemble the command from its verbs.
+
+Every error is printed as one sentence or as JSON.
 
 How to add a verb:
 
@@ -68,7 +70,10 @@ INTERRUPTED = 130
 
 
 class Verbs(click.Group):
-    """A group that lists its verbs in the order of `VERBS`, and prints one sentence for an error."""
+    """A group that lists its verbs in the order of `VERBS`.
+
+    It prints one sentence for an error.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -137,7 +142,7 @@ store is damaged; 75 where it does not answer, and waiting can help.""",
 @click.version_option(package_name="spark-state-checkpointer", prog_name="checkpointer")
 @click.pass_context
 def checkpointer(context: click.Context) -> None:
-    """Look at the checkpoints of a Spark job, verify them, keep them, and go back to them.
+    """Look at a Spark job's checkpoints, verify them, keep them, and go back to them.
 
     Every verb takes the ROOT of a store, and --json for scripts. Only `rollback`, `rewind` and `repair` stop a running
     job, and `rewind` refuses one that it sees running.

@@ -26,7 +26,10 @@ it is only looked at, prepared. A bare number is refused: it could be an epoch, 
 
 
 class CheckpointType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
-    """The type of an argument that names a checkpoint, in the grammar of `checkpoint.resolve`."""
+    """The type of an argument that names a checkpoint.
+
+    Its grammar is that of `checkpoint.resolve`.
+    """
 
     name = "checkpoint"
 
@@ -56,7 +59,10 @@ CHECKPOINT, OPERATOR = CheckpointType(), OperatorType()
 
 
 def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return an option that allows to write to a store without atomic swaps; `what` is its word in the help."""
+    """Return an option that allows writing to a store without atomic swaps.
+
+    `what` is the word for that store in the help.
+    """
     return click.option(
         name,
         type=click.Choice(["required", "none"]),
@@ -108,7 +114,10 @@ def read_root(context: click.Context, parameter: click.Parameter, value: str) ->
 
 
 def parse_options(context: click.Context, parameter: click.Parameter, value: str | None) -> StorageOptions:
-    """Return storage options from JSON, or from a file of JSON. Errors never repeat the text: it may hold secrets."""
+    """Return storage options from JSON, or from a file of JSON.
+
+    Errors never repeat the text: it may hold secrets.
+    """
     if not value:
         return None
     if value.startswith("@"):
@@ -128,7 +137,10 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
 
 
 def options_for(root: str, options: StorageOptions, name: str = "storage_options") -> StorageOptions:
-    """Return the storage options of a root. A folder takes none: those of the environment are for other roots."""
+    """Return the storage options of a root.
+
+    A folder takes none: those of the environment are for other roots.
+    """
     # Options that were typed are meant for this root, also where it is a folder that takes none.
     source = click.get_current_context().get_parameter_source(name)
     return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options

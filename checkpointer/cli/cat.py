@@ -109,7 +109,10 @@ def _write(
 
 
 def _print_array(found: Iterator[schemas.Record]) -> None:
-    """Print one JSON array, record by record, since all of them may not fit into memory."""
+    """Print one JSON array, record by record.
+
+    All records may not fit into memory.
+    """
     separator = "["
     for record in found:
         print(f"{separator}\n  {to_text(record)}", end="")

@@ -1,4 +1,7 @@
-"""Implement `checkpointer plan` and `checkpointer clean`: what a retention policy would delete, and doing it."""
+"""Implement `checkpointer plan` and `checkpointer clean`.
+
+They show what a retention policy would delete, and delete it.
+"""
 
 import re
 from collections.abc import Callable
@@ -35,7 +38,10 @@ _PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
 
 
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
-    """Return a duration that is typed as 90s, 30min, 12h, 7d, 4w, or several of them: 1d12h."""
+    """Return a duration that is typed as 90s, 30min, 12h, 7d or 4w.
+
+    Several of them are added: 1d12h.
+    """
     if value is None:
         return None
     parts = _PART.findall(value)

@@ -1,4 +1,7 @@
-"""Complete names of a store in a shell. An error, or a store that is slow, completes nothing."""
+"""Complete names of a store in a shell.
+
+An error, or a store that is slow, completes nothing.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -35,7 +38,10 @@ def operators(context: click.Context, typed: str) -> list[str]:
 
 
 def _matching(names: list[str], typed: str) -> list[str]:
-    """Return the names that begin as typed, without those that a shell would split at a space."""
+    """Return the names that begin with the typed text.
+
+    Names that a shell would split at a space are left out.
+    """
     return [name for name in names if name.startswith(typed) and not any(map(str.isspace, name))]
 
 

@@ -1,4 +1,7 @@
-"""`checkpointer consumers`: the partitions that stream consumers read, with owners and positions."""
+"""Implement `checkpointer consumers`: the partitions that stream consumers read.
+
+Each has its owner and its position.
+"""
 
 import click
 

@@ -1,4 +1,7 @@
-"""Implement `checkpointer cost`: what a job costs in a month, from a few numbers or from a real root."""
+"""Implement `checkpointer cost`: what a job costs in a month.
+
+It computes that from a few numbers or from a real root.
+"""
 
 import math
 import re

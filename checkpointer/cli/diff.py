@@ -1,4 +1,7 @@
-"""Implement `checkpointer diff`: what differs between two checkpoints, or between the keys of one operator."""
+"""Implement `checkpointer diff`: the differences between two checkpoints.
+
+With an operator, it shows the differences between its keys.
+"""
 
 import asyncio
 from dataclasses import asdict

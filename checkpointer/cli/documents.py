@@ -1,4 +1,7 @@
-"""Make the values that `--json` prints, as `schemas` describes them, from what the core returns."""
+"""Make the values that `--json` prints from what the core returns.
+
+`schemas` describes these values.
+"""
 
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -1,4 +1,7 @@
-"""Implement `checkpointer export`: copy a checkpoint to another root, or write it as Parquet."""
+"""Implement `checkpointer export`.
+
+It copies a checkpoint to another root, or writes it as Parquet.
+"""
 
 from typing import Any
 

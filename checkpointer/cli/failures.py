@@ -14,15 +14,21 @@ from pyspark_checkpointer.storage.scrubbing import scrub
 ROOT_VARIABLE = "CHECKPOINTER_ROOT"
 
 FAILED, MISTYPED, DAMAGED, UNAVAILABLE = 1, 2, 3, 75
-"""Exit statuses. 1: it cannot be done, or there are findings; 2: the command is wrong; 3: the store is damaged; 75: it
-may work later (`EX_TEMPFAIL` of sysexits)."""
+"""Exit statuses.
+
+1: it cannot be done, or there are findings; 2: the command is wrong; 3: the store is damaged; 75: it may work later
+(`EX_TEMPFAIL` of sysexits).
+"""
 
 PIPE_CLOSED = 128 + 13
 """The status of a program that SIGPIPE ended, as shells show it."""
 
 
 class Failed(click.ClickException):
-    """An error that ends the run with one sentence and a status. `kind` is its name in `--json`."""
+    """An error that ends the run with one sentence and a status.
+
+    `kind` is its name in `--json`.
+    """
 
     exit_code = FAILED
     retryable = False
@@ -77,7 +83,10 @@ def explain(error: Exception, root: str, secrets: Sequence[object]) -> Failed:
 
 
 def root_hint() -> str:
-    """Return what to type if the first argument was not meant as the root; empty where the environment has no root."""
+    """Return what to type if the first argument was not meant as the root.
+
+    It is empty where the environment has no root.
+    """
     context = click.get_current_context(silent=True)
     if context is None or not os.environ.get(ROOT_VARIABLE):
         return ""
@@ -85,7 +94,10 @@ def root_hint() -> str:
 
 
 def print_traceback(secrets: Sequence[object]) -> None:
-    """Print the traceback of the current error to stderr, without secrets and control characters."""
+    """Print the traceback of the current error to stderr.
+
+    It shows no secrets and no control characters.
+    """
     # Line by line, since control characters are made visible and line ends are among them.
     for line in traceback.format_exc().splitlines():
         indent = line[: len(line) - len(line.lstrip())]

@@ -18,9 +18,10 @@ Contents = dict[str, bytes]
 
 
 def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
-    """Count the keys that were inserted, updated or deleted, and name the first `limit` of them.
+    """Count the keys that were inserted, updated or deleted.
 
-    One partition at a time is in memory, if both checkpoints spread the keys over partitions alike.
+    The first `limit` of them are named. One partition at a time is in memory, if both checkpoints spread the keys over
+    partitions alike.
     """
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
@@ -48,7 +49,10 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
 
 
 def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
-    """Return an operator whose keys can be read; None if the checkpoint does not have it."""
+    """Return an operator whose keys can be read.
+
+    None if the checkpoint does not have it.
+    """
     found = snapshot.manifest.operators.get(name) if snapshot.manifest else None
     if found is not None and kind_of(found) is None:
         raise IllegalArgumentError(
@@ -77,7 +81,10 @@ def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json
 
 
 def _digest(record: schemas.Record) -> bytes:
-    """Return a digest of a value or row. A missing column counts as null, since a schema may have grown."""
+    """Return a digest of a value or row.
+
+    A missing column counts as null, since a schema may have grown.
+    """
     row = record.get("row")
     told: Any = record["value"] if row is None else {name: value for name, value in row.items() if value is not None}
     # A digest and not the value: all keys of the compared partitions are in memory, and values may be large. Text

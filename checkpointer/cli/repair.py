@@ -1,4 +1,7 @@
-"""Implement `checkpointer repair`: a root whose `_latest` is lost, or of which no checkpoint is whole."""
+"""Implement `checkpointer repair`.
+
+It is for a root that lost its `_latest`, or that has no intact checkpoint.
+"""
 
 import click
 
@@ -98,7 +101,10 @@ def _choose(store: Opened, to: CheckpointSelector) -> CheckpointId:
 
 
 def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
-    """Commit a copy of the chosen candidate, and return the exit status. A plan is true where nothing is missing."""
+    """Commit a copy of the chosen candidate, and return the exit status.
+
+    A plan is true where nothing is missing.
+    """
     with progress("verifying", "bytes") as on_progress:
         # Before the question, so that who says yes knows what is lost.
         plan = store.ck.repair_plan(chosen, progress=on_progress)

@@ -69,7 +69,10 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
 
 
 def _target(output: str | None, as_json: bool) -> Path | None:
-    """Return the file to write, or None for stdout. Raise before anything is read if it cannot be written."""
+    """Return the file to write, or None for stdout.
+
+    Raise before anything is read if the file cannot be written.
+    """
     if output is None and not as_json:
         raise click.UsageError("Say where to write the page: -o report.html", click.get_current_context())
     if output == "-" and as_json:
@@ -87,7 +90,10 @@ def _target(output: str | None, as_json: bool) -> Path | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Replace the page at once, so that nobody sees half of it. Only its owner may read a new page."""
+    """Replace the page at once, so that nobody sees half of it.
+
+    Only the owner may read a new page.
+    """
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         try:
             path.write_bytes(data)

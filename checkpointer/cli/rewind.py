@@ -1,4 +1,7 @@
-"""Implement `checkpointer rewind` and `checkpointer fork`, which handle state and Spark's progress together."""
+"""Implement `checkpointer rewind` and `checkpointer fork`.
+
+They handle state and Spark's progress together.
+"""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,7 @@
-"""Implement `checkpointer rollback` and `checkpointer delete`, which change the history of a store."""
+"""Implement `checkpointer rollback` and `checkpointer delete`.
+
+They change the history of a store.
+"""
 
 import click
 

@@ -49,7 +49,10 @@ async def _has_pointer(store: Store) -> bool:
 
 
 async def _look_around(store: Store, options: Mapping[str, Any] | None) -> tuple[str, list[str]]:
-    """Return what is at a root without `_latest`, and stores near it: first those that it lies in."""
+    """Return what is at a root without `_latest`, and stores near it.
+
+    The stores that the root lies in come first.
+    """
     if parse(store.url).kind.reach is Reach.MACHINE:
         folder = Path(store.url)
         found = [parent for parent in folder.parents[:_MAX_PARENTS] if _is_root(parent)]
@@ -73,7 +76,10 @@ def _describe(folder: Path) -> str:
 
 
 def _near(folder: Path) -> Iterator[Path]:
-    """Yield stores below the folder. If the folder does not exist, yield those beside it with a similar name."""
+    """Yield stores below the folder.
+
+    If the folder does not exist, yield those beside it with a similar name.
+    """
     with suppress(OSError):
         if not folder.exists():
             names = get_close_matches(folder.name, (path.name for path in folder.parent.iterdir()), n=_MAX_SUGGESTIONS)
@@ -91,7 +97,10 @@ def _is_root(folder: Path) -> bool:
 
 
 async def _above(url: str, options: Mapping[str, Any] | None) -> str | None:
-    """Return the nearest store that the root lies in, on a store that is not of this machine."""
+    """Return the nearest store that the root lies in.
+
+    The root is on a store that is not of this machine.
+    """
     for _ in range(_MAX_PARENTS):
         url = url.rpartition("/")[0]
         # Only `s3:/` is left: above a bucket there is nothing to look at.

@@ -1,4 +1,7 @@
-"""Print results: JSON for scripts; tables, trees and progress on a terminal; plain columns anywhere else."""
+"""Print results as JSON, or for people.
+
+JSON is for scripts; tables, trees and progress are for a terminal; plain columns are for anything else.
+"""
 
 import json
 import os
@@ -21,13 +24,19 @@ _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
-"""Characters that a terminal acts on, or does not show. In JSON only strings have them, as escapes."""
+"""Characters that a terminal acts on, or does not show.
+
+In JSON only strings have them, as escapes.
+"""
 
 _EMPTY_CELL = "-"
 """The text of a cell without a value."""
 
 _TREE_WIDTH = 10_000
-"""More than any line of a tree: rich would cut a longer line, and a terminal breaks it by itself."""
+"""A width that is greater than that of any line of a tree.
+
+rich would cut a longer line, and a terminal breaks it by itself.
+"""
 
 _STYLES = {
     "committed": "green",
@@ -208,7 +217,10 @@ def print_error(value: object) -> None:
 
 @contextmanager
 def progress(doing: str, unit: Literal["bytes", "items"]) -> Iterator[Progress | None]:
-    """Show a progress bar on stderr while the block runs, and yield its callback. Without a terminal, yield None."""
+    """Show a progress bar on stderr while the block runs, and yield its callback.
+
+    Without a terminal, yield None.
+    """
     # Without a terminal the control sequences of a bar would fill a log.
     if not is_terminal(sys.stderr):
         yield None

@@ -1,7 +1,8 @@
-"""Fit a table into the width of a terminal. Nothing that tells rows apart is ever cut.
+"""Fit a table into the width of a terminal.
 
-A column whose cells do not fit is not made narrower: its cells get lines of their own, next to their row. There the
-terminal breaks a long line itself, and a path or name that is copied from the screen comes out whole.
+Nothing that tells rows apart is ever cut. A column whose cells do not fit is not made narrower: its cells get lines of
+their own, next to their row. There the terminal breaks a long line itself, and a path or name that is copied from the
+screen comes out whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,10 @@ from dataclasses import dataclass
 GAP = "  "
 
 MIN_PROSE_WIDTH = 24
-"""Cells of the terminal that a column of prose gets at least, unless its texts are shorter."""
+"""Cells of the terminal that a column of prose gets at least.
+
+It gets fewer only if its texts are shorter.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,10 @@ class Arrangement:
     widths: dict[int, int]
     """The columns that stand side by side, each with its width."""
     alone: tuple[int, ...]
-    """The columns whose cells get lines of their own: before the row if they begin it, else after it."""
+    """The columns whose cells get lines of their own.
+
+    The lines stand before the row if these columns begin it, else after it.
+    """
     left_out: tuple[int, ...]
 
 
@@ -69,7 +76,10 @@ def arrange(
 
 
 def _least(column: Column, natural: int, texts: Sequence[str], measure: Callable[[str], int]) -> int:
-    """Return the smallest width of a column: prose can be broken, but not within a word."""
+    """Return the smallest width of a column.
+
+    Prose can be broken, but not within a word.
+    """
     if not column.prose:
         return natural
     longest = max((measure(word) for text in texts for word in text.split(" ")), default=0)
@@ -82,7 +92,10 @@ def _total(beside: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def broken(text: str, width: int, measure: Callable[[str], int]) -> list[str]:
-    """Return the lines of a cell. No word is longer than `width`; only prose is broken at all."""
+    """Return the lines of a cell.
+
+    No word is longer than `width`, and only prose is ever broken.
+    """
     if measure(text) <= width:
         return [text]
     lines = [""]
@@ -96,7 +109,10 @@ def broken(text: str, width: int, measure: Callable[[str], int]) -> list[str]:
 
 
 def row_lines(row: Sequence[str], widths: dict[int, int], measure: Callable[[str], int]) -> Iterator[dict[int, str]]:
-    """Yield the lines of a row that stand side by side: the text of each column that has any left on that line."""
+    """Yield the lines of a row that stand side by side.
+
+    Each line has the texts of those columns that have any left on it.
+    """
     parts = {n: broken(row[n], width, measure) for n, width in widths.items()}
     for number in range(max(map(len, parts.values()), default=0)):
         yield {n: lines[number] for n, lines in parts.items() if number < len(lines)}

@@ -1,4 +1,7 @@
-"""Implement `checkpointer tree`: operators, partitions and artifacts of one checkpoint."""
+"""Implement `checkpointer tree`: the parts of one checkpoint.
+
+They are its operators, partitions and artifacts.
+"""
 
 import click
 

@@ -1,6 +1,6 @@
-"""Make a command of a function: open the root, run the function, and turn an error into one sentence.
+"""Make a command of a function.
 
-`app.py` says how to add a verb.
+The command opens the root, runs the function, and turns an error into one sentence. `app.py` says how to add a verb.
 """
 
 import os
@@ -47,11 +47,17 @@ class Opened:
         return self.session.host.now()
 
     def require(self) -> None:
-        """Raise if there is no store at the root, or one that lost its `_latest`. See `require_store`."""
+        """Raise if there is no store at the root, or one that lost its `_latest`.
+
+        See `require_store`.
+        """
         self.read(lambda session: require_store(session.store, self.options))
 
     def check_can_ask(self, yes: bool) -> None:
-        """Raise if the verb needs a yes, --yes is not given, and no terminal is there to ask on."""
+        """Raise if the verb needs a yes and cannot get one.
+
+        That is so if --yes is not given, and no terminal is there to ask on.
+        """
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise click.UsageError("There is no terminal to ask on: add --yes to do it", click.get_current_context())
 
@@ -139,7 +145,10 @@ def verb(
 
 
 def _epilog(function: Callable[..., Any], examples: tuple[str, ...], note: str) -> str:
-    """Return what the help prints below the options: the grammar of CHECKPOINT where it is taken, note, examples."""
+    """Return what the help prints below the options.
+
+    It is the grammar of CHECKPOINT where the verb takes one, then the note, then the examples.
+    """
     parameters = getattr(function, "__click_params__", ())
     parts = [CHECKPOINT_HELP] if any(parameter.type is CHECKPOINT for parameter in parameters) else []
     parts += [note] if note else []

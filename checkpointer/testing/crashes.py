@@ -1,4 +1,4 @@
-"""Crash tests: a job is killed before and after each request that it makes of a store."""
+"""Kill a job before and after each request that it makes of a store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,22 +16,28 @@ Job = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class CrashPoint:
-    """The root left behind by a job that died at request `number`, before it took effect or `after`."""
+    """The root left behind by a job that died at one request.
+
+    It died at request `number`: before the request took effect, or `after`.
+    """
 
     root: str
     number: int
     after: bool
     died: bool
-    """Whether the job came to that request. False where it made other requests than the first time, and ended."""
+    """Whether the job came to that request.
+
+    False where it made other requests than the first time, and ended.
+    """
     error: BaseException | None = field(repr=False)
     """The exception that ended the job; None where it came to its end all the same."""
 
 
 @contextmanager
 def injected(faults: Faults) -> Iterator[Faults]:
-    """Let every store that this process opens meet these faults, until the end of the block.
+    """Let every store that this process opens meet these faults.
 
-    Stores of other processes, such as Spark's executors, meet none.
+    They end with the block. Stores of other processes, such as Spark's executors, meet none.
     """
     opened = stores.open_root
     # Every store is opened by this one function, whoever asks: clients, copies of them, and targets of an export.

@@ -1,4 +1,7 @@
-"""The kinds of faults that a request can meet, as functions that stand in for sending it."""
+"""Define the kinds of faults that a request can meet.
+
+Each is a function that is called in place of sending the request.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -49,7 +52,10 @@ def failing(error: type[Exception], after: bool) -> Fault:
 
 
 def delaying(before: float, after: float) -> Fault:
-    """Return a fault that holds the request and its answer up, for so many seconds each."""
+    """Return a fault that holds the request and its answer up.
+
+    `before` and `after` are the seconds that each of them waits.
+    """
 
     async def fault(request: Request, send: Send) -> Any:
         await asyncio.sleep(before)
@@ -61,7 +67,10 @@ def delaying(before: float, after: float) -> Fault:
 
 
 def flipping(bit: int) -> Fault:
-    """Return a fault that flips one bit of an answer; the number wraps around at the end."""
+    """Return a fault that flips one bit of an answer.
+
+    `bit` is its number, which wraps around at the end.
+    """
 
     async def fault(request: Request, send: Send) -> Any:
         answer = await send(request)

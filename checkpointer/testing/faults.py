@@ -25,13 +25,19 @@ DEFAULT_RATE = 0.1
 """The share of requests that a seed lets fail unless told otherwise."""
 
 FAILURES = ("fail", "drop_answer", "throttle", "delay", "stale_listing")
-"""The faults that a seed chooses from unless told otherwise: a correct client survives all of them."""
+"""The faults that a seed chooses from unless told otherwise.
+
+A correct client survives all of them.
+"""
 
 DAMAGE = ("flip", "tear")
 """Further faults that a seed may be told to choose from."""
 
 MAX_RANDOM_DELAY = 0.01
-"""Seconds that a seed delays a request at most: enough for other requests to overtake it."""
+"""Seconds that a seed delays a request at most.
+
+They are enough for other requests to overtake it.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +165,10 @@ class Faults:
         after: bool = False,
         times: int = 1,
     ) -> None:
-        """Delay the nth matching request, or (`after`) its answer, so that later ones overtake it."""
+        """Delay the nth matching request, or (`after`) its answer.
+
+        So later requests overtake it.
+        """
         if not seconds >= 0:
             raise IllegalArgumentError(f"seconds={seconds}: expected 0 or more")
         self.apply(delaying(0.0 if after else seconds, seconds if after else 0.0), kind, nth, path=path, times=times)
@@ -204,13 +213,19 @@ class Faults:
         self.apply(flipping(bit), kind, nth, path=path, times=times)
 
     def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
-        """Let the nth matching listing miss the last `lag` writes and deletions made through here."""
+        """Let the nth matching listing miss the last `lag` writes and deletions.
+
+        Only those made through here count.
+        """
         if lag < 1:
             raise IllegalArgumentError(f"lag={lag}: expected 1 or more")
         self.apply(self._stale(lag), "list", nth, path=path, times=times)
 
     def crash(self, number: int, *, after: bool = False) -> None:
-        """Let the process die at the nth request from now on, and serve nothing afterwards."""
+        """Let the process die at the nth request from now on.
+
+        It serves nothing afterwards.
+        """
 
         def action(request: Request) -> None:
             self.dead = True
@@ -219,7 +234,10 @@ class Faults:
         self.call(action, None, number, after=after)
 
     def clear(self) -> None:
-        """Remove all faults, and revive a process that died. The requests so far stay counted."""
+        """Remove all faults, and revive a process that died.
+
+        The requests so far stay counted.
+        """
         # The dice too: a test that checks a state wants no more faults.
         self._rules, self.dead, self._random = [], False, None
 

@@ -19,7 +19,10 @@ from pyspark_checkpointer.testing.requests import WRITES, Request
 from pyspark_checkpointer.testing.simulation import Simulation, Waiting
 
 Key = tuple[str, str, str, int, str]
-"""An actor; the kind, path and number of its request; and the outcome that is chosen for it."""
+"""An actor, one of its requests, and the outcome that is chosen for it.
+
+The request is given by its kind, path and number.
+"""
 
 
 class _RedundantError(Exception):
@@ -65,7 +68,10 @@ class _Node:
 
     choices: dict[Key, _Choice]
     asleep: dict[Key, _Choice]
-    """The sleep set: choices explored in another order, not to be made before one that conflicts with them."""
+    """The sleep set: choices explored in another order.
+
+    They are not to be made before one that conflicts with them.
+    """
     chosen: Key
     done: list[Key] = field(default_factory=list)
     """The choices explored from here."""
@@ -79,7 +85,10 @@ class _Node:
         return bool(rest)
 
     def asleep_after(self) -> dict[Key, _Choice]:
-        """Return the sleep set of the next node: what conflicts with the choice made here wakes up."""
+        """Return the sleep set of the next node.
+
+        A choice that conflicts with the one made here wakes up.
+        """
         now = self.choices[self.chosen]
         # A choice that was explored here sleeps until one that conflicts with it is made: before that, both orders
         # lead to the same state.
@@ -88,7 +97,10 @@ class _Node:
 
 
 class _Order:
-    """One history: the decisions of the path, then the first choice everywhere, which extends it."""
+    """One history.
+
+    It has the decisions of the path, then the first choice everywhere, which extends the path.
+    """
 
     def __init__(self, path: list[_Node], faults: int) -> None:
         self._path, self._faults = path, faults
@@ -110,7 +122,10 @@ class _Order:
         return True
 
     def _decide(self, found: Iterable[_Choice]) -> None:
-        """Repeat the choice of the path at this step, or extend the path by the first one awake."""
+        """Repeat the choice of the path at this step.
+
+        Beyond its end, extend the path by the first choice awake.
+        """
         choices = {choice.key: choice for choice in found}
         if self._depth == len(self._path):
             asleep = self._path[-1].asleep_after() if self._path else {}
@@ -139,7 +154,10 @@ class _Order:
             yield _choice(one, "land", partial(simulation.land, one))
 
     def _ends(self, simulation: Simulation, one: Waiting) -> Iterator[_Choice]:
-        """Yield what may become of a write that is still under way when all actors have ended."""
+        """Yield what may become of a write that is still under way at the end.
+
+        By then all actors have ended.
+        """
         yield _choice(one, "land", partial(simulation.land, one))
         yield _choice(one, "vanish", partial(simulation.late.remove, one))
 
@@ -153,7 +171,10 @@ def _name(one: Waiting) -> tuple[str, str, str, int]:
 
 
 Begin = Callable[[Simulation], Callable[[], object]]
-"""Starts the actors in a simulation, and returns a function that checks the result when all of them have ended."""
+"""A function that starts the actors in a simulation.
+
+It returns a function that checks the result when all of them have ended.
+"""
 
 
 def play_in_every_order(begin: Begin, faults: int = 0) -> int:

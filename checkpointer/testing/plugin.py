@@ -33,7 +33,10 @@ def _checkpoint_faults() -> Iterator[Faults]:
 
 @pytest.fixture(name="crash_points")
 def _crash_points(tmp_path: Path) -> CrashPoints:
-    """Return `crash_points` with a folder for each point: `for point in crash_points(job)`."""
+    """Return `crash_points` with a folder for each point.
+
+    Use it as `for point in crash_points(job)`.
+    """
     numbers = itertools.count(1)
 
     def play(run: Job, setup: Job | None = None) -> Iterator[CrashPoint]:

@@ -10,7 +10,10 @@ from pyspark_checkpointer.errors import ConflictError
 from pyspark_checkpointer.manifests.digest import Bytes
 
 MAX_HELD_SECONDS = 30.0
-"""Seconds after which a held request fails, so that a broken test fails and does not hang."""
+"""Seconds after which a held request fails.
+
+So a broken test fails and does not hang.
+"""
 
 KINDS = ("get", "get_range", "put", "swap", "list", "delete", "leftovers", "discard")
 """All kinds of requests."""
@@ -20,7 +23,10 @@ WRITES = ("put", "swap", "delete")
 
 
 class CrashError(Exception):
-    """The process that uses this store has died: none of its requests is served any more."""
+    """The error that a process gets from its store after it has died.
+
+    None of its requests is served any more.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,10 @@ class Request:
     kind: str
     """One of `KINDS`."""
     path: str
-    """The path, or the prefix of a listing; of a deletion all paths, with blanks between them."""
+    """The path, or the prefix of a listing.
+
+    A deletion has all its paths here, with blanks between them.
+    """
     number: int
     """The position among all requests, from 1."""
     size: int = 0

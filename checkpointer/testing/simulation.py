@@ -40,7 +40,10 @@ _names = itertools.count(1)
 
 
 class StuckError(Exception):
-    """The code waits for something that is not simulated: no actor has a request, and some have not ended."""
+    """The error when the code waits for something that is not simulated.
+
+    No actor has a request, and some have not ended.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Waiting:
 
     actor: str
     number: int
-    """Its position among the requests of its actor with the same kind and path, from 1."""
+    """Its position, from 1, among the actor's requests with the same kind and path."""
     request: Request
     send: Send = field(repr=False)
     answer: "asyncio.Future[Any]" = field(repr=False)
@@ -70,7 +73,7 @@ class Waiting:
 
 
 class _Selector(selectors.SelectSelector):
-    """A selector that calls `idle` when its event loop has nothing left to do but to wait."""
+    """A selector that calls `idle` when its event loop can only wait."""
 
     def __init__(self, idle: Callable[[float | None], None]) -> None:
         super().__init__()
@@ -186,7 +189,10 @@ class Simulation:
         self._fail(one, DependencyError, after=after)
 
     def refuse(self, one: Waiting) -> None:
-        """Let the store refuse a request for good, as where a right is missing or a disk is full."""
+        """Let the store refuse a request for good.
+
+        A real store does so where a right is missing or a disk is full.
+        """
         self._fail(one, StoreRefusedError, after=False)
 
     def _fail(self, one: Waiting, error: type[Exception], *, after: bool) -> None:
@@ -207,7 +213,10 @@ class Simulation:
         self._reach(one)
 
     def kill(self, actor: str, *, in_flight: bool = False) -> None:
-        """Kill an actor. Its requests are lost, or (`in_flight`) its writes may still land."""
+        """Kill an actor.
+
+        Its requests are lost, or (`in_flight`) its writes may still land.
+        """
         self.steps += 1
         # First, so that what it sends while it is cleaned up is refused.
         self._dead.add(actor)
@@ -298,9 +307,9 @@ class _SimulatedFaults(Faults):
 
 
 class SimulatedHost:
-    """A `Host` whose time passes by one second a step, plus `skew`, and whose tokens are counted.
+    """A `Host` whose time passes by one second a step, plus `skew`.
 
-    Computations are done at once, in the calling thread.
+    Its tokens are counted. Computations are done at once, in the calling thread.
     """
 
     def __init__(self, simulation: Simulation, name: int, skew: timedelta = timedelta(0)) -> None:

@@ -1,1 +1,1 @@
-"""Retire old checkpoints by a policy, and delete the objects that nothing needs any more."""
+"""Retire old checkpoints by a policy, and delete objects that nothing needs."""

@@ -1,4 +1,7 @@
-"""Classify objects: say of each, by its path alone, whether cleanup keeps or deletes it, and why."""
+"""Classify objects: whether cleanup keeps or deletes each, and why.
+
+The path of an object alone decides.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,7 +35,10 @@ class GarbageClassifier:
     """
 
     sequence: int
-    """The committed sequence of the version that `index` was made from. Newer objects may be about to become live."""
+    """The committed sequence of the version that `index` was made from.
+
+    Newer objects may be about to become live.
+    """
     index: ReferenceIndex
 
     def __call__(self, path: str, size: int) -> PlanRow:

@@ -1,4 +1,7 @@
-"""Delete one checkpoint: take it out of what is live with one swap, then delete its objects at once."""
+"""Delete one checkpoint.
+
+One swap takes it out of what is live. Then its objects are deleted at once.
+"""
 
 import logging
 from dataclasses import replace
@@ -21,7 +24,10 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 logger = logging.getLogger("pyspark_checkpointer")
 
 LONGEST_GRACE = timedelta(days=36_500)
-"""Long enough to keep every checkpoint in `retired`; earlier cleanups set their own periods."""
+"""A grace period that keeps all that `retired` in `_latest` still lists.
+
+The cleanups that retired these checkpoints chose a grace period of their own.
+"""
 
 
 async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:

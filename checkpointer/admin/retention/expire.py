@@ -1,4 +1,6 @@
-"""Retire checkpoints with one swap, which raises the boundary and replaces the catalog. Nothing is deleted here.
+"""Retire checkpoints with one swap.
+
+The swap raises the boundary and replaces the catalog. Nothing is deleted here.
 
 chain, newest first    5   4   3   2   1        the policy keeps 5, 4 and 2
 history                5   4                    the newest run of kept checkpoints, down to the new boundary
@@ -23,12 +25,18 @@ from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, Checkpoi
 logger = logging.getLogger("pyspark_checkpointer")
 
 RETIREMENTS_PER_GRACE = 8
-"""Times that checkpoints are retired in one grace period, at most. It bounds the list `retired` in `_latest`."""
+"""Times that checkpoints are retired in one grace period, at most.
+
+It bounds the list `retired` in `_latest`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCheckpoints:
-    """The live checkpoints of one version of `_latest`: chain, newest first, and catalog."""
+    """The live checkpoints of one version of `_latest`.
+
+    They are those of the chain, newest first, and those of the catalog.
+    """
 
     chain: tuple[Ref, ...]
     catalog: Catalog | None
@@ -46,7 +54,10 @@ class LiveCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """The checkpoints that a policy keeps in one version of `_latest`, each with why, and those that it retires."""
+    """The checkpoints that a policy keeps and retires in one version of `_latest`.
+
+    Each that is kept has the reason.
+    """
 
     live: LiveCheckpoints
     kept: dict[Ref, str]
@@ -59,7 +70,10 @@ KnownManifests = dict[Ref, Manifest]
 """Manifests that were read already, with as much of each as the policy needs."""
 
 ChooseRetired = Callable[[Head], Awaitable[tuple[LiveCheckpoints, tuple[Ref, ...]]]]
-"""A function that says what is live in a version of `_latest`, and what of it is to be retired, oldest first."""
+"""A function that returns the live checkpoints of a version of `_latest`.
+
+It also returns those of them that are to be retired, oldest first.
+"""
 
 
 async def decide(

@@ -1,8 +1,8 @@
-"""Clean up a store: plan, then retire checkpoints and sweep the objects that nothing needs.
+"""Clean up a store: plan, then retire checkpoints and sweep dead objects.
 
-Nothing that is or may become live is deleted, whoever else is at work meanwhile. An object that is dead, at or below
-the committed sequence, stays dead, so a plan does not go stale by waiting. A plan is refused only where something that
-it would retire or delete is needed by now: `apply_plan` checks that again on the present version of `_latest`.
+Nothing that is or may become live is deleted, whatever other clients do meanwhile. A dead object at or below the
+committed sequence stays dead, so a plan does not go stale by waiting. A plan is refused only where something that it
+would retire or delete is needed by now: `apply_plan` checks that again on the present version of `_latest`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Hold the plan of a cleanup: every object of a store, with what would become of it and why.
+"""Hold the plan of a cleanup: what becomes of every object, and why.
 
 The rows go to a compressed temporary file while the store is listed, so a plan takes no more memory for a million
 objects than for a thousand. It can be saved, looked at, and applied later (`garbage_collect.py`).
@@ -28,7 +28,10 @@ from pyspark_checkpointer.storage.local import files
 PLAN_VERSION = 1
 
 _MAX_ROW_BYTES = 1 << 20
-"""Bytes that a row may have. Real rows have some thousand, but a damaged zstd frame can claim any size."""
+"""Bytes that a row may have.
+
+Real rows have some thousand, but a damaged zstd frame can claim any size.
+"""
 
 _MAX_SHOWN_CHECKPOINTS = 20
 """Checkpoints that a notebook lists."""
@@ -59,7 +62,9 @@ class PlannedCheckpoint:
 
 @dataclass(slots=True, weakref_slot=True)
 class CleanupPlan:
-    """A plan of a cleanup, as the store was at one moment: what `Checkpointer.plan` returns. Iterating gives the rows.
+    """A plan of a cleanup, for the store as it was at one moment.
+
+    `Checkpointer.plan` returns it. Iterating gives the rows.
 
     Each row says of one object what becomes of it ("keep", "later", "delete"), why, and which checkpoint names it. The
     rows are in a temporary file, so a plan takes no more memory for a million objects than for a thousand.
@@ -99,7 +104,10 @@ class CleanupPlan:
     retired: tuple[Ref, ...] = ()
     totals: dict[tuple[Action, str], Total] = field(default_factory=dict)
     note: str | None = None
-    """Why nothing is retired although the policy would retire some, or what else is to be said; or None."""
+    """A remark for the reader, or None.
+
+    For example it says why nothing is retired although the policy would retire some.
+    """
     from_file: bool = False
     """Whether the plan was loaded from a file, which somebody may have edited."""
     _file: str | None = field(default=None, repr=False)
@@ -296,7 +304,10 @@ def _count(totals: dict[tuple[Action, str], Total], row: PlanRow) -> None:
 
 
 def _lines(reader: Any) -> Iterator[bytes]:
-    """Yield the lines of a file; raise `ValueError` for one that is longer than any row."""
+    """Yield the lines of a file.
+
+    Raise `ValueError` for a line that is longer than any row.
+    """
     rest = b""
     while piece := reader.read(_MAX_ROW_BYTES):
         *lines, rest = (rest + piece).split(b"\n")

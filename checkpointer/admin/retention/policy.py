@@ -1,4 +1,7 @@
-"""Say which checkpoints to keep. A policy is a value; what it keeps is a function of the history and the time."""
+"""Say which checkpoints to keep.
+
+A policy is a value. What it keeps is a function of the history and the time.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
-"""Index the objects that a version of `_latest` keeps alive, with the checkpoint that references each.
+"""Index the objects that a version of `_latest` keeps alive.
 
-The index holds a hash of each live object's path, not the path, and is built from few manifests at a time. So neither a
-long history nor much garbage costs memory. Where two paths have one hash, garbage looks live, which is harmless.
+Each object has the checkpoint that references it. The index holds a hash of each live object's path, not the path, and
+is built from few manifests at a time. So neither a long history nor much garbage costs memory. Where two paths have one
+hash, garbage looks live, which is harmless.
 """
 
 import asyncio
@@ -52,10 +53,16 @@ class ReferenceIndex:
     _values: dict[int, int] = field(default_factory=dict)
     """By the hash of the object's path."""
     _shared_integers: dict[int, int] = field(default_factory=dict)
-    """Each value that occurs, so that objects with equal values share one integer in memory."""
+    """Each value that occurs.
+
+    Objects with equal values share one integer in memory.
+    """
 
     def add(self, referrer: Referrer, paths: Iterable[str]) -> None:
-        """Add a referrer with all objects that it references. The strongest one comes first."""
+        """Add a referrer with all objects that it references.
+
+        The strongest referrer has to be added first.
+        """
         position = len(self.referrers)
         self.referrers.append(referrer)
         for path in paths:
@@ -64,7 +71,10 @@ class ReferenceIndex:
             self._values[key] = self._shared_integers.setdefault(value, value)
 
     def find(self, path: str) -> tuple[Referrer, int] | None:
-        """Return the strongest referrer of an object, and how many it has; None where it has none."""
+        """Return the strongest referrer of an object, and the number of its referrers.
+
+        None where the object has none.
+        """
         value = self._values.get(_hash(path))
         return None if value is None else (self.referrers[value % _ONE_REFERENCE], value // _ONE_REFERENCE)
 

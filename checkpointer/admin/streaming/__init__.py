@@ -1,1 +1,4 @@
-"""Keep a streaming query's state and Spark's own progress in step: check, rewind and fork both together."""
+"""Keep a streaming query's state and Spark's own progress in step.
+
+Check, rewind and fork handle both together.
+"""

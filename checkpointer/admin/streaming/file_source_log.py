@@ -20,10 +20,10 @@ _ENTRY = re.compile(r"([0-9]+)(\.compact)?")
 
 
 def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[str, int]:
-    """Return the entry up to which each file source is read, by the name of its folder.
+    """Return the last entry that each file source has read, by folder name.
 
-    The name is the one before the offset, where there is one; else the one of `folders` that stands at the number of
-    the line; without `folders` it is that number.
+    The name is the text before the offset. A line without that text takes the name in `folders` at its line number.
+    Without `folders`, the line number itself is the name.
     """
     found = {}
     for number, line in enumerate(sources):

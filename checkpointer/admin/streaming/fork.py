@@ -1,9 +1,11 @@
-"""Fork a streaming query: make a second one with the same state and progress, and an id of its own.
+"""Fork a streaming query: make a second one with the same state and progress.
+
+The second query has an id of its own.
 
     copy the state → compare-and-swap _latest → write Spark's checkpoint: sources/, metadata, offsets/, commits/
 
 Until the last file is written, a query that is started on the copy is refused: either its id is another one, or its
-batches do not follow the state. The same call finishes what was interrupted. Nothing is written to the first query,
+batches do not follow the state. A second call finishes what was interrupted. Nothing is written to the first query,
 which may run meanwhile.
 """
 
@@ -43,7 +45,10 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_COPY_ATTEMPTS = 5
-"""How often the files of a running query are copied before the fork gives up, as they change meanwhile."""
+"""Times that the files of a running query are copied before the fork gives up.
+
+They may change while they are copied.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,10 @@ async def _find_interrupted(target: Session, target_log: Store, manifest: Manife
 
 
 def _content(manifest: Manifest) -> object:
-    """Return what is equal in a checkpoint and its copy, whatever its objects are called."""
+    """Return what is equal in a checkpoint and its copy.
+
+    The paths of their objects differ, so they are left out.
+    """
 
     def identity(artifact: Artifact) -> tuple[object, ...]:
         # Without the path, since a copy has other paths.
@@ -218,10 +226,10 @@ async def _refuse_used_log(target_log: Store) -> None:
 
 
 async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
-    """Write Spark's files in an order in which a query that is started too soon is refused.
+    """Write Spark's files in an order in which a query started too soon is refused.
 
-    Before `metadata` is there, such a query gets another id. What it left is deleted first. What an earlier call wrote
-    is the same, and stays.
+    Before `metadata` is there, such a query gets another id. Its files are deleted first. Files that an earlier call
+    wrote are the same, and stay.
     """
     if await query_id_of(target_log) not in (None, copy.query_id):
         raise InvalidStateError(

@@ -1,4 +1,7 @@
-"""Change Spark's progress file by file: overwrite nothing, and copy each file aside before it is deleted."""
+"""Change Spark's progress file by file.
+
+Nothing is overwritten, and each file is copied aside before it is deleted.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ class LogPlan:
     write: Mapping[str, bytes]
     """The files to write, by path, in this order."""
     names: tuple[str, ...]
-    """Paths of all files of offsets and commits that were there when the plan was made."""
+    """Paths of all files of offsets and commits when the plan was made."""
 
     def __bool__(self) -> bool:
         return bool(self.cut or self.write)

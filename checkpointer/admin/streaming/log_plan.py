@@ -1,4 +1,4 @@
-"""Plan the changes to Spark's progress after which a query goes on right after one batch.
+"""Plan how Spark's progress has to change so that a query goes on after a batch.
 
 For that Spark needs three files: the offsets of the batch, the offsets of the batch before it, and the commit of the
 batch. The next batch may keep the offsets that were planned for it. All newer files go.

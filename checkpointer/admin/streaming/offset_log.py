@@ -1,4 +1,4 @@
-"""Read the folder that Spark keeps for a streaming query, its `checkpointLocation`.
+"""Read a streaming query's `checkpointLocation`, the folder that Spark keeps.
 
     metadata              which query this is
     offsets/<batch>       up to where a batch reads each source; written before the batch runs
@@ -29,7 +29,10 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"
 
 MAX_FILE = 64 << 20
-"""Bytes that a file of Spark's may have to be read. Offsets of very many partitions have some megabytes."""
+"""Bytes that a file of Spark's may have to be read.
+
+Offsets of very many partitions have some megabytes.
+"""
 
 
 class BatchOffsets(NamedTuple):
@@ -88,7 +91,10 @@ def _parse_source(line: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SparkLog:
-    """What is in a `checkpointLocation`: the id of the query, and the numbers of its batches."""
+    """The contents of a `checkpointLocation`.
+
+    They are the id of the query, and the numbers of its batches.
+    """
 
     url: str
     query_id: str
@@ -138,7 +144,10 @@ def open_log(
 
 
 async def read_log(store: Store) -> SparkLog:
-    """Read what is in a `checkpointLocation`. Raises `IllegalArgumentError` where it is none."""
+    """Read what is in a `checkpointLocation`.
+
+    Raises `IllegalArgumentError` where it is none.
+    """
     query_id, offsets, commits, stateful = await asyncio.gather(
         query_id_of(store), _batches(store, OFFSETS), _batches(store, COMMITS), _stateful(store)
     )
@@ -183,7 +192,10 @@ async def read_offsets(store: Store, path: str) -> BatchOffsets | None:
 
 
 async def query_id_of(store: Store) -> str | None:
-    """Return the query's id from `metadata`; None where that file is missing or has none."""
+    """Return the query's id from `metadata`.
+
+    None where that file is missing or has none.
+    """
     try:
         found = json.loads(await read_text(store, METADATA) or "null")["id"]
     except (ValueError, KeyError, TypeError, RecursionError):

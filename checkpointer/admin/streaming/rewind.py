@@ -1,8 +1,8 @@
-"""Take a streaming query back: its state by a new commit, and Spark's progress with it.
+"""Take a streaming query back: its state, and Spark's progress with it.
 
-The state goes first, so that until the last file is cut Spark is ahead of the state: a job that is started then is
-refused, or is in step already. What is cut is copied beside before it is deleted. The same call finishes what was
-interrupted. A rewind does these steps; behind each stands what a crash right after it leaves:
+A new commit takes the state back. It goes first, so that Spark is ahead of the state until the last file is cut: a job
+that is started then is refused, or is in step already. Each file is copied aside before it is deleted. A second call
+finishes what was interrupted. A rewind does these steps; next to each stands what a crash right after it leaves:
 
     1. plan the changes of Spark's files; refuse a query       nothing
        that runs, is another one, or has state in Spark
@@ -46,7 +46,10 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 async def rewind(
     session: Session, to: CheckpointSelector, where: SparkCheckpointLocation, options: RewindOptions
 ) -> Rewind:
-    """Take state and Spark's progress back to a live checkpoint. See `Checkpointer.rewind`."""
+    """Take state and Spark's progress back to a live checkpoint.
+
+    See `Checkpointer.rewind`.
+    """
     target = await find(session, to)
     async with _open_query(session, where) as query:
         return await (await _attempt_to(query, target)).run(options)

@@ -1,6 +1,7 @@
-"""Carry out one rewind of a streaming query: check, commit the state, then cut Spark's progress.
+"""Carry out one rewind of a streaming query.
 
-The order of the steps, and what a crash after each leaves, is in `rewind.py`.
+It checks, commits the state, then cuts Spark's progress. The order of the steps, and what a crash after each leaves, is
+in `rewind.py`.
 """
 
 import logging
@@ -35,7 +36,10 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 @dataclass(frozen=True, slots=True)
 class RewoundQuery:
-    """A streaming query that is to be rewound: its committed state, and Spark's checkpoint."""
+    """A streaming query that is to be rewound.
+
+    It has the committed state of the query, and Spark's checkpoint.
+    """
 
     session: Session
     base: Base
@@ -187,7 +191,10 @@ class RewindAttempt:
                 await delete_savepoint(self.query.session, record.savepoint)
 
     async def _cut(self, record: RewindRecord, planned: LogPlan) -> None:
-        """Change Spark's progress as planned, and once more where Spark planned a batch meanwhile."""
+        """Change Spark's progress as planned.
+
+        Change it once more where Spark planned a batch meanwhile.
+        """
         plan = planned
         # Twice: Spark may have planned a batch while the first plan was carried out. If it writes once more, it runs.
         for _ in range(2):

@@ -1,7 +1,8 @@
-"""Read and write the record that a rewind leaves in Spark's checkpoint: `rewound/<number>/record.json`.
+"""Read and write the record that a rewind leaves in Spark's checkpoint.
 
-A rewind writes it before it changes anything. The files that it cuts are kept in the same folder, under the names that
-they had. So the next call can finish a rewind that was interrupted, and undo one that was a mistake.
+Its path is `rewound/<number>/record.json`. A rewind writes it before it changes anything. The files that it cuts are
+kept in the same folder, under the names that they had. So the next call can finish a rewind that was interrupted, and
+undo one that was a mistake.
 """
 
 import json
@@ -45,7 +46,7 @@ class RewindRecord:
         return f"{self.folder}record.json"
 
     def leads_to(self, committed: CheckpointId, to: CheckpointId) -> bool:
-        """Return whether this rewind made the `committed` checkpoint, and its target is `to`."""
+        """Return whether this rewind made `committed`, and its target is `to`."""
         return self.new == committed and to in (self.new, self.to)
 
 
@@ -106,7 +107,10 @@ def _decode(number: int, fields: Fields) -> RewindRecord:
 
 
 async def read_log_before(store: Store, record: RewindRecord) -> LogBeforeRewind:
-    """Return Spark's progress as it was before a rewind, with the files that were cut since."""
+    """Return Spark's progress as it was before a rewind.
+
+    It has the files that were cut since.
+    """
     found = {}
     for folder in (OFFSETS, COMMITS):
         for entry in await store.list(f"{record.folder}{folder}"):

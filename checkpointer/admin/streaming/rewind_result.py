@@ -12,7 +12,10 @@ class RewindOptions:
     """How a rewind is to be done, besides where to."""
 
     stopped: bool = False
-    """The caller says that the query does not run. A query that can be seen running is refused all the same."""
+    """Whether the caller says that the query does not run.
+
+    A query that can be seen running is refused all the same.
+    """
     dry_run: bool = False
     verify: bool = True
     """Whether a dry run reads the target's objects too. A real rewind always does."""
@@ -36,17 +39,29 @@ class Rewind:
     cut: tuple[str, ...]
     """Files that were taken out of Spark's progress, in that order."""
     written: tuple[str, ...]
-    """Files that were put there: files that an earlier rewind cut, or new ones from what the checkpoint recorded."""
+    """Files that were added to Spark's progress.
+
+    An earlier rewind cut them, or they were made from what the checkpoint recorded.
+    """
     changes: bool
     """Whether anything was to be changed: False where both sides were there already."""
     savepoint: str | None = None
-    """The name that keeps what was left; None where that is the same state, or nothing was done."""
+    """The name of the savepoint that keeps the state before the rewind.
+
+    None where that is the same state, or nothing was done.
+    """
     kept_in: str | None = None
-    """The folder of Spark's checkpoint that has what was cut; None where nothing was to be done."""
+    """The folder of Spark's checkpoint that has the files that were cut.
+
+    None where nothing was to be done.
+    """
     new: CheckpointId | None = None
     """The new commit; None where nothing was done."""
     refused: str | None = None
-    """For a dry run: why the rewind itself would be refused now, for example because the query runs; else None."""
+    """For a dry run: why the rewind itself would be refused now; else None.
+
+    For example, the query runs.
+    """
 
     def __repr__(self) -> str:
         return f"Rewind({', '.join(f'{name} {value}' for name, value in self._facts().items())})"

@@ -1,4 +1,7 @@
-"""Find Spark's checkpoint of a streaming query, and the batch that a checkpoint of its state ended with."""
+"""Find Spark's checkpoint of a streaming query.
+
+Also find the batch that a checkpoint of its state ended with.
+"""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +23,10 @@ class SparkCheckpointLocation:
     location: str | os.PathLike[str] | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
     root_options: Mapping[str, Any] | None = field(repr=False)
-    """The root's options, taken where none were given and Spark's checkpoint is on a store of the same kind."""
+    """The root's options.
+
+    They are taken where none were given and Spark's checkpoint is on a store of the same kind.
+    """
     fencing: Fencing
     """The same as that of the root."""
 

@@ -1,1 +1,4 @@
-"""Make one page about a store: `gather.make_report` reads the store, `page.render` makes HTML of the result."""
+"""Make one page about a store.
+
+`gather.make_report` reads the store, `page.render` makes HTML of the result.
+"""

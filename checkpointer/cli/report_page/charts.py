@@ -1,4 +1,7 @@
-"""Compute bar charts for a template to draw. Heights and widths are percent of the picture."""
+"""Compute bar charts for a template to draw.
+
+Heights and widths are percent of the picture.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,7 +38,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One bar chart. `top` labels the full height, `middle` half of it, `first` and `last` the outermost bars."""
+    """One bar chart.
+
+    `top` labels the full height, `middle` half of it, `first` and `last` the outermost bars.
+    """
 
     title: str
     description: str
@@ -50,7 +56,10 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """The values of one bar, and the names of the first and the last of what it stands for."""
+    """The values of one bar.
+
+    A bar may stand for several names: `first` and `last` are the outermost of them.
+    """
 
     first: str
     last: str
@@ -63,7 +72,10 @@ class _Column:
 
 
 def bytes_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
-    """Return the bytes that each checkpoint wrote: snapshots, deltas, and what is neither or is not known."""
+    """Return the bytes that each checkpoint wrote.
+
+    The parts are snapshots, deltas, and all bytes that are neither or not known.
+    """
 
     def split(row: CheckpointRow) -> tuple[int, int, int] | None:
         if row.own_bytes is None:
@@ -91,7 +103,10 @@ def time_chart(checkpoints: Sequence[CheckpointRow]) -> Chart | None:
 
 
 def lengths_chart(lengths: Sequence[tuple[int, int]], limit: int = 12) -> Chart | None:
-    """Return how many partitions have a chain of each length. Neighbours share a bar if there are many lengths."""
+    """Return how many partitions have a chain of each length.
+
+    Neighbours share a bar if there are many lengths.
+    """
     named_values = [(str(length), (partitions,)) for length, partitions in lengths]
     legend = (("full", "partitions"),)
     return _chart(
@@ -104,7 +119,10 @@ def _columns(
     combine: Callable[[Iterable[int]], int],
     limit: int = MAX_BARS,
 ) -> list[_Column]:
-    """Return a column for each name with its values, or for several names with their values combined."""
+    """Return a column for each name with its values.
+
+    Several names share a column if there are more than `limit`; their values are combined.
+    """
     # Rounded up, so that there are never more bars than `limit`.
     per_bar = -(-len(named_values) // limit)
     groups = [named_values[start : start + per_bar] for start in range(0, len(named_values), per_bar or 1)]
@@ -155,7 +173,10 @@ def _label(column: _Column, legend: tuple[tuple[str, str], ...], unit: Callable[
 
 
 def _stack(column: _Column, legend: tuple[tuple[str, str], ...], highest: int) -> tuple[Part, ...]:
-    """Return the parts of a bar, one upon the other; y counts from the top of the picture."""
+    """Return the parts of a bar, one upon the other.
+
+    Their y counts from the top of the picture.
+    """
     parts, below = [], 0
     for (style, _), value in zip(legend, column.values, strict=True):
         below += value

@@ -1,7 +1,7 @@
-"""Read a store and gather what the report says of it. Damage becomes a finding, and the rest is still reported.
+"""Read a store and gather what the report says of it.
 
-One version of `_latest` is read, and each manifest and each segment once. Only what could take very long is limited,
-and the report says so.
+Damage becomes a finding, and the rest is still reported. One version of `_latest` is read, and each manifest and each
+segment once. Only what could take very long is limited, and the report says so.
 """
 
 from collections import Counter
@@ -34,10 +34,16 @@ from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 MAX_PARTITIONS = 3_000_000
-"""Partitions whose chains are read from segments, those of the newest checkpoints first. It takes some ten seconds."""
+"""Partitions whose chains are read from segments.
+
+Those of the newest checkpoints come first. Reading them takes some ten seconds.
+"""
 
 MAX_BYTES, MAX_OBJECTS = 1 << 30, 10_000
-"""What is read and compared unless a share is given: all objects of a smaller store, a sample of a larger one."""
+"""Bytes and objects that are read and compared unless a share is given.
+
+These are all objects of a smaller store, and a sample of a larger one.
+"""
 
 
 def make_report(
@@ -47,7 +53,9 @@ def make_report(
     share: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Return what a root holds, what is wrong with it, and what a cleanup by `policy` would do. Only reads.
+    """Return what a root holds, and what is wrong with it.
+
+    The report also says what a cleanup by `policy` would do. Only reads.
 
     Args:
         client: A client of the root. What it has restored stays as it is.
@@ -108,7 +116,10 @@ async def gather(
 
 
 async def _load_chains(check: Check, *, whole: bool) -> int:
-    """Load chains from segments, the newest checkpoints first, and return how many checkpoints were left out."""
+    """Load chains from segments, the newest checkpoints first.
+
+    Return how many checkpoints were left out.
+    """
     seen: set[tuple[str, ...]] = set()
     read = left_out = 0
     for ref, manifest in sorted(check.manifests.items(), key=lambda item: item[0].id, reverse=True):
@@ -124,12 +135,18 @@ async def _load_chains(check: Check, *, whole: bool) -> int:
 
 
 def _segments(operator: Operator) -> tuple[str, ...]:
-    """Return the paths of an operator's segments. Checkpoints with the same segments have the same chains."""
+    """Return the paths of an operator's segments.
+
+    Checkpoints with the same segments have the same chains.
+    """
     return tuple(segment.path for segment in operator.segments)
 
 
 def _share(check: Check) -> float:
-    """Return the share of the objects that `MAX_BYTES` and `MAX_OBJECTS` allow to read."""
+    """Return the share of the objects to read.
+
+    `MAX_BYTES` and `MAX_OBJECTS` limit it.
+    """
     sizes: dict[str, int] = {}
     for manifest in check.manifests.values():
         sizes |= checkpoint_sizes.object_sizes(manifest)
@@ -168,7 +185,10 @@ def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[
 
 
 def _named(head: Head, check: Check) -> list[Ref]:
-    """Return what `_latest` and the catalog name, whether the manifest can be read or not."""
+    """Return the checkpoints that `_latest` and the catalog name.
+
+    Their manifests may be unreadable.
+    """
     named = [ref for ref in (head.committed, head.prepared) if ref is not None]
     return [*named, *(entry.ref for entry in (check.catalog.entries if check.catalog else ()))]
 
@@ -226,7 +246,10 @@ def _savepoints(check: Check) -> tuple[SavepointRow, ...]:
 
 
 def _skipped_cleanup() -> Cleanup:
-    """Return a cleanup without rows: a plan reads all chains, of which some were left out for their number."""
+    """Return a cleanup without rows.
+
+    A plan reads all chains, but there are too many: some were left out.
+    """
     return Cleanup((), (), "Not looked at, because there are very many partitions: `checkpointer plan` does it.")
 
 
@@ -244,7 +267,10 @@ async def _cleanup(session: Session, policy: RetentionPolicy) -> Cleanup:
 
 
 def _needs_repair(found: Verification, current: Manifest | None) -> bool:
-    """Return whether `_latest` or the committed manifest is damaged, so that a rollback is not possible."""
+    """Return whether `_latest` or the committed manifest is damaged.
+
+    Then a rollback is not possible.
+    """
     return bool(found.findings) and (current is None or any(f.path == object_paths.LATEST for f in found.findings))
 
 

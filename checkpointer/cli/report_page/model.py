@@ -15,7 +15,10 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Job, Json, 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One live checkpoint, or the prepared one. None is a value that could not be read, or was too much to read."""
+    """One live checkpoint, or the prepared one.
+
+    A value is None if it could not be read, or was too much to read.
+    """
 
     id: CheckpointId
     epoch: int | None
@@ -110,7 +113,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A store at one moment, as far as it could be read. What could not be read is among the findings."""
+    """A store at one moment, as far as it could be read.
+
+    The findings name everything that could not be read.
+    """
 
     root: str
     made: datetime
@@ -129,9 +135,15 @@ class Report:
     share: float
     """The chance that each object had of being read and compared."""
     chains_left_out: int
-    """The number of checkpoints of which only the manifest was read, since there are very many partitions."""
+    """The number of checkpoints whose chains were not read, only the manifest.
+
+    There are very many partitions.
+    """
     candidates: tuple[Candidate, ...]
-    """What the root could be repaired to, if `_latest` or the committed manifest cannot be read."""
+    """The checkpoints that the root could be repaired to.
+
+    They are listed if `_latest` or the committed manifest cannot be read.
+    """
 
     @property
     def newest(self) -> CheckpointRow | None:

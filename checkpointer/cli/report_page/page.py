@@ -65,7 +65,10 @@ def looked_at(report: Report) -> list[str]:
 
 
 def next_step(report: Report) -> tuple[str, str | None] | None:
-    """Return what to do about the findings: a sentence, and the command that it ends with."""
+    """Return what to do about the findings.
+
+    It is a sentence, and the command that the sentence ends with.
+    """
     # Quoted, as people copy the command into a shell, and a root may have any characters.
     root, newest, intact = shlex.quote(report.root), report.newest, report.intact
     if not report.verification.findings:
@@ -111,6 +114,9 @@ def _environment() -> "Environment":
 
 
 def _cut(value: Json) -> str:
-    """Return a value of the job as text of at most `MAX_TEXT` characters, and its length if it is longer."""
+    """Return a value of the job as text of at most `MAX_TEXT` characters.
+
+    A longer text is cut, and its length is added.
+    """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text):,} characters)"

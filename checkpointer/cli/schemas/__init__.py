@@ -1,4 +1,6 @@
-"""What `--json` prints: one schema for each kind of thing, the same in every verb. `docs/json.md` is made of them.
+"""Describe what `--json` prints: one schema for each kind of thing.
+
+A schema is the same in every verb. `docs/json.md` is made of the schemas.
 
 Times are texts in UTC. A field that is counted in bytes, seconds or other units has the unit in its name. A value that
 is not known, or that does not exist, is null; a field is left out only where its schema says so.
@@ -78,7 +80,10 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("repair --to", Repair),
     ("repair --to DAMAGED", RepairPlan),
 )
-"""What each verb prints. A verb that prints several schemas is named with the argument or option that decides."""
+"""The schema that each verb prints.
+
+A verb that prints several schemas is named with the argument or option that decides.
+"""
 
 __all__ = [
     "PRINTED",

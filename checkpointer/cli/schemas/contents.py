@@ -1,4 +1,7 @@
-"""What a store holds: sizes, costs, records, exported files, and positions of consumers."""
+"""Describe what a store holds.
+
+That is sizes, costs, records, exported files, and positions of consumers.
+"""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
