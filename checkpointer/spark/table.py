@@ -90,8 +90,8 @@ class TableState(NotPicklable):
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns for good, with all their values.
 
-        A later column of the same name is another column. Nothing is written again now: later compactions remove the stored
-        values.
+        A later column of the same name is another column. Nothing is written again now: later compactions remove the
+        stored values.
 
         Args:
             columns: The names of the columns. Unknown ones are no error, because a function says the same in every
