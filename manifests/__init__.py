@@ -1,4 +1,7 @@
-"""The format of a store: values and their bytes, without input or output. `SPEC.md` beside this file is normative."""
+"""The format of a store: values and their bytes, without input or output.
+
+`SPEC.md` beside this file is normative.
+"""
 
 # Imported from a checkout, by the name of the folder.
 if __name__ == "manifests":

@@ -1,4 +1,7 @@
-"""A catalog as JSON, and back: the checkpoints that are kept besides the recent history."""
+"""A catalog as JSON, and back.
+
+The catalog holds the checkpoints that are kept besides the recent history.
+"""
 
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError
@@ -28,7 +31,10 @@ def encode_catalog(catalog: Catalog) -> bytes:
 
 
 def decode_catalog(path: str, data: bytes) -> Catalog:
-    """Return the catalog at `path`. The caller has compared its bytes with the digest in the path."""
+    """Return the catalog at `path`.
+
+    The caller has compared its bytes with the digest in the path.
+    """
     fields = Fields.parse_compact(path, data)
     catalog = Catalog(
         id=fields.id("id"),

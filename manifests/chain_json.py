@@ -1,4 +1,6 @@
-"""Chains as JSON: a table of objects, and for each artifact a row that names its object by index.
+"""Chains as JSON: a table of objects, and a row for each artifact.
+
+A row names its object by index.
 
 objects   [[path, stored size], …]                                          or, if parts of it can be read alone,
           [[path, stored size, tail length, tail digest], …]
@@ -17,7 +19,10 @@ from pyspark_checkpointer.manifests.shown import show
 
 
 class ObjectTable:
-    """The objects that rows have named so far, each once, in the order in which they were first named."""
+    """The objects that rows have named so far, each once.
+
+    They are in the order in which they were first named.
+    """
 
     def __init__(self) -> None:
         self.rows: list[list[Json]] = []
@@ -37,7 +42,10 @@ class ObjectTable:
         return [*head, artifact.kind, artifact.offset, artifact.length, digest]
 
     def _find(self, artifact: Artifact) -> tuple[int, object_paths.ArtifactName]:
-        """Return the index of an artifact's object, which is added if it is new, and what its path says."""
+        """Return the index of an artifact's object, and what its path says.
+
+        The object is added if it is new.
+        """
         known = self._known.get(artifact.path)
         if known is None:
             try:
@@ -71,7 +79,10 @@ class _Object(NamedTuple):
 
 
 class ArtifactReader:
-    """Turns rows back into artifacts of one operator, of which none is newer than `sequence`."""
+    """Turns rows back into artifacts of one operator.
+
+    No artifact is newer than `sequence`.
+    """
 
     def __init__(self, fields: Fields, operator: str, codec: str, sequence: int) -> None:
         self.fields = fields
@@ -124,7 +135,10 @@ class ArtifactReader:
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
 
     def _refuse_raw(self, partition: int, row: list[Json], length: int) -> NoReturn:
-        """Raise `MalformedError` for a raw artifact that is not one record of as many bytes as are stored."""
+        """Raise `MalformedError` for a raw artifact that is not one record.
+
+        The record must have as many bytes as are stored.
+        """
         self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
 
     def _tail(self, length: Json, digest: Json, size: int) -> Tail:
@@ -141,7 +155,10 @@ class ArtifactReader:
         return tuple(self.artifact(partition, row) for row in rows)
 
     def refuse_unused(self) -> None:
-        """Raise `MalformedError` where no row has named an object. Called when all rows were read."""
+        """Raise `MalformedError` if there is an object that no row has named.
+
+        It is called when all rows were read.
+        """
         unused = self._used.find(0)
         if unused >= 0:
             self.fields.fail(f"objects: no row names {self._objects[unused].path}")

@@ -1,4 +1,6 @@
-"""The registry of codecs: what the artifacts of an operator hold, and how keys are spread over its partitions.
+"""The registry of codecs, which say what the artifacts of an operator hold.
+
+A codec also says how keys are spread over the operator's partitions.
 
 A codec belongs to one kind of operator, and nothing chooses a codec for a single map or table today. So this how-to is
 for a new kind of operator; what a second codec for maps needs stands below it.
@@ -43,7 +45,10 @@ Stored = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A codec and its partitioner, by the names that an operator in a manifest gives them."""
+    """A codec and its partitioner, by their names in a manifest.
+
+    An operator in a manifest gives these names.
+    """
 
     name: str
     partitioner: str
@@ -51,14 +56,23 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class PureCodec(Codec, Generic[Content, Decoded]):
-    """A codec whose functions between content and stored bytes need no other package than this one."""
+    """A codec whose functions need no other package than this one.
+
+    The functions turn content into stored bytes and back.
+    """
 
     encode: Callable[[Content], tuple[bytes, int]]
     """Return the stored bytes, and their size before compression."""
     decode: Callable[[str, Stored, int, int], Decoded]
-    """Return the content of stored bytes, given the object as errors name it, the raw size and how many records."""
+    """Return the content of stored bytes.
+
+    The arguments are the name of the object in errors, the stored bytes, the raw size and the number of records.
+    """
     partition_of: Callable[[Any, int], int] | None = None
-    """Return the partition of a key, given their number; None for a codec whose caller names the partition."""
+    """Return the partition of a key, given the number of partitions.
+
+    None for a codec whose caller names the partition.
+    """
 
 
 def _store_as_is(content: bytes) -> tuple[bytes, int]:
@@ -70,7 +84,10 @@ def _give_as_is(name: str, stored: Stored, raw_size: int, records: int) -> bytes
 
 
 RAW = PureCodec("raw", "explicit", _store_as_is, _give_as_is)
-"""A job's own bytes: only the job can merge them, and it names the partition of everything it writes."""
+"""A job's own bytes.
+
+Only the job can merge them, and it names the partition of everything it writes.
+"""
 
 MSGPACK = PureCodec(
     "msgpack+zstd", "crc32-key-1", keyed_records.encode, keyed_records.decode, keyed_records.partition_of
@@ -78,7 +95,9 @@ MSGPACK = PureCodec(
 """The entries of a keyed state."""
 
 PARQUET = Codec("parquet", "spark-murmur3-1")
-"""The rows of a table. They are encoded, decoded and spread in `checkpointer/table`, which needs Arrow.
+"""The rows of a table.
+
+`checkpointer/table`, which needs Arrow, encodes, decodes and spreads them.
 
 The partition of a key is `pmod(hash(keys), partitions)`, with Spark's 32-bit hash over the key columns in their order.
 """

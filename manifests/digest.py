@@ -1,4 +1,7 @@
-"""Hash bytes with SHA-256, the only digest of the format, and check what was read: size first, then digest."""
+"""Hash bytes with SHA-256 and check bytes that were read.
+
+SHA-256 is the only digest of the format. A check compares the size first, then the digest.
+"""
 
 import hashlib
 
@@ -9,14 +12,17 @@ Bytes = bytes | bytearray | memoryview
 
 
 def sha256(data: Bytes) -> str:
-    """Return the digest of `data`, 64 lower-case hexadecimal digits, as `sha256sum` prints it."""
+    """Return the digest of `data` as `sha256sum` prints it.
+
+    It has 64 lower-case hexadecimal digits.
+    """
     return hashlib.sha256(data).hexdigest()
 
 
 def verify(name: str, data: Bytes, *, size: int, digest: str) -> None:
-    """Raise `DigestMismatchError` unless `data` has `size` bytes and hashes to `digest`.
+    """Check that `data` has `size` bytes and hashes to `digest`.
 
-    `name` is the path or URL that an error names.
+    Raises `DigestMismatchError` if not. `name` is the path or URL that an error names.
     """
     check_size(name, len(data), size)
     check_digest(name, sha256(data), digest)
@@ -29,6 +35,9 @@ def check_size(name: str, found: int, expected: int) -> None:
 
 
 def check_digest(name: str, found: str, expected: str) -> None:
-    """Raise `DigestMismatchError` unless the object has the expected SHA-256. The caller has checked its size."""
+    """Raise `DigestMismatchError` unless the object has the expected SHA-256.
+
+    The caller has checked its size.
+    """
     if found != expected:
         raise DigestMismatchError(f"{name}: expected SHA-256 {expected}, found {found}")

@@ -32,7 +32,10 @@ _MISSING: Any = object()
 
 
 class Replaced(NamedTuple):
-    """A key that was replaced by an equal one. Whether they are equal depends on the rules of a named zone."""
+    """A key that was replaced by an equal one.
+
+    Whether they are equal depends on the rules of a named zone.
+    """
 
     old: Any
     value: bytes | None
@@ -66,7 +69,10 @@ def find_key(known: Mapping[Any, Any], key: Any, default: Any = None) -> Any:
 
 
 def may_differ(keys: Collection[Any]) -> bool:
-    """Return whether one of these keys can be equal to another of them, or to an integer, and not the same."""
+    """Return whether one of these keys can be equal to a different key.
+
+    The different key is another of them, or an integer.
+    """
     # Level by level: the types of a whole level are gathered by one call, without a look at each key.
     level: Collection[Any] = keys
     while True:
@@ -127,7 +133,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 def is_zoned(key: Any) -> bool:
-    """Return whether a key's equals, and its partition, depend on the rules of a named zone."""
+    """Return whether a key depends on the rules of a named zone.
+
+    The rules decide which keys are equal to it, and its partition.
+    """
     if type(key) in _GROUPS:
         return any(map(is_zoned, key))
     return type(key) is datetime and type(key.tzinfo) is ZoneInfo

@@ -1,4 +1,6 @@
-"""Errors of the format itself: the root of the tree of errors, and its branch for bad bytes.
+"""Errors of the format itself.
+
+They are the root of the tree of errors and its branch for bad bytes.
 
 `pyspark_checkpointer.errors` draws the whole tree; these classes live here because the format imports nothing above it.
 Every error is built from one message, so that all of them survive pickling between Spark's processes.
@@ -8,13 +10,19 @@ from typing import ClassVar
 
 
 class CheckpointError(Exception):
-    """The base of all errors that this project raises. `retryable` says whether trying again can help."""
+    """The base of all errors that this project raises.
+
+    `retryable` says whether trying again can help.
+    """
 
     retryable: ClassVar[bool] = False
 
 
 class CorruptionError(CheckpointError):
-    """An object of the store is not what was written. The message names the object, the expected and the found."""
+    """An object of the store is not what was written.
+
+    The message names the object, what was expected and what was found.
+    """
 
 
 class DigestMismatchError(CorruptionError):
@@ -22,7 +30,10 @@ class DigestMismatchError(CorruptionError):
 
 
 class MalformedError(CorruptionError):
-    """The bytes have the right digest, or none to compare, but do not say what the format allows."""
+    """The bytes do not say what the format allows.
+
+    They have the right digest, or there is no digest to compare.
+    """
 
 
 class UnsupportedFormatError(CorruptionError):
@@ -45,5 +56,8 @@ BAD_INPUT: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
 )
-"""Errors that a constructor raises for bad bytes. Any other, such as a TimeoutError, comes from a signal handler that
-ran meanwhile, and must not be taken for a fault of the bytes."""
+"""Errors that a constructor raises for bad bytes.
+
+Any other error, such as a TimeoutError, comes from a signal handler that ran meanwhile. It must not be taken for a
+fault of the bytes.
+"""

@@ -1,4 +1,7 @@
-"""Keep objects that are expensive to make, and serve one caller at a time, for the next caller."""
+"""Keep expensive objects for the next caller.
+
+Such an object serves one caller at a time.
+"""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar

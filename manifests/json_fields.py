@@ -1,6 +1,7 @@
-"""Read a JSON object of the format field by field: each accessor checks the type of a field and takes it out.
+"""Read a JSON object of the format field by field.
 
-What is left at the end are fields that a newer writer added. They are kept on a round trip.
+Each accessor checks the type of a field and takes it out. What is left at the end are fields that a newer writer added.
+They are kept on a round trip.
 """
 
 import json
@@ -40,12 +41,18 @@ _SEAL = b',"digest":"'
 
 
 def check_json_fields(**values: Json) -> dict[str, Json]:
-    """Return the values by name as they will be read back; `IllegalArgumentError` for one that JSON would change."""
+    """Return the values by name as they will be read back.
+
+    Raises `IllegalArgumentError` for a value that JSON would change.
+    """
     return {name: check_json(name, value) for name, value in values.items()}
 
 
 def check_json(what: str, value: Json) -> Json:
-    """Return a value as it will be read back; `IllegalArgumentError`, which names it, where JSON would change it."""
+    """Return a value as it will be read back.
+
+    Raises `IllegalArgumentError`, which names the value, where JSON would change it.
+    """
     try:
         # Tuples come back as lists and numbers as keys come back as text: comparing shows what a type check would have
         # to list.
@@ -67,7 +74,10 @@ def format_time(at: datetime) -> str:
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    """Return the fields of an object; refuse one that has two of a name, of which readers take different ones."""
+    """Return the fields of an object; refuse one that has two of one name.
+
+    Readers take different ones of the two.
+    """
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a field stands twice")
@@ -80,7 +90,10 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """Return a number; refuse one that becomes infinite, which could not be written again."""
+    """Return a number; refuse one that becomes infinite.
+
+    An infinite number could not be written again.
+    """
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text:.40} is too large a number")
@@ -88,14 +101,20 @@ def _finite(text: str) -> float:
 
 
 _DIGITS = bytes(48 if chr(byte).isdecimal() else 32 for byte in range(256))
-"""A table for `translate` that makes every ASCII digit a 0, and every other byte a space."""
+"""A table for `translate` that makes every ASCII digit a 0.
+
+It makes every other byte a space.
+"""
 
 _TOO_LONG = b"0" * (sys.float_info.max_10_exp + 1)
 """So many digits may be an integer that is too large for a double."""
 
 
 def _finite_integer(text: str) -> int:
-    """Return an integer; refuse one that is too large for a double, which many readers of JSON make of numbers."""
+    """Return an integer; refuse one that is too large for a double.
+
+    Many readers of JSON turn numbers into doubles.
+    """
     value = int(text)
     try:
         float(value)
@@ -111,7 +130,10 @@ HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class Fields:
-    """The fields of one JSON object that have not been read yet. Errors name the object of the store, `name`."""
+    """The fields of one JSON object that have not been read yet.
+
+    Errors name the object of the store, `name`.
+    """
 
     def __init__(self, name: str, value: Json) -> None:
         self.name = name
@@ -121,7 +143,10 @@ class Fields:
 
     @classmethod
     def parse(cls, name: str, data: bytes) -> Self:
-        """Return the fields of a whole JSON object, after its `format_version` was checked."""
+        """Return the fields of a whole JSON object.
+
+        Its `format_version` is checked first.
+        """
         try:
             value = json.loads(
                 data.decode(),
@@ -146,7 +171,10 @@ class Fields:
 
     @classmethod
     def parse_compact(cls, name: str, data: bytes) -> Self:
-        """Return the fields of a whole object of the format: `MalformedError` for white space between its tokens."""
+        """Return the fields of a whole object of the format.
+
+        Raises `MalformedError` for white space between its tokens.
+        """
         fields = cls.parse(name, data)
         if any(space in data for space in b" \n\r\t") and (found := re.search(rb"\s", _STRING.sub(b"", data))):
             fields.fail(f"expected JSON without white space between its tokens, found {found[0]!r}")
@@ -154,7 +182,10 @@ class Fields:
 
     @classmethod
     def parse_sealed(cls, name: str, data: bytes) -> Self:
-        """Return the fields of an object that `dump_sealed` made, after its digest was compared."""
+        """Return the fields of an object that `dump_sealed` made.
+
+        Its digest is compared first.
+        """
         fields = cls.parse_compact(name, data)
         # The last one: a value of the caller may hold the same characters (SPEC.md, "The digest"). The bytes are
         # compared and not a new encoding, which another language may write differently.
@@ -220,7 +251,10 @@ class Fields:
         return value
 
     def check_integers(self, keys: str, values: Sequence[Json]) -> Sequence[int]:
-        """Return integers from 0 that were read already; `keys` says what they are, with commas in between."""
+        """Return integers from 0 that were read already.
+
+        `keys` says what they are, with commas in between.
+        """
         for value in values:
             if type(value) is not int or not 0 <= value < 2**63:
                 # One of them is wrong: find out which, and say so.
@@ -282,7 +316,10 @@ class Fields:
         return Ref(id=self.id("id"), digest=self.hexadecimal("digest", 64))
 
     def ref_or_null(self, key: str) -> Ref | None:
-        """Return a reference to a manifest, which is an object of its own, or None for null."""
+        """Return a reference to a manifest; None for null.
+
+        The reference is an object of its own.
+        """
         inner = self.inner(key)
         return None if inner is None else inner.ref()
 
@@ -325,6 +362,9 @@ class Fields:
         return None if value is None else Fields(f"{self.name}: {key}", value)
 
     def optional_inner(self, key: str) -> "Fields | None":
-        """Return the fields of a field that is an object of its own; None where it is left out."""
+        """Return the fields of a field that is an object of its own.
+
+        None where the field is left out.
+        """
         value = self.optional(key)
         return None if value is None else Fields(f"{self.name}: {key}", value)

@@ -1,4 +1,6 @@
-"""Encode a partition of keyed state as stored bytes, and decode it: the codec `msgpack+zstd`.
+"""Encode a partition of keyed state as stored bytes, and decode it.
+
+The codec is `msgpack+zstd`.
 
 The bytes are a zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK_ENTRIES` entries
 each: the keys, then as many values, each a packed value or nil where the key was deleted. Values stay packed until
@@ -36,10 +38,16 @@ from pyspark_checkpointer.manifests.zones import HOLDERS, normalise
 from pyspark_checkpointer.manifests.zstd import decompress_pieces
 
 CHUNK_ENTRIES = 4096
-"""Entries that are packed at once: so long the interpreter's lock is held, and other threads wait."""
+"""Entries that are packed at once.
+
+Packing them holds the interpreter's lock, and other threads wait for that long.
+"""
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of values that are packed at once: a packer keeps the memory of the most it ever packed."""
+"""Bytes of values that are packed at once.
+
+A packer keeps the memory of the most it ever packed.
+"""
 
 ZSTD_LEVEL = 1
 
@@ -66,7 +74,10 @@ def encode(records: Records) -> tuple[bytes, int]:
 
 
 def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memoryview]:
-    """Yield the two arrays as msgpack; large values come in pieces that are not copied."""
+    """Yield the two arrays as msgpack.
+
+    Large values come in pieces that are not copied.
+    """
     if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
         yield pack_checked(keys) + pack_checked(values)
         return
@@ -83,7 +94,10 @@ def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memory
 
 
 def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
-    """Yield keys and values in chunks of at most `CHUNK_ENTRIES`, and of about `CHUNK_BYTES` where values are large."""
+    """Yield keys and values in chunks of at most `CHUNK_ENTRIES`.
+
+    Where values are large, a chunk has about `CHUNK_BYTES`.
+    """
     left, rest = iter(records), iter(records.values())
     while keys := list(islice(left, CHUNK_ENTRIES)):
         values = list(islice(rest, CHUNK_ENTRIES))
@@ -136,7 +150,10 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
 
 
 def _refuse_equal(decoded: Records, keys: list[Any]) -> None:
-    """Raise `InvalidStateError` for a key that is equal to another one by the rules of named zones."""
+    """Raise `InvalidStateError` for a key that is equal to another one.
+
+    The rules of named zones decide which keys are equal.
+    """
     first: dict[Any, Any] = {}
     for key in keys:
         other = first.setdefault(key, key)
@@ -150,10 +167,10 @@ _NUMBERS = frozenset({int, bool, float})
 
 
 def _check_keys(keys: Sequence[Any]) -> None:
-    """Raise `ValueError` for a key that is NaN, or a timestamp of msgpack, or holds NaN.
+    """Raise `ValueError` for a key that is NaN, or holds NaN.
 
-    A key that could not be found again is no key. Texts and numbers are checked all at once, which is much faster: a
-    sum with NaN in it is NaN.
+    It also refuses a msgpack timestamp. A key that could not be found again is no key. Texts and numbers are checked
+    all at once, which is much faster: a sum with NaN in it is NaN.
     """
     kind = type(keys[0]) if keys else str
     try:
@@ -196,12 +213,18 @@ _GROUPS = frozenset({tuple, frozenset})
 
 
 def partition_of(key: Any, partitions: int) -> int:
-    """Return CRC-32 of the key's canonical bytes modulo the partition count; keys that are equal in Python share it."""
+    """Return CRC-32 of the key's canonical bytes modulo the partition count.
+
+    Keys that are equal in Python share a partition.
+    """
     return place_key(key, partitions)[0]
 
 
 def place_key(key: Any, partitions: int) -> tuple[int, Any]:
-    """Return the partition of a key, and the key as it is compared and stored: times of one zone name share a zone."""
+    """Return the partition of a key, and the key as it is compared and stored.
+
+    Times of one zone name share a zone.
+    """
     kind = type(key)
     try:
         if kind is str:
@@ -223,7 +246,10 @@ def _too_deep() -> IllegalArgumentError:
 
 
 def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
-    """Return the partition of each key in half of the time; None if they are of several types or one may be refused."""
+    """Return the partition of each key in half of the time.
+
+    None if the keys are of several types or one may be refused.
+    """
     kinds = set(map(type, keys))
     try:
         if kinds == {str}:
@@ -239,7 +265,10 @@ def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
 
 
 def _canonical(key: Any) -> bytes:
-    """Return bytes that equal keys share; `IllegalArgumentError` for a key that cannot be stored."""
+    """Return bytes that equal keys share.
+
+    Raises `IllegalArgumentError` for a key that cannot be stored.
+    """
     canonical = _CANONICAL.get(type(key))
     if canonical is None:
         raise IllegalArgumentError(f"key {show(key)}: a key of type {type(key).__name__} cannot be stored")

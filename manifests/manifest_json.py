@@ -1,4 +1,6 @@
-"""The pointer and a manifest as JSON, and back. Each pair of functions handles the same fields in the same order.
+"""The pointer and a manifest as JSON, and back.
+
+Each pair of functions handles the same fields in the same order.
 
 Decoding checks everything that can be checked without another object, so that a value of the model never
 contradicts itself. Whoever reads an object whose digest is known checks size and digest first (`digest.py`).
@@ -37,7 +39,10 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.manifests.shown import show
 
 MAX_PARTITIONS = 2**31
-"""Partitions of an operator, at most: their numbers fit in a signed integer of 32 bits."""
+"""Partitions of an operator, at most.
+
+Their numbers fit in a signed integer of 32 bits.
+"""
 
 COST_FIELDS = ("requests", "objects", "bytes", "elapsed_us", "blocked_us")
 
@@ -51,7 +56,10 @@ _OFFSETS = re.compile(r"v[0-9]+\n")
 
 
 def encode_pointer(pointer: Pointer) -> bytes:
-    """Return the bytes of `_latest`. The last field is the SHA-256 of all the bytes before it."""
+    """Return the bytes of `_latest`.
+
+    The last field is the SHA-256 of all the bytes before it.
+    """
     return dump_sealed(
         {
             "format_version": FORMAT_VERSION,
@@ -133,7 +141,9 @@ def _decode_retired(name: str, value: Json) -> Retired:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of a manifest. Chains of an operator that has segments are not written: the segments hold them.
+    """Return the bytes of a manifest.
+
+    Chains of an operator that has segments are not written: the segments hold them.
 
     Raises `IllegalArgumentError` where the caller's values cannot be written.
     """
@@ -161,7 +171,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
-    """Return the manifest of `checkpoint`. Operators with segments have no chains until `segments.load` adds them."""
+    """Return the manifest of `checkpoint`.
+
+    Operators with segments have no chains until `segments.load` adds them.
+    """
     name = object_paths.manifest(checkpoint)
     fields = Fields.parse_compact(name, data)
     if (found := fields.id("id")) != checkpoint:
@@ -191,7 +204,10 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
 
 
 def _encode_job(job: Job | None) -> Json:
-    """Return the batch that wrote a manifest. The driver and Spark's progress are left out where they are not known."""
+    """Return the batch that wrote a manifest.
+
+    The driver and Spark's progress are left out where they are not known.
+    """
     if job is None:
         return None
     value: dict[str, Json] = {"query_id": job.query_id, "run_id": job.run_id, "batch_id": job.batch_id}
@@ -237,7 +253,10 @@ def _decode_spark(fields: Fields | None) -> SparkProgress | None:
 
 
 def _encode_cost(cost: Cost | None) -> dict[str, Json]:
-    """Return the field as it stands in a manifest; no field where nothing was measured."""
+    """Return the field as it stands in a manifest.
+
+    No field is returned where nothing was measured.
+    """
     return {} if cost is None else {"cost": {name: getattr(cost, name) for name in COST_FIELDS}}
 
 

@@ -1,4 +1,6 @@
-"""Define the values that a store is made of: frozen, compared by content, without behaviour but their own text.
+"""Define the values that a store is made of.
+
+They are frozen, compared by content, and without behaviour except their own text.
 
 Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
    └──────> Catalog                                          checkpoints kept besides the recent history
@@ -27,7 +29,10 @@ _ID = re.compile(r"([0-9]{10})-([0-9a-f]{8})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointId:
-    """`<sequence, 10 digits>-<8 hex, random>`. Sorts by age; drawn anew for each attempt at a checkpoint."""
+    """`<sequence, 10 digits>-<8 hex, random>`.
+
+    Sorts by age. It is drawn anew for each attempt at a checkpoint.
+    """
 
     sequence: int
     suffix: str
@@ -46,7 +51,10 @@ class CheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A reference to a manifest: its id, and the SHA-256 of its bytes, so that nothing can take its place."""
+    """A reference to a manifest: its id, and the SHA-256 of its bytes.
+
+    So nothing can take its place.
+    """
 
     id: CheckpointId
     digest: str
@@ -54,7 +62,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last `length` bytes of an object and their SHA-256: with it a reader can verify parts that are read alone."""
+    """The last `length` bytes of an object and their SHA-256.
+
+    With them a reader can verify parts that are read alone.
+    """
 
     length: int
     digest: str
@@ -62,7 +73,9 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """The place of one snapshot or delta of one partition in the store, and what its stored bytes must be.
+    """The place of one snapshot or delta of one partition in the store.
+
+    It also says what its stored bytes must be.
 
     `length` bytes from `offset` of the object at `path`, which has `size` bytes. `digest` is the SHA-256 of these
     stored bytes, in hex; `raw_size` their size in bytes once decompressed; `records` how many records they hold.
@@ -81,12 +94,18 @@ class Artifact:
 
 
 Chain = tuple[Artifact, ...]
-"""One snapshot, then deltas, oldest first: all that a partition's state is made of."""
+"""One snapshot, then deltas, oldest first.
+
+A partition's state is made of all of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The place of a list of patches to an operator's chains. `entries` is the number of partitions it touches."""
+    """The place of a list of patches to an operator's chains.
+
+    `entries` is the number of partitions it touches.
+    """
 
     path: str
     size: int
@@ -96,7 +115,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A change to one partition's chain: keep the first `keep` artifacts, then append `added`."""
+    """A change to one partition's chain.
+
+    The chain keeps its first `keep` artifacts, then `added` is appended.
+    """
 
     keep: int
     added: Chain
@@ -125,7 +147,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class SparkProgress:
-    """The part of Spark's own checkpoint that is needed to begin again right after a batch.
+    """The part of Spark's own checkpoint needed to begin again after a batch.
 
     `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: how far the batch
     reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
@@ -140,7 +162,10 @@ class SparkProgress:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The batch that wrote a checkpoint, by Spark's ids, and the process of its driver."""
+    """The batch that wrote a checkpoint, and the process of its driver.
+
+    The batch is given by Spark's ids.
+    """
 
     query_id: str
     run_id: str
@@ -151,7 +176,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The requests, bytes and microseconds that a checkpoint cost until its manifest was encoded.
+    """The requests, bytes and microseconds that a checkpoint cost.
+
+    They are counted until its manifest was encoded.
 
     `requests` counts those to the store so far, and each that is still to come: the PUTs beside the manifest, its own,
     and the swap. `objects` and `bytes` count what was stored under the checkpoint's id, without the manifest.
@@ -185,9 +212,9 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The writer that may move the pointer: the number of its takeover, and a random name for it.
+    """The writer that may move the pointer.
 
-    `epoch` counts takeovers of the root. It is not the epoch of a checkpoint, which is a batch's number.
+    It is the epoch of its takeover, and a random name for it.
     """
 
     epoch: int
@@ -204,7 +231,10 @@ class CatalogRef:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A boundary and catalog that were replaced, and when: readers may still be using what they kept."""
+    """A boundary and catalog that were replaced, and when.
+
+    Readers may still use what they kept.
+    """
 
     boundary: int
     catalog: CatalogRef | None
@@ -227,7 +257,10 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A checkpoint kept outside the contiguous history: a savepoint where it has a name."""
+    """A checkpoint kept outside the contiguous history.
+
+    It is a savepoint where it has a name.
+    """
 
     ref: Ref
     name: str | None
@@ -237,7 +270,10 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The checkpoints that are kept besides the recent history. Written once, under an id of its own."""
+    """The checkpoints that are kept besides the recent history.
+
+    It is written once, under an id of its own.
+    """
 
     id: CheckpointId
     entries: tuple[CatalogEntry, ...] = ()

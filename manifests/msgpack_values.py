@@ -1,4 +1,6 @@
-"""Pack Python values as msgpack, so that each type comes back as itself or is refused by name.
+"""Pack Python values as msgpack so that each type comes back as itself.
+
+A type that would not is refused by name.
 
 Types that msgpack itself knows (None, bool, 64-bit integers, floats, text, bytes, lists, maps) are written as msgpack;
 the extension types are listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, str, …) are refused, since they would
@@ -23,10 +25,16 @@ from pyspark_checkpointer.manifests.errors import BAD_INPUT, MalformedError
 from pyspark_checkpointer.manifests.idle import Idle
 
 MAX_DEPTH = 32
-"""Extensions (tuples, sets) one inside the other, at most. Each takes some 40 KiB of the C stack, which has an end."""
+"""Extensions (tuples, sets) one inside the other, at most.
+
+Each takes some 40 KiB of the C stack, which has an end.
+"""
 
 MAX_UNCHECKED_BYTES = 1024
-"""Bytes that are unpacked without `check_whole`, at most: msgpack makes room for 2 MB, whatever they claim to hold."""
+"""Bytes that are unpacked without `check_whole`, at most.
+
+msgpack makes room for 2 MB, whatever they claim to hold.
+"""
 
 PIECE_BYTES = 1 << 20
 """Bytes that an unpacker is fed, and that are packed, at once."""
@@ -35,10 +43,16 @@ PACK_COUNT = 32
 """Values that are packed before their bytes are counted."""
 
 MAX_KEPT_BYTES = 4 << 20
-"""Bytes that a packer may have packed to be used again, at most: its buffer never becomes smaller."""
+"""Bytes that a packer may have packed and still be used again, at most.
+
+Its buffer never becomes smaller.
+"""
 
 SHORT_LENGTH = 1024
-"""Length from which on `_pack_atom` does not pack texts and bytes, so that its buffer stays small."""
+"""Length from which `_pack_atom` does not pack texts and bytes.
+
+So its buffer stays small.
+"""
 
 TUPLE, INTEGER, DECIMAL, DATETIME, TIME, DURATION, SET, FROZENSET, DATE, UUID = range(1, 11)
 
@@ -53,11 +67,17 @@ Hook = Callable[[int, bytes], Any]
 
 
 class UnsupportedValueError(TypeError):
-    """A value that cannot be stored. The message names its type and what to use instead."""
+    """A value that cannot be stored.
+
+    The message names its type and what to use instead.
+    """
 
 
 def pack(value: Any) -> bytes:
-    """Return one value as msgpack; `UnsupportedValueError` names what in it cannot be stored."""
+    """Return one value as msgpack.
+
+    Raises `UnsupportedValueError`, which names what in the value cannot be stored.
+    """
     kind = type(value)
     if kind in _ATOMS and (kind not in _TEXTS or len(value) < SHORT_LENGTH):
         try:
@@ -85,7 +105,10 @@ def _pack_any(value: Any) -> bytes:
 
 
 def _pack_large(value: str | bytes) -> bytes:
-    """Pack a long text or long bytes as a packer does, without the buffer that a packer fills first."""
+    """Pack a long text or long bytes as a packer does.
+
+    A packer would fill a buffer first; this function does not.
+    """
     if type(value) is bytes:
         return b"".join((b"\xc6", len(value).to_bytes(4, "big"), value))
     if not value.isascii():
@@ -100,9 +123,11 @@ def _pack_large(value: str | bytes) -> bytes:
 
 
 def pack_some(values: Sequence[Any]) -> list[bytes]:
-    """Return the first of these values packed, about `PIECE_BYTES` of them, in less than half of the time of `pack`.
+    """Return the first of these values packed, about `PIECE_BYTES` of them.
 
-    `UnsupportedValueError` if any of them cannot be stored; `pack` says which and why.
+    It takes less than half of the time of `pack`.
+
+    Raises `UnsupportedValueError` if any of them cannot be stored; `pack` says which and why.
     """
     packed: list[bytes] = []
     size = 0
@@ -121,7 +146,10 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
 
 
 def pack_checked(members: list[Any]) -> bytes:
-    """Return an array of keys or of packed values, which are not checked again: they were when they were set."""
+    """Return an array of keys or of packed values.
+
+    They are not checked again: they were checked when they were set.
+    """
     return _LEVELS[0].pack(members)
 
 
@@ -132,7 +160,10 @@ _unpackb = msgpack.unpackb
 
 
 def unpack(data: bytes, hook: Hook | None = None) -> Any:
-    """Return the value that `pack` was given. `hook` unpacks its extensions, at their level; None for the first one."""
+    """Return the value that `pack` was given.
+
+    `hook` unpacks its extensions, at their level; None for the first one.
+    """
     try:
         # The check is a second pass, which short values, the most frequent ones, are spared.
         if len(data) > MAX_UNCHECKED_BYTES:
@@ -159,7 +190,10 @@ def check_whole(data: bytes) -> None:
 
 
 def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Yield the same `size` bytes, cut where values end, so that no piece claims to hold more than is there."""
+    """Yield the same `size` bytes, cut where values end.
+
+    So no piece claims to hold more than is there.
+    """
     # 0 would mean almost no limit.
     unpacker, waiting, begin, end = msgpack.Unpacker(max_buffer_size=max(size, 1)), bytearray(), 0, 0
     for piece in pieces:
@@ -187,11 +221,17 @@ _TIMESTAMP_BYTES = 6
 """Bytes of the shortest timestamp of msgpack."""
 
 _MINUS_ONE = re.compile(rb"[\xd4-\xd8]\xff|\xc7.\xff|\xc8..\xff|\xc9.{4}\xff", re.DOTALL)
-"""The beginning of an extension of type -1, a timestamp, which msgpack unpacks without asking the hook."""
+"""The beginning of an extension of type -1, a timestamp.
+
+msgpack unpacks it without asking the hook.
+"""
 
 
 def _refuse_timestamps(value: Any) -> None:
-    """Raise `ValueError` for a timestamp of msgpack in a value, which is no value of the format."""
+    """Raise `ValueError` for a msgpack timestamp in a value.
+
+    The format has no such value.
+    """
     try:
         _refuse_lookalikes(value)
     except UnsupportedValueError:
@@ -199,24 +239,34 @@ def _refuse_timestamps(value: Any) -> None:
 
 
 _MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
-"""The bytes that msgpack puts before binary data and extensions. Without any of them there are none."""
+"""The bytes that msgpack puts before binary data and extensions.
+
+If none of them occurs, there are no binary data and no extensions.
+"""
 
 _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp})
-"""Types that msgpack itself writes, without asking, as something that comes back as another type."""
+"""Types that msgpack writes without asking as something else.
+
+They come back as another type.
+"""
 
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 _TEXTS = frozenset({str, bytes})
 
 _pack_atom = msgpack.Packer(strict_types=True).pack
-"""Packs values without parts. No Python code runs meanwhile, so one packer is enough for all threads."""
+"""Packer of values without parts.
+
+No Python code runs meanwhile, so one packer is enough for all threads.
+"""
 
 _GROUPS = frozenset({list, tuple, set, frozenset})
 
 
 def _refuse_lookalikes(value: Any) -> None:
-    """Raise `UnsupportedValueError` for a part of a value that would come back as another type, or not at all.
+    """Raise `UnsupportedValueError` for a part that would change its type.
 
-    The value is walked level by level: that takes a few steps for each level, and little for each member.
+    Such a part would come back as another type, or not at all. The value is walked level by level: that takes a few
+    steps for each level, and little for each member.
     """
     level: Sequence[Any] = [value]
     while level:
@@ -239,11 +289,17 @@ _INSTEAD: dict[type, str] = {
     complex: "a tuple of two floats",
     range: "a list",
 }
-"""What to use instead of types that are built in and come back as something else, or not at all."""
+"""What to use instead of types that come back as something else, or not at all.
+
+These types are built in.
+"""
 
 
 def _refuse_merging(members: Collection[Any]) -> None:
-    """Raise `UnsupportedValueError` for a set or dict of which two members or keys would come back as one."""
+    """Raise `UnsupportedValueError` for a set or dict that would lose a member.
+
+    Two of its members or keys would come back as one.
+    """
     if zones.would_merge(members):
         raise UnsupportedValueError(
             "a set or a dict with two times in zones of one name that are different objects, which would be one when "
@@ -373,7 +429,10 @@ def _pack_zone(value: datetime) -> Any:
 
 
 def zone_name(zone: timezone) -> list[str]:
-    """Return the name that a zone of a fixed offset was given, in a list of one; an empty list if it has none."""
+    """Return the name given to a zone of a fixed offset, in a list of one.
+
+    The list is empty if the zone has no name.
+    """
     return list(zone.__getinitargs__()[1:])  # type: ignore[attr-defined]  # what it is pickled by
 
 
@@ -407,9 +466,10 @@ def _unpack_datetime(data: bytes, hook: Hook) -> datetime:
 
 
 def _is_canonical(text: str, value: datetime | time) -> bool:
-    """Return whether a time of day, HH:MM:SS with its colons in their places, is written as `isoformat` writes it.
+    """Return whether a time of day is written as `isoformat` writes it.
 
-    `fromisoformat` reads many more forms. To write the value again would take much longer.
+    The text is HH:MM:SS with its colons in their places. `fromisoformat` reads many more forms. To write the value
+    again would take much longer.
     """
     if len(text) == 8:
         return value.hour > 0 or text[:2] == "00"  # not 24:00, which newer versions of Python read
@@ -435,7 +495,10 @@ def _duration(value: timedelta) -> list[int]:
 
 
 def _make_duration(parts: Any) -> timedelta:
-    """Return the duration of days, seconds and microseconds, written as `_duration` does."""
+    """Return the duration of days, seconds and microseconds.
+
+    The arguments are in the form that `_duration` writes.
+    """
     days, seconds, microseconds = parts
     if type(parts) is not list or not (type(days) is type(seconds) is type(microseconds) is int):
         raise TypeError("a duration that is not three integers")

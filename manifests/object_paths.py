@@ -24,10 +24,16 @@ ARTIFACTS = "artifacts/"
 PROGRESS = "progress/"
 
 PATH_CACHE = 256
-"""Paths whose meanings are cached: those of a small manifest, which is checked at each commit."""
+"""Paths whose meanings are cached.
+
+These are the paths of a small manifest, which is checked at each commit.
+"""
 
 MAX_NAME = 160
-"""Longest encoded name, in bytes: the parts of a path stay below the 255 of common file systems."""
+"""Longest encoded name, in bytes.
+
+The parts of a path stay below the 255 bytes of common file systems.
+"""
 
 _CUT = 80
 """Characters that are left of an encoded name that is cut."""
@@ -35,7 +41,10 @@ _CUT = 80
 _CUT_NAME = re.compile(r".*~[0-9a-f]{64}")
 
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\xa0\xad\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
-"""Control and formatting characters, which make one name look like another. The list is part of the format."""
+"""Control and formatting characters, which make one name look like another.
+
+The list is part of the format.
+"""
 
 _NAME = r"(?P<operator>[A-Za-z0-9_%.~-]+)"
 _OWNER = r"(?P<id>[0-9]{10}-[0-9a-f]{8})"
@@ -64,7 +73,10 @@ _PROGRESS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ArtifactName:
-    """The parts of an artifact's path. The path of a pack has neither a partition nor a kind."""
+    """The parts of an artifact's path.
+
+    The path of a pack has neither a partition nor a kind.
+    """
 
     operator: str
     partition: int | None
@@ -75,7 +87,10 @@ class ArtifactName:
 
 
 def encode_name(what: str, name: str) -> str:
-    """Percent-encode a user's name for one part of a path, or raise `IllegalArgumentError`; `what` says whose."""
+    """Percent-encode a user's name for one part of a path.
+
+    Raises `IllegalArgumentError` where that is impossible; `what` says whose name it is.
+    """
     if not isinstance(name, str) or not name:
         raise IllegalArgumentError(f"{what}: expected a name of at least one character, got {name!r:.60}")
     if name.startswith(".") or "/" in name or "\\" in name or _UNSEEN.search(name):
@@ -104,7 +119,10 @@ def manifest(checkpoint: CheckpointId) -> str:
 
 
 def manifests(oldest: int, newest: int) -> str:
-    """Return the longest prefix that the manifests of these sequences, and of all between them, have in common."""
+    """Return the longest prefix that some manifests have in common.
+
+    The manifests are those of these two sequences and of all between them.
+    """
     pairs = zip(f"{oldest:010d}", f"{newest:010d}", strict=True)
     return MANIFESTS + "".join(digit for digit, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -131,12 +149,18 @@ def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
 
 
 def progress(interface: str, *scope: str) -> str:
-    """Return the folder of one group of consumers, with its slash: their interface, then the names that identify it."""
+    """Return the folder of one group of consumers, with its slash.
+
+    It is made of their interface, then the names that identify the group.
+    """
     return PROGRESS + "".join(f"{encode_part(part)}/" for part in (interface, *scope))
 
 
 def store(folder: str) -> str:
-    """Return the path of the marker that the positions of a folder were created, even if there are none yet."""
+    """Return the path of a marker in a folder of positions.
+
+    The marker says that the positions were created, even if there are none yet.
+    """
     return f"{folder}store.json"
 
 
@@ -157,7 +181,10 @@ def position(folder: str, partition: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgressName:
-    """The parts of a path below `progress/`. Names that were cut are as they stand in the path."""
+    """The parts of a path below `progress/`.
+
+    Names that were cut stand as they are in the path.
+    """
 
     path: str
     group: tuple[str, ...]
@@ -165,7 +192,10 @@ class ProgressName:
 
 
 def parse_progress(path: str) -> ProgressName | None:
-    """Return the parts of a path below `progress/`; None for a path that is not of the format."""
+    """Return the parts of a path below `progress/`.
+
+    None for a path that is not of the format.
+    """
     if _PROGRESS.fullmatch(path) is None:
         return None
     _, interface, *rest = path.removesuffix(".json").split("/")
@@ -194,7 +224,9 @@ def _is_part(encoded: str) -> bool:
 
 
 def encode_part(name: str) -> str:
-    """Return one part of a path for a name that another system gave: any text of at least one character.
+    """Return one part of a path for a name that another system gave.
+
+    The name is any text of at least one character.
 
     Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole; so are
     names that look as if they were.
@@ -234,7 +266,10 @@ def parse_artifact(path: str) -> ArtifactName:
 
 
 def under(path: str, owner: CheckpointId) -> str:
-    """Return the path to which an attempt copies an artifact's object: the same with the id of that attempt."""
+    """Return the path to which an attempt copies an artifact's object.
+
+    The path is the same except for the id of that attempt.
+    """
     name = parse_artifact(path)
     if name.partition is None or name.kind is None:
         return pack(name.operator, owner, name.digest, name.codec)
@@ -243,7 +278,10 @@ def under(path: str, owner: CheckpointId) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_canonical(encoded: str) -> bool:
-    """Return whether a part of a path is just what `encode_name` makes of some name: `..` and `%2e%2e` are not."""
+    """Return whether a part of a path is what `encode_name` makes of some name.
+
+    `..` and `%2e%2e` are not.
+    """
     try:
         return encode_name("operator", unquote(encoded)) == encoded
     except IllegalArgumentError:
@@ -252,9 +290,9 @@ def _is_canonical(encoded: str) -> bool:
 
 @lru_cache(maxsize=PATH_CACHE)
 def owner(path: str) -> CheckpointId | None:
-    """Return the attempt that wrote the object, or None for a path that is not of the format.
+    """Return the attempt that wrote the object.
 
-    Garbage collection deletes no object for which this returns None.
+    None for a path that is not of the format. Garbage collection deletes no object for which this returns None.
     """
     for pattern in (_ARTIFACT, _PACK, _MANIFEST, _SEGMENT, _CATALOG):
         if match := pattern.fullmatch(path):
@@ -265,7 +303,10 @@ def owner(path: str) -> CheckpointId | None:
 
 
 def digest_of(path: str) -> str:
-    """Return the digest in the path of a segment, catalog or artifact's object; `MalformedError` for any other."""
+    """Return the digest in the path of a segment, catalog or artifact's object.
+
+    Raises `MalformedError` for any other path.
+    """
     for pattern in (_ARTIFACT, _PACK, _SEGMENT, _CATALOG):
         if match := pattern.fullmatch(path):
             return match["digest"]

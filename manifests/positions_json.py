@@ -1,7 +1,7 @@
-"""Positions of stream consumers, and which consumer reads which partition, as JSON and back.
+"""Positions of stream consumers as JSON, and back.
 
-These small objects are changed in place, by compare-and-swap alone. Each ends in a digest of itself, since no other
-object names it.
+The module also handles which consumer reads which partition. These small objects are changed in place, by
+compare-and-swap alone. Each ends in a digest of itself, since no other object names it.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,10 @@ MAX_OWNERSHIP = 16 << 20
 """Bytes of the ownership of one group, at most: some 60,000 partitions."""
 
 MAX_POSITION = 256 << 10
-"""Bytes of the position of one partition, at most, with what an application keeps beside it."""
+"""Bytes of the position of one partition, at most.
+
+They include what an application keeps beside it.
+"""
 
 MAX_MARKER = 64 << 10
 """Bytes of a marker, at most."""
@@ -28,12 +31,12 @@ _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition's owner. `epoch` is one more with each change of owner; `etag` is new with each claim or renewal.
+    """One partition's owner.
 
-    `owner` is empty if there is none. `asked_by` is the consumer that asked for the partition while another one has it.
-    A partition that is `finished` has nothing more to read and needs no owner. `modified` is for people, and for
-    programs that ask for it. `lease_ms` is how long others wait for a new `etag`, in milliseconds; 0 if that is not
-    recorded.
+    `epoch` is one more with each change of owner; `etag` is new with each claim or renewal. `owner` is empty if there
+    is none. `asked_by` is the consumer that asked for the partition while another one has it. A partition that is
+    `finished` has nothing more to read and needs no owner. `modified` is for people, and for programs that ask for it.
+    `lease_ms` is how long others wait for a new `etag`, in milliseconds; 0 if that is not recorded.
     """
 
     partition: str
@@ -57,11 +60,11 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of one partition. Its `value` belongs to the interface; it is null if nothing was recorded.
+    """The position of one partition.
 
-    `epoch` and `lease` name the only lease that may write it. The number puts leases in order. The text is drawn for
-    this lease, and tells it from another of that number after the group was deleted. If anybody may write it, they are
-    0 and empty.
+    Its `value` belongs to the interface; it is null if nothing was recorded. `epoch` and `lease` name the only lease
+    that may write it. The number puts leases in order. The text is drawn for this lease, and tells it from another of
+    that number after the group was deleted. If anybody may write it, they are 0 and empty.
     """
 
     partition: str
@@ -74,14 +77,19 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A mark that the positions of a folder were created, perhaps not all of them yet, and when."""
+    """A mark that the positions of a folder were created, and when.
+
+    Perhaps not all of them are created yet.
+    """
 
     created: datetime
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
 
 
 def encode_ownership(ownership: Ownership, nonce: str) -> bytes:
-    """Return the bytes of an ownership. `nonce` is never used again, so that no two versions are equal.
+    """Return the bytes of an ownership.
+
+    `nonce` is never used again, so that no two versions are equal.
 
     `IllegalArgumentError` for a number that could not be read again.
     """
@@ -145,7 +153,10 @@ def _decode_row(path: str, value: Json) -> Row:
 
 
 def encode_position(position: Position, nonce: str) -> bytes:
-    """Return the bytes of a position; `IllegalArgumentError` for a value that JSON cannot carry."""
+    """Return the bytes of a position.
+
+    Raises `IllegalArgumentError` for a value that JSON cannot carry.
+    """
     value = None if position.value is None else dict(position.value)
     _check_number(f"position of partition {position.partition!r:.60}: epoch", position.epoch)
     return dump_sealed(
@@ -176,7 +187,10 @@ def decode_position(path: str, data: bytes) -> Position:
 
 
 def _check_number(what: str, number: int) -> None:
-    """Raise `IllegalArgumentError` for a number that does not fit in 64 bits; `what` says which number it is."""
+    """Raise `IllegalArgumentError` for a number that does not fit in 64 bits.
+
+    `what` says which number it is.
+    """
     if not 0 <= number < 2**63:
         raise IllegalArgumentError(f"{what}: expected an integer from 0 to 2**63 - 1, found {show(number)}")
 
@@ -203,7 +217,10 @@ def decode_marker(path: str, data: bytes) -> Marker:
 
 
 def _parse(path: str, data: bytes, kind: str) -> Fields:
-    """Return the fields of an object of a kind; `MalformedError` for an object of another kind."""
+    """Return the fields of an object of a kind.
+
+    Raises `MalformedError` for an object of another kind.
+    """
     fields = Fields.parse_sealed(path, data)
     # All kinds are small sealed objects, so one that was copied to the path of another has a good digest.
     if (found := fields.text("kind")) != kind:

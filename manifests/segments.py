@@ -1,4 +1,6 @@
-"""Keep long lists of chains as a stack of patches, the oldest first, so that a commit writes only what it changed.
+"""Keep long lists of chains as a stack of patches, the oldest first.
+
+So a commit writes only what it changed.
 
 An operator with many chains, or with many deltas of which a commit changes few, keeps them in segments. The first
 segment holds whole chains; each later one holds, for the partitions it touches, how much of the chain below to keep and
@@ -27,14 +29,23 @@ INLINE = 512
 """Chains that stand in the manifest itself, at most."""
 
 INLINE_DELTAS = 128
-"""Deltas of all chains in the manifest itself, at most, or `DELTAS_OF_CHANGE` for each changed one, if that is more."""
+"""Deltas of all chains in the manifest itself, at most.
+
+If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
+"""
 
 DELTAS_OF_CHANGE = 12
-"""Deltas for each chain that a commit changes: with more, it would write much that it does not change."""
+"""Deltas for each chain that a commit changes.
+
+With more, the commit would write much that it does not change.
+"""
 
 
 FoldStart = Callable[[Sequence[int]], int]
-"""A function that returns the first of the segments that become one, given the entries of each, the newest last."""
+"""Function that returns the first of the segments that become one.
+
+It gets the number of entries of each segment, the newest last.
+"""
 
 
 class SegmentObject(NamedTuple):
@@ -76,7 +87,10 @@ def decode_segment(segment: Segment, operator: str, partitions: int, codec: str,
 
 
 def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
-    """Return the operator with the chains that its segments describe. `name` is the operator in error messages."""
+    """Return the operator with the chains that its segments describe.
+
+    `name` is the operator in error messages.
+    """
     chains: dict[int, Chain] = {}
     for patch_of in patches:
         for partition, patch in patch_of.items():
@@ -103,7 +117,7 @@ def spill(
     *,
     fold_start: FoldStart,
 ) -> tuple[Operator, list[SegmentObject]]:
-    """Return the operator as it is to be written, and the segments to write beside its manifest.
+    """Return the operator to write, and the segments beside its manifest.
 
     `parent` is the operator of that name in the parent, with its chains loaded. `known` has all partitions whose chains
     may differ from those there; None if that is not known. `fold_start` decides which of the parent's segments become
@@ -143,7 +157,10 @@ def spill(
 
 
 def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
-    """Return whether the manifest itself can hold these chains, given those of the parent, `old`."""
+    """Return whether the manifest itself can hold these chains.
+
+    `old` are the chains of the parent.
+    """
     if len(chains) > INLINE:
         return False
     # Each chain has one snapshot; the rest are deltas, which grow while the number of chains stays.
@@ -153,7 +170,10 @@ def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
 
 
 def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None = None) -> list[int]:
-    """Return the partitions of `new`, only among the `known` ones if given, whose chains are other objects in `old`."""
+    """Return the partitions of `new` whose chains are other objects in `old`.
+
+    If `known` is given, only those partitions are looked at.
+    """
     if new is old:
         return []
     if known is not None:
@@ -164,7 +184,10 @@ def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collectio
 
 
 def _changes(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None) -> dict[int, Patch]:
-    """Return the patches that turn the chains `old` into `new`, where only the `known` partitions can differ."""
+    """Return the patches that turn the chains `old` into `new`.
+
+    Only the `known` partitions can differ.
+    """
     own = touched(old, new, known)
     # Counted from the lengths and the changed partitions: the difference of two large sets is only built where
     # something is gone.

@@ -1,10 +1,16 @@
-"""Show values in error messages, whatever they are, with at most some hundred characters."""
+"""Show values in error messages with at most some hundred characters.
+
+Any value can be shown.
+"""
 
 import reprlib
 from typing import Any
 
 MAX_SHOWN_BITS = 2_000
-"""Bits of an integer that is shown in digits, at most. Python itself refuses to write more than some 14,000."""
+"""Bits of an integer that is shown in digits, at most.
+
+Python itself refuses to write more than some 14,000.
+"""
 
 
 class _Short(reprlib.Repr):

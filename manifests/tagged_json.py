@@ -30,11 +30,17 @@ from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.manifests.msgpack_values import zone_name
 
 MAX_DECIMAL_BITS = 2_000
-"""Bits of an integer that stands as itself, at most. Python itself refuses to write more than some 14,000 in digits."""
+"""Bits of an integer that stands as itself, at most.
+
+Python itself refuses to write more than some 14,000 in digits.
+"""
 
 
 def to_json(value: Any) -> Json:
-    """Return a value as JSON can carry it. Members of sets are sorted, so that equal sets give equal JSON."""
+    """Return a value as JSON can carry it.
+
+    Members of sets are sorted, so that equal sets give equal JSON.
+    """
     try:
         return _tag(value)
     except RecursionError:

@@ -13,14 +13,20 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 _KNOWN: dict[str, ZoneInfo] = {}
-"""The zone objects in use, by name, held for good. The cache of `ZoneInfo` forgets unused zones, and can be cleared."""
+"""The zone objects in use, by name, held for good.
+
+The cache of `ZoneInfo` forgets unused zones, and can be cleared.
+"""
 
 HOLDERS = frozenset({datetime, tuple, frozenset})
 """Types of keys that may be, or hold, a time in a zone."""
 
 
 def find(name: str) -> ZoneInfo:
-    """Return the zone of a name. Raises what `ZoneInfo` raises, and `ValueError` if its file cannot be read."""
+    """Return the zone of a name.
+
+    Raises what `ZoneInfo` raises, and `ValueError` if its file cannot be read.
+    """
     zone = _KNOWN.get(name)
     if zone is not None:
         return zone
@@ -34,7 +40,10 @@ def find(name: str) -> ZoneInfo:
 
 
 def is_unnamed(zone: ZoneInfo) -> bool:
-    """Return whether a zone cannot be found by its name, since it was read from a file that the caller opened."""
+    """Return whether a zone cannot be found by its name.
+
+    Such a zone was read from a file that the caller opened.
+    """
     try:
         zone.__reduce__()
     except Exception as error:  # a PicklingError, told by its name, since the format does not import pickle
@@ -45,7 +54,10 @@ def is_unnamed(zone: ZoneInfo) -> bool:
 
 
 def known(zone: ZoneInfo) -> ZoneInfo:
-    """Return the one object for the name of a zone; the zone itself if it cannot be found by a name."""
+    """Return the one object for the name of a zone.
+
+    Returns the zone itself if it cannot be found by a name.
+    """
     found = _KNOWN.get(zone.key)
     # Identity first: `is_unnamed` is the slower question, and nearly all times have the known zone already.
     if found is zone or is_unnamed(zone):
@@ -55,7 +67,10 @@ def known(zone: ZoneInfo) -> ZoneInfo:
 
 
 def normalise(key: Any) -> Any:
-    """Return a key with its times in the zone objects that are kept here; the same object if they are already."""
+    """Return a key with its times in the zone objects that are kept here.
+
+    Returns the same object if they are already.
+    """
     kind = type(key)
     if kind is datetime:
         zone = key.tzinfo
@@ -75,7 +90,10 @@ def normalise(key: Any) -> Any:
 
 
 def would_merge(members: Any) -> bool:
-    """Return whether some members of a set, or keys of a dict, become one when they are stored and read."""
+    """Return whether some members of a set, or keys of a dict, become one.
+
+    They become one when they are stored and read.
+    """
     if HOLDERS.isdisjoint(map(type, members)):
         return False
     return len(set(map(normalise, members))) < len(members)

@@ -1,4 +1,7 @@
-"""Decompress zstd frames from outside, without taking more memory than the format allows or the frame can fill."""
+"""Decompress zstd frames from outside.
+
+It takes no more memory than the format allows or the frame can fill.
+"""
 
 from collections.abc import Iterator
 
@@ -13,14 +16,22 @@ READ_BYTES = 1 << 20
 """Bytes that are decompressed at once."""
 
 MAX_WINDOW = 8 << 20
-"""Bytes that a frame may refer back, at most: so much every decoder can (RFC 8878, 3.1.1.1.2)."""
+"""Bytes that a frame may refer back, at most.
+
+Every decoder can do so many (RFC 8878, 3.1.1.1.2).
+"""
 
 RLE_BLOCK = 1
-"""The type of a zstd block that is one byte, repeated: it has one byte, whatever its size says."""
+"""The type of a zstd block that is one byte, repeated.
+
+The block has one byte, whatever its size says.
+"""
 
 
 def decompress(name: str, data: bytes, raw_size: int) -> bytes:
-    """Return the content of one zstd frame of exactly `raw_size` bytes, with nothing behind it.
+    """Return the content of one zstd frame of exactly `raw_size` bytes.
+
+    Nothing may follow the frame.
 
     `MalformedError`, which names the object `name`, for anything else; a larger frame is refused unread.
     """
@@ -28,7 +39,10 @@ def decompress(name: str, data: bytes, raw_size: int) -> bytes:
 
 
 def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
-    """Yield the same content in pieces, never more than `raw_size` bytes. Missing bytes raise an error at the end."""
+    """Yield the same content in pieces, never more than `raw_size` bytes.
+
+    Missing bytes raise an error at the end.
+    """
     found = 0
     try:
         # First of all: a size that the frame cannot fill is refused before any memory is taken for it.
@@ -48,7 +62,10 @@ def decompress_pieces(name: str, data: bytes, raw_size: int) -> Iterator[bytes]:
 
 
 def _check_frame(data: bytes, raw_size: int) -> None:
-    """Raise `ValueError` unless the blocks of a frame (RFC 8878) end with the data and can hold `raw_size` bytes."""
+    """Raise `ValueError` unless the blocks of a frame match its data.
+
+    The blocks (RFC 8878) have to end with the data and be able to hold `raw_size` bytes.
+    """
     checksum = 4 if zstandard.get_frame_parameters(data).has_checksum else 0
     at, room, last = zstandard.frame_header_size(data), 0, 0
     while not last:

@@ -1,4 +1,7 @@
-"""What a save takes from a keyed state: the changes of each partition, and the chains they were committed in."""
+"""What a save takes from a keyed state: changes and chains.
+
+It takes the changes of each partition, and keeps the chains they were committed in.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,13 +12,19 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, Kind
 
 @dataclass(slots=True, eq=False)
 class PartitionChange:
-    """What one partition writes: a delta above the first `keep` artifacts of its chain, or a snapshot."""
+    """The artifact that one partition writes: a delta or a snapshot.
+
+    A delta goes above the first `keep` artifacts of its chain.
+    """
 
     partition: int
     kind: Kind
     keep: int
     records: dict[Any, Any]
-    """The packed values to write by key. A snapshot shares this dict with the partition until `release`."""
+    """The packed values to write by key.
+
+    A snapshot shares this dict with the partition until `release`.
+    """
     size: int
     """Bytes of `records`, estimated: the memory that is in use until they are written."""
     dirty: dict[Any, bytes | None]
@@ -26,7 +35,10 @@ class PartitionChange:
     """Whether no delta can say what changed."""
 
     def release(self) -> None:
-        """Give up the records, which are encoded: the partition may change its dict in place again."""
+        """Give up the records once they are encoded.
+
+        The partition may change its dict in place again.
+        """
         if self.kind == SNAPSHOT:
             self.unshare(self)
             self.records = {}
@@ -34,17 +46,23 @@ class PartitionChange:
 
 @dataclass(slots=True, eq=False)
 class ChangeSet:
-    """The changes of a state at one moment that have to be written; later changes do not reach them."""
+    """The changes of a state at one moment that have to be written.
+
+    Later changes do not reach them.
+    """
 
     partitions: int
     changes: list[PartitionChange]
     outcome: Mapping[int, Chain] | None = field(default=None)
-    """The chains that the changes were committed in; None until then, and for good if the commit failed."""
+    """The chains that the changes were committed in.
+
+    None until then, and for good if the commit failed.
+    """
 
     def settle(self, chains: Mapping[int, Chain] | None) -> None:
-        """Record the outcome: the chains that the changes were committed in, or None if they were not committed.
+        """Record the outcome of the commit.
 
-        The map itself learns the outcome at its next capture, not here.
+        It is the chains that the changes were committed in, or None if they were not committed.
         """
         # The outcome comes first. A state that asks for it between the two steps would else find the changes gone and
         # no commit, and would save them no more.

@@ -20,7 +20,10 @@ PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A change of one partition: the operation, and its arguments, of which the first is the number of the partition."""
+"""A change of one partition: the operation and its arguments.
+
+The first argument is the number of the partition.
+"""
 
 MISSING: Any = object()
 """Stands for a value where there is none."""
@@ -36,7 +39,10 @@ class Content:
         self.captured: ChangeSet | None = None
 
     def copied(self) -> "Content":
-        """Return a copy to change independently, in order even where a change of this one stopped half way."""
+        """Return a consistent copy that can be changed independently.
+
+        The copy is consistent even if a change of this content stopped half way.
+        """
         other = Content([part.copied() for part in self.parts])
         other.captured = self.captured
         return other
@@ -48,9 +54,10 @@ class Content:
         return self.parts[number].contains(key)
 
     def hand_out(self, number: int, key: Any, packed: bytes | None = None, value: Any = None) -> Any:
-        """Return the value of a key, live unless it is plain; `MISSING` where there is none.
+        """Return the value of a key; `MISSING` where there is none.
 
-        `value` is what the caller unpacked from `packed`; it is used if these are the key's bytes still.
+        The value becomes live unless it is plain. `value` is what the caller unpacked from `packed`; it is used if
+        these are the key's bytes still.
         """
         part = self.parts[number]
         found = part.live.get(key, MISSING)
@@ -68,7 +75,10 @@ class Content:
         return value
 
     def packed_value(self, number: int, key: Any) -> bytes | None:
-        """Return the value of a key as it is now, packed; None where there is none. Nothing becomes live."""
+        """Return the current value of a key, packed; None where there is none.
+
+        Nothing becomes live.
+        """
         part = self.parts[number]
         live = part.live.get(key, MISSING)
         return part.data.get(key) if live is MISSING else pack(live)
@@ -82,15 +92,20 @@ class Content:
         self.parts[number].set_all_packed(values)
 
     def assign(self, number: int, values: dict[Any, Any]) -> bool:
-        """Set values that callers may still change. Return whether it is time for `drop_unheld`."""
+        """Set values that callers may still change.
+
+        Returns whether it is time for `drop_unheld`.
+        """
         part = self.parts[number]
         part.assign(values)
         return part.crowded
 
     def make_all(self, steps: Sequence[Step]) -> set[int]:
-        """Make several changes as one. Return the partitions for which it is time for `drop_unheld`.
+        """Make several changes as one and return the partitions to clean.
 
-        Where a signal handler raises in the middle, whoever uses the state next makes all of them (`reentry.py`).
+        For these it is time for `drop_unheld`.
+
+        If a signal handler raises in the middle, the next user of the state makes all of them (`reentry.py`).
         """
         for operation, arguments in steps:
             operation(self, *arguments)
@@ -98,7 +113,10 @@ class Content:
         return {number for number in numbers if self.parts[number].crowded}
 
     def drop_unheld(self, number: int) -> None:
-        """Drop the live values of a partition that nobody else holds. Their packed bytes stay."""
+        """Drop the live values of a partition that nobody else holds.
+
+        Their packed bytes stay.
+        """
         self.parts[number].drop_unheld()
 
     def setdefault(self, number: int, key: Any, default: Any, packed: bytes | None) -> Any:
@@ -116,7 +134,10 @@ class Content:
         return default
 
     def delete(self, number: int, key: Any, found: list[bool]) -> None:
-        """Remove a key and add to `found` whether it was there. If a copy completes the call, `found` already tells."""
+        """Remove a key and add to `found` whether it was there.
+
+        If a copy completes the call, `found` already tells.
+        """
         part = self.parts[number]
         if not found:
             found.append(part.contains(key))
@@ -134,7 +155,10 @@ class Content:
             self.parts[number].delete(key)
 
     def popitem(self, found: list[Any]) -> None:
-        """Remove some key and add it and its value to `found`; `MISSING` where there is none."""
+        """Remove some key and add it and its value to `found`.
+
+        Adds `MISSING` where there is none.
+        """
         if not found:
             # The last key: a look for the first one would pass the places of all that were taken before.
             last = ((n, key) for n in range(len(self.parts)) for key in islice(reversed(self.parts[n].listed()), 1))
@@ -147,7 +171,10 @@ class Content:
             self.parts[number].delete(key, last=True)
 
     def _value(self, number: int, key: Any) -> Any:
-        """Return the value of a key, which does not become live; `MISSING` where there is none."""
+        """Return the value of a key; `MISSING` where there is none.
+
+        The value does not become live.
+        """
         part = self.parts[number]
         found = part.live.get(key, MISSING)
         if found is not MISSING:
@@ -166,7 +193,10 @@ class Content:
         return sum(len(part.listed()) for part in self.parts)
 
     def estimate(self) -> int:
-        """Return the number of keys without changing anything; during a change, about the number."""
+        """Return the number of keys without changing anything.
+
+        During a change the number is approximate.
+        """
         return sum(part.estimate() for part in self.parts)
 
     def clear(self) -> None:
@@ -174,12 +204,18 @@ class Content:
         self.parts = [part.cleared() for part in self.parts]  # one step: nobody ever sees some of them cleared
 
     def packed(self) -> tuple[list[dict[Any, bytes]], dict[Any, UnsupportedValueError]]:
-        """Return the packed values of each partition, and the errors of values that cannot be packed, by key."""
+        """Return the packed values of each partition, and errors by key.
+
+        The errors are those of values that cannot be packed.
+        """
         refused = self._pack_all()
         return [] if refused else [dict(part.data) for part in self.parts], refused
 
     def _pack_all(self) -> dict[Any, UnsupportedValueError]:
-        """Pack all live values. Return the errors of the first partition with values that cannot be packed."""
+        """Pack all live values and return the errors by key.
+
+        They are the errors of the first partition with values that cannot be packed.
+        """
         for part in self.parts:
             refused = part.pack_all()
             if refused:
@@ -191,7 +227,10 @@ class Content:
     def capture(
         self, chains: Mapping[int, Chain], max_chain: int
     ) -> tuple[ChangeSet | None, dict[Any, UnsupportedValueError]]:
-        """Return what has to be written on top of `chains`, and the errors of values that cannot be packed, by key."""
+        """Return what has to be written on top of `chains`, and errors by key.
+
+        The errors are those of values that cannot be packed.
+        """
         self._learn_outcome()
         refused = self._pack_all()
         if refused:
@@ -205,9 +244,10 @@ class Content:
         return captured, {}
 
     def _learn_outcome(self) -> None:
-        """Ask the last capture for its outcome. Unless it was committed, its changes have to be saved again.
+        """Ask the last capture for its outcome.
 
-        If this was interrupted and is done again, that changes nothing more.
+        Unless it was committed, its changes have to be saved again. If this was interrupted and is done again, that
+        changes nothing more.
         """
         if self.captured is None:
             return
@@ -235,7 +275,10 @@ CHANGES = frozenset(
         Content.clear,
     }
 )
-"""The operations that change keys or values. A guard that closes a state for changes refuses these."""
+"""The operations that change keys or values.
+
+A guard that closes a state for changes refuses them.
+"""
 
 
 # ---- where keys are placed ------------------------------------------------------------------------------------------
@@ -259,7 +302,10 @@ def move_misplaced_keys(parts: list[MapPartition]) -> None:
 
 
 def place_keys(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) -> None:
-    """Place keys that are in none of the partitions. `InvalidStateError` for a key that is equal to another now."""
+    """Place keys that are in none of the partitions.
+
+    Raises `InvalidStateError` for a key that is now equal to another one.
+    """
     for stored, packed in pairs:
         number, key = place_key(stored, len(parts))
         part = parts[number]

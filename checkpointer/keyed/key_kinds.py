@@ -1,7 +1,8 @@
-"""The kinds of keys in a partition, which decide whether a key can be equal to another key and not the same.
+"""The kinds of keys in a partition.
 
-A dict with the keys 1 and "a" never holds a second key that is equal to one of these and looks different, unless a key
-such as 1.0 or True comes. Most partitions are like that, and then the key that a caller gives is the key that stands.
+They decide whether two keys of the partition can be equal without being the same. A dict with the keys 1 and "a" never
+holds a second key that is equal to one of these and looks different, unless a key such as 1.0 or True comes. Most
+partitions are like that, and then the key that a caller gives is the key that stands.
 """
 
 from collections.abc import Collection, Iterable
@@ -12,7 +13,9 @@ from pyspark_checkpointer.manifests.equal_keys import EXACT, kinds_of, may_diffe
 
 
 class KeyKinds(Enum):
-    """What is known of a partition's keys. Members are left along the arrows only, and `MIXED` is never left.
+    """What is known of a partition's keys.
+
+    A member can be left only along the arrows, and `MIXED` is never left.
 
     NO_NUMBERS ──> INTEGERS ──> MIXED
         │  └─────> FLOATS ────────↑
@@ -34,7 +37,10 @@ class KeyKinds(Enum):
         return NUMBER_KINDS[numbers.pop()] if numbers else NO_NUMBERS
 
     def with_key(self, key: Any) -> "KeyKinds":
-        """Return the kinds once `key`, which is of no type of `EXACT`, is or may be one of the keys."""
+        """Return the kinds once `key` is, or may be, one of the keys.
+
+        The type of `key` is not in `EXACT`.
+        """
         if self is MIXED:
             return MIXED
         kind = type(key)
@@ -45,7 +51,10 @@ class KeyKinds(Enum):
         return MIXED if may_differ((key,)) else self
 
     def are_unambiguous(self, keys: Collection[Any]) -> bool:
-        """Return whether none of `keys` can be equal to a stored key and differ from it, as far as their types tell."""
+        """Return whether no key of `keys` can be equal to a different stored key.
+
+        The answer rests on the types of `keys`.
+        """
         types = set(map(type, keys))
         return (
             types <= EXACT
@@ -60,4 +69,7 @@ NO_NUMBERS, INTEGERS, FLOATS, MIXED = KeyKinds
 NUMBER_KINDS: dict[type, KeyKinds] = {int: INTEGERS, float: FLOATS}
 
 SIMPLE = EXACT | {int}
-"""With these member types, equal tuples are identical tuples."""
+"""Types of members that make a tuple unambiguous.
+
+A tuple of such members is equal only to a tuple of the same members.
+"""

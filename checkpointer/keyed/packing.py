@@ -1,4 +1,7 @@
-"""Pack many values of a partition at once, and tell which of them differ from what is known."""
+"""Pack many values of a partition at once, and find those that changed.
+
+A value changed if its bytes differ from the known ones.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -7,13 +10,19 @@ from typing import Any
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
 
 PACK_BATCH = 256
-"""Batch size; small, so that the look-up after packing hits the CPU cache."""
+"""Values packed, or keys looked up, in one batch.
+
+The second time they are in the cache.
+"""
 
 
 def pack_batches(
     values: Iterable[tuple[Any, Any]], refused: dict[Any, UnsupportedValueError]
 ) -> Iterator[dict[Any, bytes]]:
-    """Yield batches of packed values by key; add to `refused` the error for each value that cannot be stored."""
+    """Yield batches of packed values by key.
+
+    For each value that cannot be stored, its error is added to `refused`.
+    """
     left = iter(values)
     while batch := dict(islice(left, PACK_BATCH)):
         keys = list(batch)
@@ -31,7 +40,10 @@ def pack_batches(
 
 
 def _pack_one_by_one(values: dict[Any, Any], refused: dict[Any, UnsupportedValueError]) -> dict[Any, bytes]:
-    """Return what can be packed; add to `refused` the error for each value that cannot."""
+    """Return the values that can be packed.
+
+    For each value that cannot, its error is added to `refused`.
+    """
     packed = {}
     for key, value in values.items():
         try:

@@ -1,4 +1,6 @@
-"""One partition of a keyed state: its packed values, the live objects that callers may change, and its changes.
+"""One partition of a keyed state: packed values, live objects and changes.
+
+Callers may change the live objects.
 
 Five dicts hold it, all by key:
 
@@ -42,7 +44,7 @@ from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError
 
 RECORD_OVERHEAD = 16
-"""Bytes that a key and the marks of a record are taken to have, in estimates of sizes."""
+"""Bytes that a key and the marks of a record take in estimates of sizes."""
 
 SIZE_SAMPLE = 2048
 """Values whose sizes are measured to estimate the size of a snapshot."""
@@ -60,7 +62,10 @@ Delta = dict[Any, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class SavedChain:
-    """The chain that a partition was last saved in or restored from, and the records of its deltas."""
+    """The chain that a partition was last saved in or restored from.
+
+    It comes with the records of its deltas.
+    """
 
     chain: Chain = ()
     deltas: Sequence[Delta] = ()
@@ -70,7 +75,10 @@ NEVER_SAVED = SavedChain()
 
 
 class MapPartition:
-    """A part of a keyed state. The module says which dicts it consists of, and what always holds for them."""
+    """A part of a keyed state.
+
+    The docstring of the module describes its dicts and its invariants.
+    """
 
     __slots__ = (
         "_least_limit",
@@ -87,14 +95,20 @@ class MapPartition:
     )
 
     def __init__(self, limit: int) -> None:
-        """Make an empty partition, which keeps at least `limit` live objects before it looks which are unheld."""
+        """Make an empty partition.
+
+        It keeps at least `limit` live objects before it checks which of them are unheld.
+        """
         self.data: dict[Any, bytes] = {}
         self.live: dict[Any, Any] = {}
         self.last_packed: dict[Any, bytes] = {}
         self.unlisted: dict[Any, None] = {}
         self.dirty: Delta = {}
         self.needs_snapshot = False
-        """Whether `dirty` cannot be saved as a delta, which would say another thing under other rules of a zone."""
+        """Whether `dirty` cannot be saved as a delta.
+
+        A delta would say another thing under other rules of a zone.
+        """
         self.saved = NEVER_SAVED
         self.key_kinds = NO_NUMBERS
         self._readers: set[PartitionChange] = set()
@@ -112,7 +126,10 @@ class MapPartition:
             self.key_kinds = KeyKinds.of([self.data, *self.saved.deltas])
 
     def copied(self) -> "MapPartition":
-        """Return a copy to change independently, in order even where a change of this one stopped half way."""
+        """Return a consistent copy that can be changed independently.
+
+        The copy is consistent even if a change of this partition stopped half way.
+        """
         other = MapPartition(self._least_limit)
         other._limit, other.key_kinds, other.saved = self._limit, self.key_kinds, self.saved
         other.data, other.live = dict(self.data), dict(self.live)
@@ -160,14 +177,20 @@ class MapPartition:
         return self.data
 
     def estimate(self) -> int:
-        """Return the number of keys without changing anything; during a change, about the number."""
+        """Return the number of keys without changing anything.
+
+        During a change the number is approximate.
+        """
         data = self.data
         return len(data) + sum(key not in data for key in list(self.unlisted))
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
     def assign(self, values: dict[Any, Any]) -> None:
-        """Set values that callers may still change, for as long as somebody else refers to them."""
+        """Set values that callers may still change.
+
+        They may do so for as long as somebody else refers to them.
+        """
         if not EXACT.issuperset(map(type, values)):
             values = self._by_stored_key(values)
         # An interruption between the two lines loses no key: `copied` takes every live key as unlisted.
@@ -175,7 +198,10 @@ class MapPartition:
         self.unlisted.update(dict.fromkeys(values))
 
     def hand_out(self, key: Any, packed: bytes, value: Any) -> None:
-        """Keep a value that was unpacked from `packed` as a live one: the caller may change it from now on."""
+        """Keep a value that was unpacked from `packed` as a live one.
+
+        From now on the caller may change it.
+        """
         key = self.stored_key(key)
         self.last_packed[key] = packed
         self.live[key] = value
@@ -220,7 +246,10 @@ class MapPartition:
         data.update(changed)
 
     def delete(self, key: Any, *, last: bool = False) -> None:
-        """Delete a key if it is there. `last` says that it is the last one, unless this was begun before."""
+        """Delete a key if it is there.
+
+        `last` says that the key is the last one, unless an interrupted run began this before.
+        """
         if type(key) not in EXACT:
             key = self.stored_key(key)
         if key not in (self.listed() if self.unlisted else self.data):
@@ -248,7 +277,10 @@ class MapPartition:
         return other
 
     def _writable(self) -> dict[Any, bytes]:
-        """Return `data` to be changed in place, after copying it where a snapshot still reads the old one."""
+        """Return `data` to be changed in place.
+
+        If a snapshot still reads the old dict, `data` is copied first.
+        """
         if self._readers:
             # The snapshots keep the old dict, which nobody changes any more, so that encoding them needs no lock.
             self.data, self._readers = dict(self.data), set()
@@ -266,13 +298,14 @@ class MapPartition:
 
     @property
     def crowded(self) -> bool:
-        """Return whether there are enough live objects to look which of them nobody else holds."""
+        """Return whether there are enough live objects to look for unheld ones."""
         return len(self.live) > self._limit
 
     def pack_all(self) -> dict[Any, UnsupportedValueError]:
-        """Pack every live value, note the changes, and drop the values that nobody else holds.
+        """Pack every live value, note the changes, and drop unheld values.
 
-        Returns the errors of values that cannot be packed, by key. If there are any, nothing is dropped.
+        Unheld values are those that nobody else holds. Returns the errors of values that cannot be packed, by key. If
+        there are any, nothing is dropped.
         """
         refused = self._pack(self.live.items())
         # Otherwise all live values stay, so that the user can mend the one that was refused, and save again.
@@ -282,7 +315,10 @@ class MapPartition:
         return refused
 
     def drop_unheld(self) -> None:
-        """Drop the live values that nobody else holds, once they are packed. What cannot be packed stays."""
+        """Drop the live values that nobody else holds, once they are packed.
+
+        What cannot be packed stays.
+        """
         keys = unheld(self.live)
         refused = self._pack((key, self.live[key]) for key in keys)
         self._drop_live([key for key in keys if key not in refused])
@@ -291,7 +327,10 @@ class MapPartition:
         self._limit = max(self._least_limit, 2 * len(self.live))
 
     def _drop_live(self, keys: list[Any]) -> None:
-        """Forget the objects of live keys, whose values are in `data`, or which are deleted."""
+        """Forget the objects of live keys.
+
+        The values of these keys are in `data`, or the keys are deleted.
+        """
         if len(keys) == len(self.live):
             self.live, self.last_packed, self.unlisted = {}, {}, {}
             return
@@ -304,7 +343,10 @@ class MapPartition:
             self.live, self.last_packed, self.unlisted = dict(self.live), dict(self.last_packed), dict(self.unlisted)
 
     def _pack(self, values: Iterable[tuple[Any, Any]]) -> dict[Any, UnsupportedValueError]:
-        """Pack live values and note the changes. Return the errors of values that cannot be packed, by key."""
+        """Pack live values, note the changes, and return the errors by key.
+
+        The errors are those of values that cannot be packed.
+        """
         refused: dict[Any, UnsupportedValueError] = {}
         for packed in pack_batches(values, refused):
             # What is as it was packed last is not looked up in `data`, which is large.
@@ -317,10 +359,13 @@ class MapPartition:
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
-        """Return what has to be written on top of `chain`, the operator's chain of partition `number`; None if nothing.
+        """Return what has to be written on top of `chain`; None if nothing.
 
-        A delta on top of the chain that this partition was last saved in, a snapshot on top of any other. Later changes
-        do not reach what is returned. The changes stay in `dirty` until `mark_captured`.
+        `chain` is the operator's chain of partition `number`.
+
+        On top of the chain that this partition was last saved in, a delta is written; on any other, a snapshot.
+
+        Later changes do not reach what is returned. The changes stay in `dirty` until `mark_captured`.
         """
         known = bool(chain) and chain == self.saved.chain and not self.needs_snapshot
         # A partition that is empty and was never saved needs no artifact, while one that was emptied does.
@@ -330,7 +375,10 @@ class MapPartition:
         return self._capture_snapshot(number) if delta is None else delta
 
     def _capture_delta(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
-        """Return the changes as one delta, folded with the newest ones; None where a snapshot is to be written."""
+        """Return the changes as one delta; None where a snapshot has to be written.
+
+        The delta is folded with the newest ones.
+        """
         dirty = self.dirty
         sizes = [artifact.raw_size for artifact in chain[1:]]
         room = room_for_delta(chain[0].raw_size, sizes)
@@ -347,7 +395,10 @@ class MapPartition:
         return PartitionChange(number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare)
 
     def _capture_snapshot(self, number: int) -> PartitionChange:
-        """Return all of the partition. It is not copied: `data` is, if it is changed before the snapshot is encoded."""
+        """Return all of the partition without copying it.
+
+        `data` is copied if it is changed before the snapshot is encoded.
+        """
         sample = [len(value) for value in islice(self.data.values(), SIZE_SAMPLE)]
         size = len(self.data) * (RECORD_OVERHEAD + sum(sample) // max(len(sample), 1))
         change = PartitionChange(
@@ -357,7 +408,10 @@ class MapPartition:
         return change
 
     def _folded(self, deltas: Sequence[Delta]) -> Delta | None:
-        """Return these deltas and the changes since as one delta; None where one delta cannot say it."""
+        """Return these deltas and the changes since as one delta.
+
+        None where one delta cannot say it.
+        """
         if not deltas:
             return self.dirty
         if self.key_kinds is not MIXED:
@@ -368,7 +422,10 @@ class MapPartition:
         return None if any(overlay(records, delta) for delta in (*deltas, self.dirty)) else records
 
     def mark_captured(self, change: PartitionChange) -> None:
-        """Leave the changes to a capture, which gives them back to `mark_dirty_again` unless it is committed."""
+        """Leave the changes to a capture.
+
+        The capture gives them back to `mark_dirty_again` unless it is committed.
+        """
         if self.dirty is change.dirty:
             self.dirty, self.needs_snapshot = {}, False
 
@@ -378,7 +435,10 @@ class MapPartition:
         self.saved = SavedChain(chain, deltas)
 
     def mark_dirty_again(self, dirty: Delta, needs_snapshot: bool) -> None:
-        """Take back the changes of a capture that was not committed, below those that were made since."""
+        """Take back the changes of a capture that was not committed.
+
+        Changes made since then take precedence over them.
+        """
         if self.key_kinds is not MIXED:
             self.dirty = dirty | self.dirty
         else:
@@ -389,5 +449,8 @@ class MapPartition:
         self.needs_snapshot = self.needs_snapshot or needs_snapshot
 
     def _unshare(self, change: PartitionChange) -> None:
-        """Note that a snapshot was encoded: `data` may be changed in place again if no other one reads it."""
+        """Note that a snapshot was encoded.
+
+        `data` may be changed in place again if no other snapshot reads it.
+        """
         self._readers.discard(change)

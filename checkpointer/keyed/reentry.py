@@ -22,17 +22,26 @@ from weakref import WeakSet
 from pyspark_checkpointer.errors import InvalidStateError
 
 CHECK_INTERVAL = 1.0
-"""Seconds after which a thread that waits for the lock looks at what the thread that has it is doing."""
+"""Seconds between checks on the thread that has the lock.
+
+A thread that waits for the lock looks at what that thread is doing.
+"""
 
 MAX_INTERRUPTION = 60.0
-"""Seconds that a thread waits for one that was interrupted in its change. A save in a signal handler takes less."""
+"""Seconds to wait for a thread that was interrupted in its change.
+
+A save in a signal handler takes less.
+"""
 
 
 class Copyable(Protocol):
     """Content that can be put in order after a change of it was interrupted."""
 
     def copied(self) -> Self:
-        """Return a copy to change independently, in order even where a change of this one stopped half way."""
+        """Return a consistent copy that can be changed independently.
+
+        The copy is consistent even if a change of this one stopped half way.
+        """
 
 
 C = TypeVar("C", bound=Copyable)
@@ -54,7 +63,10 @@ def _nothing(content: object) -> None:
 
 
 class _Abandoned(tuple[Any, ...]):
-    """A change that ended with an exception. The next user completes this change; nobody collects its result."""
+    """A change that ended with an exception.
+
+    The next user completes it. Its caller does not come back.
+    """
 
     __slots__ = ()
 
@@ -83,7 +95,10 @@ class Version(Generic[C]):
         self.successor: dict[int, Version[C]] = {}
         """The version that took the place of this one, under the key 0."""
         self.completed: Step | None = None
-        """The change that was interrupted in the version before, and that was completed here."""
+        """The change that was completed here after an interruption.
+
+        It was interrupted in the version before.
+        """
         self.result: Any = None
         """What that change returned, for whoever began it."""
         self.failure: Exception | None = None
@@ -94,18 +109,32 @@ class Exclusive(Generic[C]):
     """Content that one change at a time can reach."""
 
     def __init__(self, content: C, compound: Container[Any]) -> None:
-        """Take the content, and those of its operations that make several changes, which are whole or not there."""
+        """Take the content and those of its operations that make several changes.
+
+        Such an operation takes effect completely or not at all.
+        """
         self._compound = compound
         self.version: Version[C] = Version(content)
-        """The last version, or one before it. It may be read without the lock while it has nothing running and no
-        successor."""
+        """The last version, or one before it.
+
+        It may be read without the lock while it has nothing running and no successor.
+        """
         self.guard: Guard | None = None
-        """Refuses operations; whoever reads without the lock asks it first. Set by `close`."""
+        """A guard that refuses operations.
+
+        Code that reads without the lock asks it first. `close` sets it.
+        """
         self._lock = threading.RLock()
         self._taken = False
-        """Whether a thread has the lock. Nothing interrupts a thread between taking it and setting this."""
+        """Whether a thread has the lock.
+
+        Nothing interrupts a thread between taking it and setting this.
+        """
         self._waiting: dict[object, None] = {}
-        """Threads that wait for the lock, or had to wait for it and have it now, each by an object of its own."""
+        """Threads that wait for the lock, or had to wait for it and have it now.
+
+        Each is named by an object of its own.
+        """
         _instances.add(self)
 
     def close(self, guard: Guard | None) -> None:
@@ -113,7 +142,9 @@ class Exclusive(Generic[C]):
         self.exclusively(setattr, self, "guard", guard)
 
     def change(self, operation: Callable[..., R], *args: Any) -> R:
-        """Call `operation(content, *args)` once; its effect is there once, even where somebody else completes it.
+        """Call `operation(content, *args)` once.
+
+        Its effect takes place once, even if another thread completes it.
 
         `operation` must be idempotent: it may run again on a copy in which a part of it is already done. It may append
         to a list among its arguments only while that is empty.
@@ -179,11 +210,17 @@ class Exclusive(Generic[C]):
                 self._taken = outer
 
     def _is_mine(self) -> bool:
-        """Return whether this thread has the lock: it was interrupted in a change, or makes several as one."""
+        """Return whether this thread has the lock.
+
+        If so, it was interrupted in a change, or makes several changes as one.
+        """
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # what `threading.Condition` asks it
 
     def _wait(self, work: Callable[..., R], args: tuple[Any, ...]) -> R:
-        """Wait for the lock, look now and then whether it can ever be free, and call `work(*args)`."""
+        """Wait for the lock, then call `work(*args)`.
+
+        Meanwhile check now and then whether the lock can ever be free.
+        """
         lock, me, taken = self._lock, object(), [False]  # a child that is forked in `work` has another lock, not taken
         try:
             self._waiting[me] = None
@@ -209,9 +246,10 @@ class Exclusive(Generic[C]):
         return version
 
     def _take_over(self, version: Version[C]) -> None:
-        """Put a copy in the place of a version with a change that did not end, and complete the change there.
+        """Replace a version whose change did not end, and complete the change.
 
-        If it cannot be completed, only its caller is told, who may never come back.
+        A copy takes its place, and the change is completed in the copy. If it cannot be completed, only its caller is
+        told, who may never come back.
         """
         step = version.running[0]
         successor = Version(version.content.copied())
@@ -229,7 +267,10 @@ class Exclusive(Generic[C]):
 
 
 def _outcome(successor: Version[Any]) -> Any:
-    """Return the result of the change that was completed in a version, or raise its error; the version forgets both."""
+    """Return the result of a version's completed change, or raise its error.
+
+    The version then forgets both.
+    """
     result, failure = successor.result, successor.failure
     successor.completed = successor.result = successor.failure = None
     if failure is not None:
@@ -238,7 +279,9 @@ def _outcome(successor: Version[Any]) -> Any:
 
 
 class _Watchdog:
-    """Ends the wait for a thread that was interrupted in its change and does not come back to it.
+    """Ends the wait for a thread that does not come back to its change.
+
+    That thread was interrupted in its change.
 
     A signal handler may wait for the very thread that waits here. Then neither would ever go on. For a change that
     nobody interrupts there is no limit, however long it takes.
@@ -265,7 +308,10 @@ class _Watchdog:
             )
 
     def _find_interruption(self) -> tuple[str, FrameType | None]:
-        """Return the name of the thread that makes a change, and the frame that interrupted it; None where none did."""
+        """Return the name of the thread that makes a change, and a frame.
+
+        The frame is the one that interrupted the thread; None if it was not interrupted.
+        """
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, innermost in sys._current_frames().items():
             frame: FrameType | None = innermost
@@ -282,14 +328,20 @@ class _Watchdog:
 _PACKAGE = f"{__name__.partition('.')[0]}."
 
 _CHANGING = (Exclusive.change.__code__, Exclusive.exclusively.__code__)
-"""Code that a thread runs while it makes a change. Frames of other packages inside of it have interrupted it."""
+"""Code that a thread runs while it makes a change.
+
+Frames of other packages inside this code have interrupted it.
+"""
 
 
 _instances: "WeakSet[Exclusive[Any]]" = WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace the locks in a child: another thread may have held one, and only the forking thread goes on there."""
+    """Replace the locks in a child process.
+
+    Another thread may have held one, and only the forking thread runs in the child.
+    """
     for each in list(_instances):
         each._lock = threading.RLock()
         each._taken, each._waiting = False, {}

@@ -1,6 +1,7 @@
-"""Find values that nobody else holds: no reference leads to them, nor to a list, dict or set inside of them.
+"""Find values that nobody else holds.
 
-CPython counts references, so there the answer is exact. Elsewhere every value counts as held, which is safe.
+A value is held if a reference leads to it, or to a list, dict or set inside it. CPython counts references, so there the
+answer is exact. Elsewhere every value counts as held, which is safe.
 """
 
 import gc
@@ -15,7 +16,10 @@ _CONTAINERS = _CHANGEABLE | {tuple}
 
 
 def unheld(values: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of the values that only `values` refers to, and of which nothing changeable is held either."""
+    """Return the keys of the values that nobody else holds.
+
+    Only `values` refers to such a value, and nobody else holds a list, dict or set inside it.
+    """
     found: list[Any] = []
     if not _COUNTED:
         return found
@@ -35,7 +39,10 @@ def unheld(values: Mapping[Any, Any]) -> list[Any]:
 
 
 def _inside(value: Any) -> int:
-    """Return the highest reference count of anything changeable inside a container, as seen here; 0 if none is."""
+    """Return the highest reference count of any changeable object in a container.
+
+    The count is the one that `getrefcount` shows here; 0 if there is no changeable object.
+    """
     kind = type(value)
     # Keys of a dict and members of a set are hashable, so there is nothing changeable in them.
     children = value.values() if kind is dict else value if kind in (list, tuple) else ()
@@ -51,9 +58,12 @@ def _inside(value: Any) -> int:
 
 
 def _baseline() -> tuple[int, int]:
-    """Return the reference counts of a value that nobody else holds, and of what is in it, as `unheld` sees them.
+    """Return the reference counts of a value that nobody else holds.
 
-    They are measured, as they depend on the version of Python. The lowest are taken: in doubt, a value counts as held.
+    The first count is that of the value, the second that of the objects in it. Both are counted as `unheld` sees them.
+
+    They are measured because they depend on the version of Python. The lowest are taken: in doubt, a value counts as
+    held.
     """
     values: dict[int, Any] = {0: [[]], 1: {"a": []}, 2: ([],), 3: [([],)]}
     return min(map(sys.getrefcount, values.values())), min(_inside(values[key]) for key in values)

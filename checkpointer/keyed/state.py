@@ -24,22 +24,33 @@ from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 DEFAULT_PARTITIONS = 8
-"""Partitions of a state unless told otherwise: enough for every core of a small driver to encode at once."""
+"""Partitions of a state unless the caller sets another number.
+
+There are enough for every core of a small driver to encode at once.
+"""
 
 MOST_PARTITIONS = 131_072
-"""Partitions that a state may have: 100,000 are proven, and no manifest makes a restore ask for memory without end."""
+"""Largest number of partitions that a state may have.
+
+100,000 are proven. With this limit, no manifest makes a restore ask for memory without end.
+"""
 
 MIN_LIVE_VALUES = 256
-"""Live values that all partitions together keep before they drop those that nobody else holds."""
+"""Live values that all partitions together keep.
+
+When there are more, the partitions drop those that nobody else holds.
+"""
 
 UPDATE_BATCH = 256
 """Pairs of an update that are packed together."""
 
 _PLAIN_ITEMS = (dict.items, OrderedDict.items)
 _PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
-"""Iterators of inputs whose pairs all exist already, such as a `Counter`: `update` sets them in one change.
+"""How inputs give their pairs if the pairs all exist already.
 
-An input that makes its pairs in another way may look at those that were set before.
+Subclasses such as `Counter` are among them. `update` sets such pairs in one change.
+
+An input that gives its pairs in another way may look at the pairs that were set before.
 """
 
 
@@ -103,7 +114,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     @property
     def _parts(self) -> list[MapPartition]:
-        """Return the partitions as they are now, for whoever knows that nobody changes them."""
+        """Return the current partitions.
+
+        Only for a caller that knows that nobody changes them.
+        """
         return self._owner.last().content.parts
 
     @property
@@ -140,7 +154,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return value
 
     def _copied(self, number: int, key: Any) -> Any:
-        """Return a copy of a value: through the value itself, a state that is closed for changes could be changed."""
+        """Return a copy of a value.
+
+        Otherwise a caller could change a state that is closed for changes through the value itself.
+        """
         packed = self._owner.change(Content.packed_value, number, key)
         if packed is None:
             raise KeyError(key)
@@ -222,7 +239,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return _Values(self)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """Set pairs. Those of a dict, list or tuple are set in one change, and so are those that are given by name.
+        """Set pairs.
+
+        The pairs of a dict, list or tuple are set in one change, and so are pairs given by name.
 
         Args:
             other: A mapping, or pairs.
@@ -244,13 +263,19 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._set_whole(more.items())
 
     def _set_whole(self, pairs: Iterable[Any]) -> None:
-        """Set pairs in one change, of which nobody sees half."""
+        """Set pairs in one change.
+
+        Nobody sees a state in which only some of them are set.
+        """
         left = iter(pairs)
         batches = iter(lambda: [*islice(left, UPDATE_BATCH)], [])
         self._make(step for batch in batches for step in steps_to_set(batch, self._partitions))
 
     def _set_in_batches(self, pairs: Iterable[Any]) -> None:
-        """Set pairs that somebody may make one after the other, in a change for each batch."""
+        """Set pairs that may be produced one after the other.
+
+        Each batch of them is one change.
+        """
         left, more = iter(pairs), True
         while more:
             batch: list[Any] = []
@@ -261,7 +286,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 self._make(steps_to_set(batch, self._partitions))
 
     def _make(self, steps: Iterable[Step]) -> None:
-        """Make changes as one. As in a dict, those before a pair or key that is none are made."""
+        """Make changes as one.
+
+        If a pair is no pair or a key is no key, the changes before it are made, as in a dict.
+        """
         gathered: list[Step] = []
         failure = None
         try:
@@ -311,7 +339,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner.change(Content.clear)
 
     def to_dict(self) -> dict[Any, Any]:
-        """Return a plain dict of everything at one moment. Changes of its values do not reach the state.
+        """Return a plain dict of everything at one moment.
+
+        Changes of its values do not reach the state.
 
         Takes half of the time of `dict(state)`.
 
@@ -339,7 +369,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return self.__copy__()
 
     def __repr__(self) -> str:
-        """Return the number of keys, or why the state is closed. While another thread changes it, an estimate."""
+        """Return the number of keys, or why the state is closed.
+
+        The number is an estimate while another thread changes the state.
+        """
         owner = self._owner
         if owner.guard is not None:
             try:
@@ -351,9 +384,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return f"KeyedState({count:,} keys in {self.partitions} partitions)"
 
     def set_guard(self, guard: Guard | None) -> None:
-        """Let a guard refuse operations from now on, for `spark/maps.py`; None lets all of them be made again.
+        """Let a guard refuse operations from now on, for `spark/maps.py`.
 
-        It also refuses them to whoever kept a bound method, a view or an iterator.
+        None allows all operations again.
+
+        The guard also refuses operations of bound methods, views and iterators that a caller kept.
         """
         self._owner.close(guard)
 
@@ -363,7 +398,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def from_checkpoint(
         cls, parts: list[tuple[Chain, dict[Any, bytes], list[dict[Any, bytes | None]]]]
     ) -> "KeyedState":
-        """Return the state that a checkpoint holds: for each partition its chain, packed values and deltas' records.
+        """Return the state that a checkpoint holds.
+
+        `parts` has for each partition its chain, its packed values and the records of its deltas.
 
         For `checkpoint/restore.py`. `InvalidStateError` for two keys that are equal by the zones of this machine.
         """
@@ -374,7 +411,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return state
 
     def repartitioned_for_restore(self, partitions: int) -> "KeyedState":
-        """Return the same mapping in another number of partitions; its next save writes snapshots.
+        """Return the same mapping in another number of partitions.
+
+        Its next save writes snapshots.
 
         For `checkpoint/restore.py`, and only for a state that nobody has used yet: live values are not taken along.
         """
@@ -383,7 +422,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return state
 
     def capture_for_checkpoint(self, chains: Mapping[int, Chain], max_chain: int) -> ChangeSet:
-        """Return what has to be written on top of `chains`, the operator's chains in the parent.
+        """Return what has to be written on top of `chains`.
+
+        `chains` are the operator's chains in the parent.
 
         For `checkpoint/save.py`, which reports the outcome to `ChangeSet.settle`. A partition whose chain is the one
         that it was last saved in or restored from writes a delta, or nothing; any other writes a snapshot. Raises
@@ -396,7 +437,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
 
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:
-    """Raise `IllegalArgumentError` for the first of the values that cannot be packed, if there is one."""
+    """Raise `IllegalArgumentError` for the first value that cannot be packed.
+
+    Return if there is none.
+    """
     for key, error in refused.items():
         raise IllegalArgumentError(f"key {show(key)}: {error}")
 

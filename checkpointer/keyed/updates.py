@@ -12,7 +12,10 @@ from pyspark_checkpointer.manifests.shown import show
 
 
 def check_key(key: Any) -> None:
-    """Raise `IllegalArgumentError` for a key that cannot be stored. `place_key` has checked those of a plain type."""
+    """Raise `IllegalArgumentError` for a key that cannot be stored.
+
+    `place_key` has checked those of a plain type.
+    """
     if type(key) in PLAIN:
         return
     try:
@@ -22,7 +25,10 @@ def check_key(key: Any) -> None:
 
 
 def pack_plain(value: Any) -> bytes | None:
-    """Return a value packed if it cannot change, else None; None too if it cannot be stored, as a save will say."""
+    """Return a value packed if it cannot change, else None.
+
+    None also if the value cannot be stored; a save will say so.
+    """
     if type(value) not in PLAIN:
         return None
     try:
@@ -32,7 +38,9 @@ def pack_plain(value: Any) -> bytes | None:
 
 
 def steps_to_set(pairs: list[Any], partitions: int) -> Iterator[Step]:
-    """Yield the changes that set pairs, and empty the list. Pairs of the usual types are set by one change a partition.
+    """Yield the changes that set pairs, and empty the list.
+
+    Pairs of the usual types are set by one change for each partition.
 
     Raises what a dict would for the first that is no pair, once those before it were yielded.
     """
@@ -79,7 +87,10 @@ def _step_to_set(key: Any, value: Any, partitions: int) -> Step:
 
 
 def _pack_plain_values(values: list[Any]) -> list[bytes] | None:
-    """Return plain values packed; None where one cannot be stored, or where they are large."""
+    """Return plain values packed; None where a value cannot be stored.
+
+    None also where the values are large.
+    """
     try:
         packed = pack_some(values)
     except UnsupportedValueError:
@@ -88,7 +99,10 @@ def _pack_plain_values(values: list[Any]) -> list[bytes] | None:
 
 
 def gather_steps(steps: Iterable[Step], gathered: list[Step]) -> None:
-    """Add steps to `gathered`, with one dict for steps of one partition that follow each other and do the same."""
+    """Add steps to `gathered`.
+
+    Steps that follow each other in one partition and do the same share one dict.
+    """
     last: dict[int, Step] = {}
     for operation, (number, values) in steps:
         before = last.get(number)

@@ -75,9 +75,10 @@ def open_store(
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
-    """Open a root with the store of its kind alone: each request is sent once, without limits.
+    """Open a root with the store of its kind alone.
 
-    Raises `IllegalArgumentError` where the package of that store is not installed.
+    The store sends each request once, and has no limits. Raises `IllegalArgumentError` where the package of that store
+    is not installed.
     """
     kind = location.kind
     # The store itself imports its package with the first request. A missing one is to be told now, with the command
@@ -101,7 +102,7 @@ def open_files(
 
 
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the storage options of `root` if `url` is on the same kind of store, else None."""
+    """Return the options of `root` for a `url` on the same kind of store, else None."""
     return options if parse(url).kind == parse(root).kind else None
 
 

@@ -1,8 +1,8 @@
-"""The contract of a store: coroutines over whole objects, named by paths relative to the root.
+"""The contract of a store: coroutines over whole objects.
 
-Objects are written once and never changed, except those written by `compare_and_swap`. Paths come from
-`manifests/object_paths.py` only. A store raises errors of the tree (`checkpointer/errors.py`) and three signals of its
-own, which the layers above turn into an outcome:
+Objects are named by paths relative to the root. Objects are written once and never changed, except those written by
+`compare_and_swap`. Paths come from `manifests/object_paths.py` only. A store raises errors of the tree
+(`checkpointer/errors.py`) and three signals of its own, which the layers above turn into an outcome:
 
 * `ObjectNotFoundError`: nothing has this path;
 * `ObjectExistsError`: `put` found something at the path;
@@ -57,7 +57,7 @@ class Blob:
 
     @property
     def version(self) -> str:
-        """Return what a swap can be conditioned on: the tag, or else the digest of the bytes."""
+        """Return what a swap can use as its condition: the tag, or the bytes' digest."""
         return sha256(self.data) if self.tag is None else self.tag
 
 
@@ -106,7 +106,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class WriteLeftover:
-    """The remains of an interrupted write of `path`: a temporary file, or the parts of an upload.
+    """The remains of an interrupted write of `path`.
+
+    They are a temporary file, or the parts of an upload.
 
     `token` names them to the store: the path of the file, or the id of the upload.
     """
@@ -116,7 +118,10 @@ class WriteLeftover:
 
 
 def check_path(path: str) -> str:
-    """Return `path`, or raise `IllegalArgumentError` where it may lead out of the root."""
+    """Return `path` after checking that it stays inside the root.
+
+    Raises `IllegalArgumentError` where the path may lead out of the root.
+    """
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in path or "\\" in path:
         raise IllegalArgumentError(f"{path!r:.200}: not a path inside a store")
@@ -141,7 +146,7 @@ class Store(Protocol):
 
     @property
     def fencing(self) -> bool:
-        """Return whether `put` and `compare_and_swap` are atomic against all other clients."""
+        """Return whether `put` and `compare_and_swap` are atomic for all other clients."""
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         """Read an object in one request, or raise `ObjectNotFoundError`.
@@ -163,14 +168,18 @@ class Store(Protocol):
         """
 
     async def put(self, path: str, data: Bytes) -> None:
-        """Write an object that is complete and durable once this returns, and never visible in part.
+        """Write an object that is complete and durable once this returns.
+
+        The object is never visible in part.
 
         Raises `ObjectExistsError` where something is at the path already, as far as the store can tell: a
         large object may be written over one of the same name, so names must be unique to their content.
         """
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        """Replace the object if its version is `expected` (None: if there is none). Return the new version.
+        """Replace the object if its version is `expected`, and return the new version.
+
+        If `expected` is None, there must be no object.
 
         One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs. `data` and
         the object that it replaces have at most `SWAP_LIMIT` bytes.
@@ -187,9 +196,9 @@ class Store(Protocol):
         """Return all pages, in order of path. For listings that are known to be short."""
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        """Return the folders directly in the folder `prefix`, each as a prefix itself, in order.
+        """Return the folders directly in the folder `prefix`, in order.
 
-        `prefix` is empty or ends with a slash, as the results do.
+        Each is a prefix itself. `prefix` is empty or ends with a slash, as the results do.
         """
 
     async def delete(self, paths: Sequence[str]) -> None:
@@ -199,7 +208,10 @@ class Store(Protocol):
         """Return the leftovers of interrupted writes, and of writes that still run."""
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
-        """Remove leftovers of writes that are known to be over. A write that still runs fails."""
+        """Remove leftovers of writes that are known to be over.
+
+        A write that is still running fails.
+        """
 
     async def close(self) -> None:
         """Release connections. The store opens them again when it is used again."""
@@ -226,7 +238,10 @@ async def pages(store: PagedStore | Store, prefix: str) -> AsyncIterator[Sequenc
 
 
 class WrappedStore(PagedStore):
-    """Base class of stores that hand requests on to another store, `inner`, and have its root."""
+    """Base class of stores that hand requests on to another store, `inner`.
+
+    They have the root of `inner`.
+    """
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner

@@ -35,10 +35,10 @@ _CLEANUP_SECONDS = 10.0
 
 
 async def answer(request: Awaitable[T], translate: Callable[[Exception], CheckpointError]) -> T:
-    """Return the answer to a request, or raise an error of the tree in place of the cloud's.
+    """Return the answer to a request, or raise an error of the tree.
 
-    Nothing of the original error is carried along. A cloud's exception may hold credentials. Raised inside the handler,
-    our error would have it as its context.
+    It takes the place of the cloud's error. Nothing of the original error is carried along. A cloud's exception may
+    hold credentials. Raised inside the handler, our error would have it as its context.
     """
     try:
         return await request
@@ -51,7 +51,9 @@ async def answer(request: Awaitable[T], translate: Callable[[Exception], Checkpo
 
 
 async def check_version(store: Store, path: str, expected: str | None) -> None:
-    """Raise `PreconditionFailedError` unless an object has the expected version (None: is missing).
+    """Check that an object has the expected version (None: that it is missing).
+
+    Raises `PreconditionFailedError` if it has not.
 
     With `fencing="none"` this stands in for a condition on the write: it detects a change made before, and not one
     made between this check and the write.
@@ -70,7 +72,10 @@ def too_large(name: str, limit: int, size: int) -> CorruptionError:
 
 
 def server_time(date: str | None) -> float | None:
-    """Return the `Date` header of an answer in seconds since the epoch; None if it is unreadable."""
+    """Return the `Date` header of an answer in seconds since the epoch.
+
+    None if it is unreadable.
+    """
     try:
         told = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
@@ -80,13 +85,16 @@ def server_time(date: str | None) -> float | None:
 
 
 def connections(concurrency: int) -> int:
-    """Return how many connections a store of this concurrency can use at the same time."""
+    """Return how many connections a store of this concurrency can use at a time."""
     # With fewer, a request that has its slot would wait again inside the client, where its time limit runs already.
     return concurrency * (PARALLEL_PARTS + SMALL_SLOTS)
 
 
 async def pour(pieces: AsyncIterator[bytes], sink: ByteSink) -> int:
-    """Feed pieces to `sink` in a thread, several at a time, and return the number of bytes."""
+    """Feed pieces to `sink` and return the number of bytes.
+
+    A thread does this, with several pieces at a time.
+    """
     total, batch, size = 0, [], 0
     async for piece in pieces:
         batch.append(piece)
@@ -113,13 +121,16 @@ def batches(items: list[T], size: int) -> Iterator[list[T]]:
 
 
 def part_size(total: int, max_parts: int) -> int:
-    """Return the bytes of one part of an upload that may have at most `max_parts` parts."""
+    """Return the part size in bytes for an upload of at most `max_parts` parts."""
     # Rounded up: the remainder would need one part more than is allowed.
     return max(PART_SIZE, -(-total // max_parts))
 
 
 def body_of(data: Bytes) -> io.BytesIO:
-    """Return `data` as a stream. It has its own buffer: aiohttp would copy a shared one again."""
+    """Return `data` as a stream with a buffer of its own.
+
+    aiohttp would copy a shared buffer again.
+    """
     body = io.BytesIO()
     body.write(data)
     body.seek(0)
@@ -127,10 +138,10 @@ def body_of(data: Bytes) -> io.BytesIO:
 
 
 async def upload_parts(data: Bytes, size: int, upload: Callable[[int, io.BytesIO], Awaitable[T]]) -> list[T]:
-    """Call `upload(number, body)` for each part, numbered from 1, and return the results in order.
+    """Call `upload(number, body)` for each part and return the results in order.
 
-    `PARALLEL_PARTS` parts are under way at a time. The first failure stops the others, and is raised once they have
-    stopped.
+    Numbers start at 1. `PARALLEL_PARTS` parts are under way at a time. The first failure stops the others, and is
+    raised once they have stopped.
     """
     view = memoryview(data).cast("B")
     starts = iter(range(0, len(view), size))

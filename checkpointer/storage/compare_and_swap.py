@@ -1,4 +1,7 @@
-"""The outcome of a swap, also where its answer is lost: no store repeats a swap by itself."""
+"""The outcome of a swap, even where its answer is lost.
+
+No store repeats a swap by itself.
+"""
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -11,10 +14,16 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, PreconditionFailedError, Store
 
 READ_FAILURES = (RetryableError, StoreRefusedError, StoreNotFoundError)
-"""Errors of a store that cannot, or will not, tell what it holds. They prove nothing about what is there."""
+"""Errors of a store that cannot or will not tell what it holds.
+
+They do not prove what the store holds.
+"""
 
 MAX_SENDS = 5
-"""How often a swap that changed nothing visible is sent before its outcome is called unknown."""
+"""Number of times that a swap without visible effect is sent.
+
+After that its outcome is called unknown.
+"""
 
 
 class UndecidedError(Exception):

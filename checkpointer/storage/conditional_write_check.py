@@ -1,4 +1,7 @@
-"""Proof that a store keeps conditions on writes, taken once when a root is created."""
+"""Proof that a store keeps conditions on writes.
+
+It is taken once, when a root is created.
+"""
 
 import secrets
 from collections.abc import Iterator
@@ -61,7 +64,10 @@ async def _try_conditions(store: Store, path: str) -> None:
 
 @contextmanager
 def _must_raise(expected: type[CheckpointError], store: Store, found: str) -> Iterator[None]:
-    """Raise `StoreRefusedError`, which says what was found, unless the body raises `expected`."""
+    """Raise `StoreRefusedError` unless the body raises `expected`.
+
+    The error says what was found.
+    """
     try:
         yield
     except expected:

@@ -1,4 +1,6 @@
-"""The connection of a store to a cloud, made by the first request and never used by a child process.
+"""The connection of a store to a cloud.
+
+The first request makes it. A child process never uses it.
 
 The file systems of s3fs and adlfs register finalizers that talk to their event loop when the interpreter
 exits. In a forked child that loop does not run, and the child would hang. This module takes the finalizers off, and
@@ -26,7 +28,10 @@ _EXIT_SECONDS = 2.0
 """Seconds that closing all connections may take when the interpreter ends."""
 
 Close = Callable[[Any], Coroutine[Any, Any, None]]
-"""Closes what was connected. It must not refer to the store, which would never be dropped then."""
+"""Function that closes what was connected.
+
+It must not refer to the store: then the store would never be dropped.
+"""
 
 
 def require(package: str, extra: str, url: str) -> None:
@@ -72,7 +77,10 @@ class Connection(Generic[F]):
         return await asyncio.shield(self._task)
 
     def _forget_failure(self, task: "asyncio.Task[F]") -> None:
-        """Let the next request try again, whether or not anybody has waited for this attempt to the end."""
+        """Let the next request try again after a failed attempt.
+
+        This happens whether or not anybody waited for the attempt to end.
+        """
         # `close` may have taken this task away, and another attempt may have begun. To ask for the exception also tells
         # asyncio that somebody has seen it.
         if self._task is task and (task.cancelled() or task.exception() is not None):

@@ -1,4 +1,7 @@
-"""A store under a layer of memory: writes stay in memory, and reads look there first."""
+"""A store under a layer of memory.
+
+Writes stay in memory, and reads look there first.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +12,10 @@ from pyspark_checkpointer.storage.base import Blob, ListingPage, S, Store, Wrapp
 # A migrated checkpoint stands in memory until somebody commits it. Making one only puts objects, so the operations that
 # would change or remove what `inner` has are missing on purpose.
 class OverlayStore(WrappedStore):
-    """`inner` with additional objects, which nobody else sees. Only reads reach `inner`."""
+    """`inner` with additional objects, which nobody else sees.
+
+    Only reads reach `inner`.
+    """
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)

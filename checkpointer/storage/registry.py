@@ -37,18 +37,28 @@ class Reach(Enum):
     MACHINE = "machine"
     """The processes of this machine: the root is a folder, and its URL is a path."""
     CLOUD = "cloud"
-    """Every machine: the root is in a bucket or container, named first in its URL. Writes can be conditional."""
+    """Every machine can reach the root: it is in a bucket or container.
+
+    The URL names the bucket or container first. Writes can be conditional.
+    """
     UNKNOWN = "unknown"
     """Depends on the file system that fsspec opens. Writes are not conditional."""
 
 
 PriceClass = Literal["put", "get", "delete", "gb"]
-"""What has a price: PUT, POST and LIST; GET and HEAD; DELETE; and a gigabyte (2^30 bytes) that is kept for a month."""
+"""The kinds of use that have a price.
+
+`put` is PUT, POST and LIST; `get` is GET and HEAD; `delete` is DELETE; `gb` is a gigabyte (2^30 bytes) that is kept for
+a month.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCosts:
-    """The list prices of a kind of store, and how many requests some of its work takes, for `checkpointer cost`."""
+    """The list prices of a kind of store, for `checkpointer cost`.
+
+    It also says how many requests some of its work takes.
+    """
 
     name: str
     """Whose prices these are, in which region, and of which month."""
@@ -64,7 +74,10 @@ class StoreCosts:
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """What other code must know of a store, so that it never compares protocol names."""
+    """A kind of store and its properties.
+
+    Code reads them here and does not look at the names of protocols.
+    """
 
     protocols: tuple[str, ...]
     """Protocols of its URLs, all of which mean the same store."""
@@ -73,7 +86,10 @@ class StoreKind:
     reach: Reach = Reach.UNKNOWN
     """Who can see its roots."""
     package: str | None = None
-    """The package that must be installed; the name of the folder is the extra that installs it."""
+    """The package that must be installed.
+
+    The name of the folder is the extra that installs it.
+    """
     has_accounts: bool = False
     """Whether its URLs may name an account, as in container@account."""
     costs: StoreCosts | None = None
@@ -117,12 +133,18 @@ _ANY_OTHER = StoreKind((), f"{_BELOW}.fsspec_any")
 
 
 def folder_of(kind: StoreKind) -> str:
-    """Return the name of a kind's folder, by which extras and `checkpointer cost --store` call it."""
+    """Return the name of a kind's folder.
+
+    Extras and `checkpointer cost --store` use this name.
+    """
     return kind.module.rpartition(".")[2]
 
 
 def kind_of(protocol: str) -> StoreKind:
-    """Return the kind of store of a protocol; two protocols of one store give the same kind."""
+    """Return the kind of store of a protocol.
+
+    Two protocols of one store give the same kind.
+    """
     # The protocol is a part of the kind, so two file systems of fsspec are never taken for one store. Their options
     # differ.
     known = (kind for kind in STORES if protocol in kind.protocols)

@@ -1,4 +1,6 @@
-"""The path of a request to a store: retried, limited in number and time, and counted.
+"""The path of a request to a store: retried, limited and counted.
+
+Limits are on the number of requests and on their time.
 
 `open_store` puts two stores around the one that talks to the disk or the cloud, and each request goes through both:
 
@@ -41,7 +43,10 @@ T = TypeVar("T")
 # ---- tried again -----------------------------------------------------------------------------------------------------
 
 COMPARED_AT_ONCE = 8 << 20
-"""Bytes of an object that are read at a time, to compare them with what was to be written."""
+"""Bytes of an object that are read at a time to compare them.
+
+They are compared with what was to be written.
+"""
 
 
 class RetryingStore(WrappedStore):
@@ -114,7 +119,10 @@ class RetryingStore(WrappedStore):
         await self._retry(lambda: self.inner.discard(leftovers))
 
     async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer to a request, made again after each `RetryableError` until it is time to give up."""
+        """Return the answer to a request, repeated after each `RetryableError`.
+
+        It is repeated until it is time to give up.
+        """
         started = self._clock()
         try:
             return await request()
@@ -154,7 +162,10 @@ class RetryingStore(WrappedStore):
         raise type(error)(f"{error} ({state.attempt_number} attempts in {spent:.1f} s)") from error
 
     async def _holds(self, path: str, data: Bytes) -> bool:
-        """Return whether the object has exactly these bytes; one request where it is small."""
+        """Return whether the object has exactly these bytes.
+
+        A small object takes one request.
+        """
         view, offset = memoryview(data).cast("B"), 0
         with suppress(ObjectNotFoundError):
             while True:
@@ -175,13 +186,16 @@ MIN_BYTES_PER_SECOND = 1 << 20
 """The rate that a transfer must reach: a large object gets as much more time."""
 
 ASSUMED_SIZE = 1 << 30
-"""Bytes that the time limit is made for where the size of an answer is not known before."""
+"""Bytes that the time limit assumes where the size of an answer is unknown."""
 
 SMALL_READ = 256 << 10
 """Bytes up to which a read costs its round trip and little else."""
 
 SMALL_WRITE = 1 << 20
-"""Bytes up to which a write is small. An attempt makes more writes than reads, and bounds their bytes together."""
+"""Bytes up to which a write is small.
+
+An attempt makes more writes than reads, and bounds their bytes together.
+"""
 
 # With the usual 16 slots for others, a listing of the history fetches 256 manifests at a time.
 SMALL_SLOTS = 16
@@ -240,7 +254,7 @@ class LimitedStore(WrappedStore):
         await self._send("delete", "leftovers", self.inner.discard(leftovers), ASSUMED_SIZE)
 
     async def _read(self, path: str, request: Coroutine[Any, Any, T], size: int | None) -> T:
-        """Send a request whose answer has at most `size` bytes, None where that is not known."""
+        """Send a request whose answer has at most `size` bytes (None: unknown)."""
         small = size is not None and size <= SMALL_READ
         return await self._send("get", path, request, ASSUMED_SIZE if size is None else size, small=small)
 
@@ -267,7 +281,10 @@ class LimitedStore(WrappedStore):
             request.close()  # does nothing once it has run; one that never ran would be reported as not awaited
 
     def _check_loop(self) -> None:
-        """Raise `IllegalArgumentError` outside the library's loop, and begin anew in a forked child."""
+        """Raise `IllegalArgumentError` outside the library's loop.
+
+        In a forked child, begin anew.
+        """
         # A semaphore of asyncio belongs to one loop, and so do the connections below.
         if not on_loop():
             raise IllegalArgumentError(
@@ -312,10 +329,10 @@ _traffic: ContextVar[Traffic | None] = ContextVar("checkpointer-traffic", defaul
 
 @contextmanager
 def counted(traffic: Traffic) -> Iterator[None]:
-    """Count in `traffic` what is sent within, and by the tasks that are started within.
+    """Count in `traffic` the requests sent within.
 
-    asyncio hands a context variable down to every task. So a commit in the background and a restore beside it are
-    counted apart, and no store has to know who is asking.
+    Requests of the tasks that are started within count too. asyncio hands a context variable down to every task. So a
+    commit in the background and a restore beside it are counted apart, and no store has to know who is asking.
     """
     token = _traffic.set(traffic)
     try:

@@ -1,4 +1,7 @@
-"""Removal of credentials from error messages, in which cloud packages may quote them."""
+"""Removal of credentials from error messages.
+
+Cloud packages may quote credentials in them.
+"""
 
 import json
 import os
@@ -13,7 +16,10 @@ _HIDDEN = "***"
 """What stands in a message in place of a secret."""
 
 _MIN_SECRET = 4
-"""Characters that a secret has at least. Shorter values would be found inside ordinary words."""
+"""Characters that a secret has at least.
+
+Shorter values would be found inside ordinary words.
+"""
 
 _MAX_MESSAGE = 300
 """Characters of a message that are shown at most."""
@@ -51,7 +57,10 @@ _QUOTED = re.compile(
 
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
-    """Return the first line of `text` without any secret of `options` or of the environment."""
+    """Return the first line of `text` without any secret.
+
+    Secrets are those of `options` and of the environment.
+    """
     # fsspec adds its own configuration to the options of every file system, so its values may be quoted too.
     secrets = {*_secrets("", options), *_secrets("", fsspec.config.conf), *_environment()}
     # Longest first: a secret that contains another one would else be left in part.

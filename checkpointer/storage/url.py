@@ -83,9 +83,9 @@ def parse(url: str | os.PathLike[str]) -> Location:
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
-    """Return a root's URL in a form that depends on no process and no current directory.
+    """Return a root's URL in a form that does not depend on the process.
 
-    Keep or send this form of a location. Raises as `parse` does.
+    It does not depend on the current directory either. Keep or send this form of a location. Raises as `parse` does.
     """
     return parse(url).url
 
@@ -111,7 +111,10 @@ def _file_url(text: str, scheme: str) -> Location:
 
 
 def _remote(scheme: str, text: str) -> Location:
-    """Return the location of a URL with a host or bucket. Credentials in it are refused, and never shown."""
+    """Return the location of a URL with a host or bucket.
+
+    Credentials in the URL are refused, and never shown.
+    """
     kind = kind_of(scheme)
     in_cloud = kind.reach is Reach.CLOUD
     try:

@@ -1,4 +1,4 @@
-"""The client of Azure Blob Storage: adlfs, without its caches and shared instances."""
+"""Client of Azure Blob Storage: adlfs, without its caches and shared instances."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,10 @@ from pyspark_checkpointer.storage.connection import load, take_finalizers_off
 from pyspark_checkpointer.storage.url import Location
 
 _ACCOUNT_OPTIONS = ("account_name", "connection_string")
-"""Options of which one has to name the account; each may stand in the environment as AZURE_STORAGE_…."""
+"""Options that can name the account; one of them is required.
+
+Each may also be set in the environment, as AZURE_STORAGE_….
+"""
 
 # Nothing in a user's options may bring back caches, shared instances or requests that read old versions.
 _FORCED = {
@@ -24,7 +27,10 @@ _FORCED = {
 
 
 def account_of(location: Location) -> dict[str, Any]:
-    """Return the options of adlfs for the account in a URL: `container@account.dfs.core.windows.net`."""
+    """Return the options of adlfs for the account in a URL.
+
+    The URL names it as `container@account.dfs.core.windows.net`.
+    """
     host = location.account_host
     if host is None:
         return {}

@@ -1,4 +1,7 @@
-"""Translation of failures of Azure Blob Storage into errors of the tree, which say what to do."""
+"""Translation of Azure Blob Storage failures into errors of the tree.
+
+The errors say what to do.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +27,10 @@ _REFUSED = (401, 403)
 """Statuses of the blob service for credentials that it does not accept."""
 
 _OUTAGES = ("AADSTS90033", "AADSTS90006", "AADSTS90012", "AADSTS50033", "temporarily_unavailable")
-"""Codes of Entra ID for outages of its own, which it may send with the status of a refusal."""
+"""Codes of Entra ID for its own outages.
+
+Entra ID may send them with the status of a refusal.
+"""
 
 
 def code_of(error: Exception) -> str:
@@ -39,9 +45,10 @@ def status_of(error: Exception) -> int:
 
 
 def is_of_identity(error: Exception) -> bool:
-    """Return whether the identity service gave no token; then the blob service was never asked.
+    """Return whether the failure is that the identity service gave no token.
 
-    Such an error holds the answer of the identity service: its 404 says nothing about a blob.
+    Then nobody asked the blob service. Such an error holds the answer of the identity service: its 404 says nothing
+    about a blob.
     """
     from azure.core.exceptions import ClientAuthenticationError
 
@@ -67,7 +74,10 @@ def is_refused_condition(error: Exception) -> bool:
 
 
 def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
-    """Return the error of the tree for a failure; `name` says what was asked for, `url` is the root."""
+    """Return the error of the tree for a failure.
+
+    `name` says what was asked for, `url` is the root.
+    """
     status, code = status_of(error), code_of(error)
     said = scrub(f"{code or type(error).__name__}: {getattr(error, 'message', None) or error}", options)
     if is_of_identity(error):
@@ -108,7 +118,10 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
 
 
 def _without_token(error: Exception, name: str, said: str) -> CheckpointError:
-    """Return the error for a missing token: final if the identity service refused, else retryable."""
+    """Return the error for a missing token.
+
+    It is final if the identity service refused, and retryable otherwise.
+    """
     status, whole = status_of(error), str(error)
     unsigned = type(error).__module__.startswith("azure.storage")  # the key is malformed: nobody was asked
     # A chain of credentials fails with one error without a status, which quotes what each of them was told.

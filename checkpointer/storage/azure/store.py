@@ -32,7 +32,10 @@ from pyspark_checkpointer.storage.connection import Connection
 from pyspark_checkpointer.storage.url import Location
 
 _DELETE_BATCH = 256
-"""Blobs that one request of the store deletes, each with a request of its own to the service."""
+"""Blobs that one request of the store deletes.
+
+Each blob takes a request of its own to the service.
+"""
 
 _PARALLEL_DELETES = 16
 """Blobs that are deleted at the same time."""
@@ -269,7 +272,10 @@ class AzureStore(PagedStore):
 
 
 class _ServerClock:
-    """The time of the latest answer, by the server's clock. The SDK shows answers to a hook only."""
+    """The time of the latest answer, by the server's clock.
+
+    The SDK shows answers only to a hook.
+    """
 
     at: float | None = None
 

@@ -47,7 +47,10 @@ _OBJECT_STORES = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
 
 
 def check_protocol(location: Location, fencing: bool) -> None:
-    """Raise `IllegalArgumentError` unless fsspec knows the location and fencing is given up."""
+    """Check that fsspec knows the location and that fencing is given up.
+
+    Raises `IllegalArgumentError` if not.
+    """
     from fsspec.registry import known_implementations, registry
 
     protocol, shown = location.protocol, location.url
@@ -144,7 +147,10 @@ class GenericStore(PagedStore):
         return ListingPage(entries, None)
 
     async def _find(self, prefix: str) -> dict[str, int]:
-        """Return the sizes of all files whose path starts with `prefix`, temporary ones too, by path."""
+        """Return the sizes, by path, of all files whose path starts with `prefix`.
+
+        Temporary files are included.
+        """
 
         def find(fs: Any, root: str) -> dict[str, Any]:
             folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")
@@ -168,7 +174,9 @@ class GenericStore(PagedStore):
                 await self._run(check_path(path), lambda fs, key: fs.rm_file(key))
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return the temporary files of objects that are written once, each with the object that it was to become.
+        """Return the temporary files of objects that are written once.
+
+        Each comes with the object that it was to become.
 
         Those of `_latest` and of other swapped objects are left out. No lock tells here whether such a swap still runs,
         and the file may be all that there is: a swap removes the old object before it moves the new one.
@@ -225,7 +233,10 @@ class GenericStore(PagedStore):
         return data
 
     def _write(self, fs: Any, key: str, data: bytes) -> None:
-        """Write an object that is never visible in part, as far as the file system moves files at once."""
+        """Write an object that is never visible in part.
+
+        This holds as far as the file system moves files in one step.
+        """
         folder, _, name = key.rpartition("/")
         fs.makedirs(folder, exist_ok=True)
         if self._shows_whole_objects:

@@ -28,10 +28,16 @@ LOCK = ".lock"
 """The one lock file of a root."""
 
 _PIECE = 1 << 20
-"""Bytes of a piece: few enough to be in the processor's cache still when they are hashed after reading."""
+"""Bytes of a piece.
+
+A piece is small enough to be in the processor's cache still when it is hashed after reading.
+"""
 
 _MAX_READ = 1 << 30
-"""Bytes that one call reads at most. The system itself ends a read a little below 2 GiB."""
+"""Bytes that one call reads at most.
+
+The system itself ends a read a little below 2 GiB.
+"""
 
 _COPIED_AT_ONCE = 8 << 20
 """Bytes of a larger file that are in memory a second time while it is read."""
@@ -41,7 +47,7 @@ _UNDECIDED = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR}
 
 
 def temporary_target(name: str) -> str | None:
-    """Return the name that a temporary file was to have at last; None for any other file."""
+    """Return the final name of a temporary file; None for any other file."""
     match = _TEMPORARY.fullmatch(name)
     return match["target"] if match else None
 
@@ -131,7 +137,10 @@ def write_temporary(target: str, data: Bytes) -> str:
 
 
 def create_temporary(target: str) -> tuple[str, int]:
-    """Create an empty temporary file beside `target`. Return its path and its descriptor."""
+    """Create an empty temporary file beside `target`.
+
+    Returns its path and its descriptor.
+    """
     folder, name = os.path.split(target)
     # In the same folder, since neither a rename nor a link leads to another device. The form is that of SPEC.md, by
     # which a sweep recognises what a killed writer left.
@@ -141,7 +150,10 @@ def create_temporary(target: str) -> tuple[str, int]:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that nobody but its owner may read, whatever the umask says: an `opener` for `open`."""
+    """Open a file that only its owner may read, whatever the umask says.
+
+    This is an `opener` for `open`.
+    """
     return os.open(path, flags, _OWNER_ONLY)
 
 

@@ -16,7 +16,10 @@ class DurableFolders:
     def __init__(self, root: str) -> None:
         self._root = root
         self._durable: set[str] = set()
-        """Folders whose names this process knows to be durable. Single set operations need no lock between threads."""
+        """Folders whose names this process knows to be durable.
+
+        Single set operations need no lock between threads.
+        """
 
     def make(self, folder: str) -> None:
         """Make `folder` and those above it durable, up to the parent of the root.

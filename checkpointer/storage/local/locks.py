@@ -21,13 +21,19 @@ from pyspark_checkpointer.errors import SwapNotSentError
 from pyspark_checkpointer.runtime.processes import read_state
 
 MAX_PAUSE = 0.02
-"""Seconds between two tries to take the lock, at most; half as many more or less, at random."""
+"""Seconds between two tries to take the lock, at most.
+
+Each pause is longer or shorter by up to a half, at random.
+"""
 
 _open_files: set[int] = set()
 """Descriptors of the lock files that this process has open."""
 
 _guard = threading.RLock()
-"""Held while a lock file is opened or closed, and by a fork: so the child finds every open one in `_open_files`."""
+"""Lock held while a lock file is opened or closed, and during a fork.
+
+So a child finds every open lock file in `_open_files`.
+"""
 
 
 @contextmanager
@@ -94,7 +100,10 @@ def _try_lock(fd: int, path: str) -> bool:
 
 
 def _sign(fd: int) -> None:
-    """Write into the file who has the lock, for the error message of those who wait in vain."""
+    """Write into the lock file who has the lock.
+
+    The error message of those who wait in vain shows it.
+    """
     with suppress(OSError):  # a full disk
         os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0))
 

@@ -1,4 +1,7 @@
-"""The file system of a folder, and whether a lock there excludes writers on other hosts."""
+"""The file system of a folder, and whether a lock there works across hosts.
+
+A lock that works excludes writers on other hosts.
+"""
 
 import re
 from collections.abc import Callable
@@ -17,7 +20,10 @@ _SHARED = re.compile(
 
 
 def system_table() -> str:
-    """Return the mount table of this process; empty where the system has none in this format."""
+    """Return the mount table of this process.
+
+    It is empty where the system has none in this format.
+    """
     try:
         # A mount point may be any bytes, also such as are no UTF-8.
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
@@ -26,9 +32,9 @@ def system_table() -> str:
 
 
 def file_system(folder: str, table: str) -> tuple[str, str] | None:
-    """Return the mount point and type of a folder's file system, or None if the table does not say.
+    """Return the mount point and type of a folder's file system.
 
-    `folder` is an absolute path without symbolic links.
+    None if the table does not say. `folder` is an absolute path without symbolic links.
     """
     best: tuple[str, str] | None = None
     for line in table.splitlines():
@@ -45,7 +51,10 @@ def file_system(folder: str, table: str) -> tuple[str, str] | None:
 
 
 def shared_mount(folder: str, table: str) -> tuple[str, str] | None:
-    """Return the mount point and type of a folder on a network or FUSE file system, else None."""
+    """Return the mount point and type of a network or FUSE file system.
+
+    None if the folder is on neither.
+    """
     found = file_system(folder, table)
     return found if found is not None and _SHARED.fullmatch(found[1]) else None
 

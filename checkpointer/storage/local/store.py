@@ -43,7 +43,10 @@ _PAGE_SIZE = 1000
 """Files in one page of a listing."""
 
 _LOCK_SHARE = 0.8
-"""Share of a request's time that it waits for the lock: so it gives up by itself before it counts as unanswered."""
+"""Share of a request's time limit that it waits for the lock.
+
+So the request gives up by itself before it counts as unanswered.
+"""
 
 
 class LocalStore(PagedStore):
@@ -65,10 +68,16 @@ class LocalStore(PagedStore):
         self._timeout = timeout
         self._mount_table = mount_table
         self._may_write = not fencing
-        """Whether a write is allowed: without fencing always, with it after the check of the mount."""
+        """Whether a write is allowed.
+
+        Without fencing it always is; with fencing it is after the check of the mount.
+        """
         self._durable_folders = DurableFolders(root)
         self._unconfirmed: dict[str, threading.Event] = {}
-        """By file that a thread is swapping: set once the disk has confirmed it, or has failed to."""
+        """Events by file, one for each file that a thread is swapping.
+
+        The event is set once the disk has confirmed the swap, or has failed to.
+        """
 
     def __repr__(self) -> str:
         return f"<LocalStore {self._root}>"
@@ -132,7 +141,10 @@ class LocalStore(PagedStore):
         return await self._answer(path, runtime.in_thread(function, *args, **kwargs))
 
     async def _answer(self, path: str, work: Awaitable[T]) -> T:
-        """Return the result of work on a file; turn the system's errors into errors of the tree."""
+        """Return the result of work on a file.
+
+        Errors of the system become errors of the tree.
+        """
         try:
             return await work
         except OSError as error:
@@ -330,7 +342,10 @@ def _is_inside(file: str, root: str) -> bool:
 
 
 def _file_above(path: str) -> str | None:
-    """Return the nearest of `path` and its parents that exists if it is no folder, else None."""
+    """Return the nearest existing one of `path` and its parents if it is no folder.
+
+    None if it is a folder.
+    """
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return None if os.path.isdir(path) else path

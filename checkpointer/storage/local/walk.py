@@ -10,9 +10,9 @@ from contextlib import suppress
 
 
 def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
-    """Yield path below `root` and size of every regular file whose path starts with `prefix`.
+    """Yield path and size of each regular file whose path starts with `prefix`.
 
-    A file that is created or removed meanwhile may be missing or not.
+    The paths are relative to `root`. A file that is created or removed meanwhile may be missing or not.
     """
     folders = [prefix.rpartition("/")[0]]
     while folders:
@@ -34,7 +34,10 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def folders_in(folder: str) -> list[str]:
-    """Return the names of the folders directly in a folder; none where the folder is missing."""
+    """Return the names of the folders directly in a folder.
+
+    There are none where the folder is missing.
+    """
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
@@ -53,7 +56,10 @@ class FileWalk:
         self.ended = False
 
     def give_up(self, failure: Exception) -> None:
-        """Let it fail from now on: a page that nobody received must not be missing unnoticed."""
+        """Make the listing fail from now on.
+
+        Otherwise a page that nobody received would be missing unnoticed.
+        """
         self._failure = self._failure or failure
 
     def take(self, number: int) -> list[tuple[str, int]]:

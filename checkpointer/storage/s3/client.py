@@ -17,7 +17,10 @@ _FORCED = {
 }
 
 _loaders: dict[str | None, Any] = {}
-"""botocore's descriptions of S3 once parsed, by the folder that they were read from."""
+"""botocore's descriptions of S3, parsed once.
+
+The key is the folder that they were read from.
+"""
 
 
 async def open_client(url: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> Any:
@@ -53,9 +56,9 @@ async def close_client(files: Any) -> None:
 
 
 def _session(package: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return the session that s3fs would make, but parse the descriptions of S3 only once.
+    """Return the session that s3fs would make, with descriptions parsed only once.
 
-    Parsing takes four fifths of the time to open a root, and each task opens one.
+    These are the descriptions of S3. Parsing takes four fifths of the time to open a root, and each task opens one.
     """
     session = package.AioSession(**arguments)
     where = session.get_config_variable("data_path")

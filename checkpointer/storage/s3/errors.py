@@ -61,7 +61,10 @@ _UNABLE = {"NotImplemented", "MethodNotAllowed", "501", "405"}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request failed, as the server says it; `error` is set where it gave no answer."""
+    """The server's reason for a failed request.
+
+    `error` is set where the server gave no answer.
+    """
 
     code: str
     status: int
@@ -87,7 +90,10 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
 
 
 def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
-    """Return the error of the tree for a failure; `name` says what was asked for, `url` is the root."""
+    """Return the error of the tree for a failure.
+
+    `name` says what was asked for, `url` is the root.
+    """
     if why.error is not None:
         return _without_answer(why.error, name, scrub(f"{type(why.error).__name__}: {why.message}", options))
     code, said = why.code, scrub(f"{why.code}: {why.message}", options)

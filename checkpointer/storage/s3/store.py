@@ -187,7 +187,10 @@ class S3Store(PagedStore):
         await self._call("put_object", Key=key, Body=cloud.body_of(data), **self._if_absent())
 
     async def _put_parts(self, key: str, data: Bytes) -> None:
-        """Upload the parts of a large object, then complete the upload. Nothing is visible before."""
+        """Upload the parts of a large object, then complete the upload.
+
+        Nothing is visible before that.
+        """
         upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
 
         async def send(number: int, part: io.BytesIO) -> dict[str, Any]:
@@ -239,7 +242,10 @@ class S3Store(PagedStore):
         return found
 
     async def _result_pages(self, method: str, token: str, prefix: str, **given: str) -> AsyncIterator[Any]:
-        """Yield all pages of a listing; `token` is the field of an answer that asks for the next one."""
+        """Yield all pages of a listing.
+
+        `token` is the field of an answer that asks for the next page.
+        """
         more: dict[str, str] = {}
         while True:
             page = await self._call(method, Prefix=self._listed(prefix), **given, **more)
