@@ -39,7 +39,10 @@ GO_ON = "call restore() and go on from there; on the command line give the same 
 
 
 async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
-    """Return the manifest that `ref` names, with all its chains. Raise `ObjectNotFoundError` if an object is gone."""
+    """Return the manifest that `ref` names, with all its chains.
+
+    Raises `ObjectNotFoundError` if an object is gone.
+    """
     return await load_operators(store, host, await read_manifest_alone(store, ref))
 
 

@@ -47,7 +47,7 @@ _DIGITS = 10
 """Digits of the sequence in an id."""
 
 _SHOWN = 5
-"""Number of checkpoints with the same beginning that an error names."""
+"""Largest number of candidates that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
