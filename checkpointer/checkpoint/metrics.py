@@ -95,8 +95,9 @@ class CommitMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RestoreMetrics:
-    """One `restore()`, which reads the pointer and a manifest; artifacts are read later, when they are asked for. Only
-    `on_corruption="previous"` reads them all, to verify them.
+    """One `restore()`, which reads the pointer and a manifest.
+
+    Artifacts are read later, when they are asked for. Only `on_corruption="previous"` reads them all, to verify them.
 
     Attributes:
         root: The root, without secrets.
