@@ -1,10 +1,8 @@
 """Decide when chains are folded or replaced by a snapshot.
 
-This is decided only here, by pure functions of sizes.
-
- Writers ask here, and do what is decided: `checkpoint/chains.py` and `checkpoint/save.py` for opaque bytes,
-`keyed/partition.py` for keyed states, `table/writer.py` for tables, `manifests/segments.py` for the lists of chains in
-manifests. Each function states its rule and what the rule costs.
+This is decided only here, by pure functions of sizes. Writers ask here, and do what is decided: `checkpoint/chains.py`
+and `checkpoint/save.py` for opaque bytes, `keyed/partition.py` for keyed states, `table/writer.py` for tables,
+`manifests/segments.py` for the lists of chains in manifests. Each function states its rule and what the rule costs.
 """
 
 from collections.abc import Mapping, Sequence

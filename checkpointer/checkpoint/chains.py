@@ -1,8 +1,6 @@
 """The changes of one attempt to the operators of its parent.
 
-They are kept partition by partition.
-
- `checkpointer/compaction.py` decides when deltas are folded; this does it.
+They are kept partition by partition. `checkpointer/compaction.py` decides when deltas are folded; this does it.
 """
 
 from collections.abc import Mapping

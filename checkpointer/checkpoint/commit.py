@@ -2,7 +2,7 @@
 
 An attempt begins and writes its manifest. Then one swap makes it the committed checkpoint.
 
-begin ─► open ─► committing ─► written ─► (swap) committed
+    begin ─► open ─► committing ─► written ─► (swap) committed
                │          │            └────► (swap) prepared ─► see prepared.py
                └──────────┴─► aborted or failed: nothing is visible
 
@@ -241,10 +241,8 @@ async def _write_migrated_tables(writer: CheckpointWriter) -> None:
 async def _make_room(writer: CheckpointWriter, failure: BaseException | None) -> None:
     """Delete what the attempt wrote if the store refused to take more.
 
-    The reason may be a full disk.
-
-     No cleanup may delete it before the next commit, for which there might never be room again. A swap that was refused
-    was never made, so the manifest is not the committed one.
+    The reason may be a full disk. No cleanup may delete these objects before the next commit, for which there might
+    never be room again. A swap that was refused was never made, so the manifest is not the committed one.
     """
     if isinstance(failure, StoreRefusedError):
         # The caller has to learn of the refusal, not of a deletion that failed after it.

@@ -83,9 +83,9 @@ class Owner:
         )
 
     async def overtaken(self, store: Store, base: Base, head: Head, attempt: Ref) -> FencedError:
-        """Return the error of a committed writer that was replaced afterwards.
+        """Return the error of a writer that was replaced after its commit.
 
-        The attempt was committed before another writer took over. Later calls of the session raise the error.
+        The attempt counts. Later calls of the session raise the error.
         """
         who = await self._describe(store, base, head, attempt)
         return FencedError(
@@ -112,7 +112,7 @@ class Owner:
         return who
 
     def _is_by_hand(self, job: Job | None, base: Base) -> bool:
-        """Return whether `job` comes from a commit by hand, not from a run of its own.
+        """Return whether a commit by hand recorded `job`, not the batch's own run.
 
         A user may commit a change by hand on top of a query's checkpoint, or bring a checkpoint back. Such a commit
         names the batch whose state it has. That batch belongs to this writer's own run, or it was already committed

@@ -1,8 +1,7 @@
 """Manifests, their segments and catalogs.
 
-They are written once, and verified whenever they are read.
-
- Reading and writing stand side by side here; `latest.py` does the same for the pointer.
+They are written once, and verified whenever they are read. Reading and writing stand side by side here; `latest.py`
+does the same for the pointer.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Operators are renamed or dropped, and what they hold is transformed.
 
-check the names → run every transform → check and encode what it gave → the next commit writes it
+    check the names → run every transform → check and encode what it gave → the next commit writes it
 
 All but the last is done by `restore()`, in memory: where anything is wrong nothing was written, and the session stays
 where it was. What was only renamed is named by the next manifest where it is.

@@ -18,9 +18,8 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 def this_place(root: str) -> str:
     """Name the place where this task writes.
 
-    The name has the machine, the process that started this worker, and the root.
-
-     All workers of one executor have the same place.
+    The name has the machine, the process that started this worker, and the root. All workers of one executor have the
+    same place.
     """
     return f"{socket.gethostname()} (process {os.getppid()}), root {root}"
 
@@ -28,9 +27,7 @@ def this_place(root: str) -> str:
 async def prove(store: Store, place: str, artifact: Artifact) -> None:
     """Read the last byte of an object that `place` wrote.
 
-    This proves that the object is there, and that it is as long as the task said.
-
-     Raises `InvalidStateError` otherwise.
+    This proves that the object is there, and that it is as long as the task said. Raises `InvalidStateError` otherwise.
     """
     try:
         # One byte is enough: the path holds a digest, so an object at it with this length is the one that was written.

@@ -15,10 +15,9 @@ SHOWN = 3
 async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progress: Progress | None = None) -> None:
     """Raise `CorruptionError` unless every object of a checkpoint is intact.
 
-    An intact object is as it was written.
-
-     `manifest` was verified and has its chains. Each object is read once: one request for each. `progress` is told
-    bytes. Raises `RetiredError` where an object is gone because the checkpoint was retired meanwhile.
+    An intact object is as it was written. `manifest` was verified and has its chains. Each object is read once: one
+    request for each. `progress` is told bytes. Raises `RetiredError` where an object is gone because the checkpoint was
+    retired meanwhile.
     """
     check = Check(session, None, 1.0, progress)
     check.manifests = {ref: manifest}

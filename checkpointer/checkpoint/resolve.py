@@ -2,7 +2,7 @@
 
 Python, the command line and Spark all ask here, in one grammar.
 
-latest                              the committed one
+    latest                              the committed one
     prepared                            the prepared one, where it is only looked at
     0000000042-1a2b3c4d                 an id
     0000000042   0000000042-1a   42-1a  the beginning of an id
@@ -211,9 +211,8 @@ async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector)
 async def resolve(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
     """Return the wanted checkpoint of one version of `_latest`.
 
-    The prepared one counts.
-
-     An id and a savepoint are found without reading the history, so that damage elsewhere does not matter.
+    The prepared one counts. An id and a savepoint are found without reading the history, so that damage elsewhere does
+    not matter.
     """
     value = wanted.value
     if isinstance(value, CheckpointId):

@@ -2,7 +2,7 @@
 
 Each object is verified before it is used.
 
-GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
+    GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
 
 `save.py` is the mirror image. An object that is gone because retention moved on is not an error of the store: the
 reader looks at `_latest` again and says which it was.

@@ -2,7 +2,7 @@
 
 Most of it is written while the caller goes on.
 
-records → encode → compress → digest → PUT artifacts (parallel, the last beside the manifest) → swap _latest
+    records → encode → compress → digest → PUT artifacts (parallel, the last beside the manifest) → swap _latest
 
 `restore.py` is the mirror image; `commit.py` begins and ends an attempt.
 """
@@ -98,7 +98,7 @@ class CheckpointWriter:
         These maps are told how the attempt ended.
         """
         self._proven_places: set[str] = set()
-        """Machines that proved, with one artifact, that they write to this root."""
+        """Other machines whose first artifact was found in this store."""
 
     # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
 

@@ -97,7 +97,7 @@ class Session:
     async def rollback_base(self) -> Base:
         """Return the version that a rollback starts from.
 
-        It is like `base`, but without the manifest if that was not read: it may be damaged.
+        It is like `base`, but no manifest is read: it may be damaged.
         """
         self.check_may_write()
         return self.restored or Base(await read_head(self.store), None)
@@ -135,7 +135,7 @@ class Session:
     def rebase_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
         """Go on from a checkpoint that was committed.
 
-        If another writer has taken over since, that is noted instead.
+        If another writer has taken over since, the session has to restore first.
         """
         if head.committed == ref and self.owner.owns(head):
             self.rebase(Base(head, manifest))
@@ -194,9 +194,7 @@ class Session:
     async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
         """Run `work` in the background, after what already runs there.
 
-        It does not run if that failed.
-
-         A process that ends finishes it first.
+        It does not run if that failed. A process that ends finishes it first.
         """
         try:
             while self._background is not None:  # another caller may be first to begin its own

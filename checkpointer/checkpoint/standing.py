@@ -50,7 +50,7 @@ class MustRestore:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Another writer took over. A restore does not change that."""
+    """Another writer took over. This is final: a restore does not change it."""
 
     error: FencedError
 

@@ -63,12 +63,12 @@ class Finding:
 
     @property
     def hurt(self) -> str:
-        """The hurt checkpoints as text, oldest first."""
+        """The checkpoints that the finding hurts, as text, oldest first."""
         return self._and_more(", ".join(map(str, self.checkpoints)))
 
     @property
     def _few_hurt(self) -> str:
-        """The newest hurt checkpoints as text, and how many more there are."""
+        """The newest checkpoints that it hurts, as text, and how many more there are."""
         return self._and_more(some(reversed(self.checkpoints), 3))
 
     def _and_more(self, hurt: str) -> str:
@@ -280,7 +280,7 @@ class Check:
         return None, {path}
 
     async def read_manifests(self, head: Head) -> None:
-        """Look at all that `head` makes live, if it can be read and proven."""
+        """Look at all that `head` makes live, as far as it can be read and proven."""
         assert head.pointer is not None
         boundary, ref = head.pointer.boundary, head.committed
         listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}

@@ -215,9 +215,7 @@ class Checkpointer(SyncFace):
     def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
         """Plan a cleanup: list every object of the store.
 
-        Each object is listed with its size, who names it, and what becomes of it.
-
-         Only reads.
+        Each object is listed with its size, who names it, and what becomes of it. This only reads.
 
         Args:
             policy: Which checkpoints to keep. Without it nothing is retired.
@@ -277,10 +275,8 @@ class Checkpointer(SyncFace):
     def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit the content of an older checkpoint on top of the history.
 
-        Nothing is deleted.
-
-         Every object of that checkpoint is read and compared first. A streaming query needs `rewind`, which takes
-        Spark's progress back too.
+        Nothing is deleted. Every object of that checkpoint is read and compared first. A streaming query needs
+        `rewind`, which takes Spark's progress back too.
 
         Args:
             to: A live checkpoint, as in `restore`.
@@ -478,10 +474,8 @@ class Checkpointer(SyncFace):
     ) -> "Fork":
         """Make a second streaming query with the same state and progress.
 
-        It has a query id of its own.
-
-         The first query may run, and is not changed. Both read the same sources. After a failure the same call finishes
-        the work.
+        It has a query id of its own. The first query may run, and is not changed. Both read the same sources. After a
+        failure the same call finishes the work.
 
         Args:
             what: A live checkpoint, as in `restore`.
@@ -519,9 +513,7 @@ class Checkpointer(SyncFace):
     ) -> "list[Candidate]":
         """List the repair candidates of a root without a readable `_latest`.
 
-        Each has its evidence. The best comes first.
-
-         Only reads.
+        Each has its evidence. The best comes first. This only reads.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
@@ -560,9 +552,8 @@ class Checkpointer(SyncFace):
     ) -> CheckpointId:
         """Commit a copy of one of `repair_candidates()`.
 
-        This is for a root without a live checkpoint to roll back to.
-
-         Every object is read and compared. If one is damaged, nothing is written unless you accept the loss.
+        This is for a root without a live checkpoint to roll back to. Every object is read and compared. If one is
+        damaged, nothing is written unless you accept the loss.
 
         Args:
             to: The candidate, as in `restore`, except a time: nothing proves which checkpoint was the committed one

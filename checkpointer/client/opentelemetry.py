@@ -2,7 +2,7 @@
 
 Use it as `Checkpointer(root, metrics=opentelemetry_metrics())`.
 
-checkpointer.commit.duration          s           from begin to the acknowledged swap
+    checkpointer.commit.duration          s           from begin to the acknowledged swap
     checkpointer.commit.blocked_duration  s           how long the caller was blocked
     checkpointer.commit.bytes             By          written, by operator
     checkpointer.commit.objects           {object}    written, by operator

@@ -123,9 +123,8 @@ class OperatorView(NotPicklable):
     def chain(self, partition: int) -> tuple[Artifact, ...]:
         """Return the artifacts that make up a partition: one snapshot, then deltas.
 
-        This reads nothing.
-
-         Artifacts that a migration transformed are in memory until the next commit, which gives them other ids.
+        This reads nothing. Artifacts that a migration transformed are in memory until the next commit, which gives them
+        other ids.
 
         Args:
             partition: The number of the partition.

@@ -1,8 +1,7 @@
 """What differs between the asynchronous and the blocking face, and why.
 
-`scripts/unasync` makes everything else of the blocking face.
-
- It replaces `Async` by `Sync` in the names of this module, so each class here has its counterpart.
+`scripts/unasync` makes everything else of the blocking face. It replaces `Async` by `Sync` in the names of this module,
+so each class here has its counterpart.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator

@@ -51,10 +51,8 @@ def submit(coro: Coroutine[Any, Any, T]) -> "Future[T]":
 def run_sync(coro: Coroutine[Any, Any, T]) -> T:
     """Run `coro` on the loop and wait for its result.
 
-    The caller may be in any thread but the loop's own.
-
-     May be called while another event loop runs in the calling thread; that loop then stands still. An interrupt
-    (Ctrl-C) cancels the work.
+    The caller may be in any thread but the loop's own. It may be called while another event loop runs in the calling
+    thread; that loop then stands still. An interrupt (Ctrl-C) cancels the work.
 
     Raises:
         IllegalArgumentError: The caller is on the loop's own thread, and would wait for itself.

@@ -1,8 +1,7 @@
 """The clock, the randomness and the executor that the core uses.
 
-The machine gives them.
-
- They are handed in as one `Host`, so that a test can decide each of them and replay a history exactly.
+The machine gives them. They are handed in as one `Host`, so that a test can decide each of them and replay a history
+exactly.
 """
 
 import secrets
