@@ -1,4 +1,6 @@
-"""Durable, verifiable state for PySpark jobs: snapshots, deltas and an atomic pointer on any store.
+"""Durable, verifiable state for PySpark jobs.
+
+It consists of snapshots, deltas and an atomic pointer, on any store.
 
 `Checkpointer` blocks, `AsyncCheckpointer` is awaited. `KeyedState` is a mapping that records its changes. The decorator
 for foreachBatch is `pyspark_checkpointer.spark.stateful`.

@@ -1,20 +1,8 @@
-"""Decide when chains are folded or replaced by a snapshot: pure functions of sizes.
+"""Decide when chains are folded or replaced by a snapshot.
 
-To fold is to merge deltas of a chain into one. Compaction is the policy, and what it makes of a table's chains: a fold
-or a snapshot. These ask here, and do what is decided:
-
-- `checkpoint/chains.py`, for opaque bytes;
-- `keyed/partition.py`, for keyed states;
-- `spark/table_changes.py`, and for `is_small` also `spark/write_tasks.py` and `table/migration.py`, for tables;
-- `checkpoint/metadata.py`, which hands `segment_fold_start` to `manifests/segments.py`, for the lists of chains in
-  manifests;
-- `admin/forecast.py`, to foretell what they will do.
-
-Elsewhere stands only what does not follow from sizes: `keyed/partition.py` writes a snapshot where no delta can say
-what changed (`needs_snapshot`), and `table/writer.py` where only a snapshot can hold a sum; `checkpoint/chains.py`
-refuses more than `MAX_RAW_DELTAS`; `checkpoint/save.py` does not fold fewer than two objects below an attached delta
-(`least=2`); `spark/table_changes.py` says how many snapshots a batch may write. Each function here states its rule,
-what the rule costs, and what its sizes are.
+This is decided only here, by pure functions of sizes. Writers ask here, and do what is decided: `checkpoint/chains.py`
+and `checkpoint/save.py` for opaque bytes, `keyed/partition.py` for keyed states, `table/writer.py` for tables,
+`manifests/segments.py` for the lists of chains in manifests. Each function states its rule and what the rule costs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,23 +11,34 @@ from pyspark_checkpointer.manifests.model import Chain
 
 SMALL_PARTITION = 4096
 SMALL_BYTES = 8 << 20
-"""Rows, and bytes of them in memory, below which a partition shares an object with others, even as a snapshot."""
+"""Rows, and bytes of them in memory, below which a partition is small.
+
+A small partition shares an object with others, even as a snapshot.
+"""
 
 COMPACT_ROWS = 65_536
 COMPACT_BYTES = 64 << 20
-"""Changed rows of a partition, and bytes of them, below which merging them while reading costs less than a snapshot."""
+"""Changed rows of a partition, and bytes of them, that are merged cheaply.
+
+Below these limits, merging while reading costs less than a snapshot.
+"""
 
 MAX_DELTA_BYTES = 512 << 20
-"""Bytes of deltas that a partition has, at most: whoever reads it has all of them in memory."""
+"""Largest number of bytes of a partition's deltas.
+
+A reader of the partition has all of them in memory.
+"""
 
 SEGMENT_FAN_OUT = 4
-"""Segments of one tier that are folded into one of the next."""
+"""Number of segments of one tier that are folded into one of the next."""
 
 # ---- chains of any kind ----------------------------------------------------------------------------------------------
 
 
 def fold_start(sizes: Sequence[int], limit: int) -> int:
-    """Return the index of the first of the deltas that become one, given the size of each, the newest last.
+    """Return the index of the first delta to fold; the rest follow it.
+
+    `sizes` has the size of each delta, the newest last. From that index on, all become one.
 
     Sizes are in any unit that is the same for all: stored bytes for opaque bytes, raw bytes (before compression) for
     keyed states, rows for tables.
@@ -67,7 +66,9 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
 
 
 def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
-    """Return how many of a partition's deltas stay as they are when one of `size` bytes comes on top.
+    """Return how many of a partition's deltas stay as they are.
+
+    The others are folded with a new delta of `size` bytes that comes on top.
 
     `objects` has the sizes of the deltas above the snapshot, oldest first, one sequence for each object. All sizes are
     stored bytes.
@@ -86,7 +87,9 @@ def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) 
 
 
 def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
-    """Return how many bytes the next delta of a keyed partition may have; if it has more, a snapshot is written.
+    """Return the most bytes that the next delta of a keyed partition may have.
+
+    If it has more, a snapshot is written.
 
     All sizes are raw bytes, before compression; that of the next delta is an estimate.
 
@@ -99,7 +102,9 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
 
 
 def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
-    """Return the first of a keyed partition's deltas that is folded with a new one of `size` bytes.
+    """Return the index of a keyed partition's first delta to fold.
+
+    It is folded with a new delta of `size` bytes.
 
     All sizes are raw bytes, as in `room_for_delta`.
 
@@ -112,10 +117,9 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 
 
 def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) -> dict[int, int]:
-    """Return, for each partition whose chain is to be compacted, how many of its artifacts stay; 0 for a snapshot.
+    """Return how many artifacts stay in each chain that is to be shortened.
 
-    Sizes are rows; bytes are raw bytes, those of the rows in memory. `snapshots` limits how many overdue partitions get
-    a snapshot.
+    The result is by partition. 0 stands for a snapshot.
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
     are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
@@ -153,7 +157,9 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) 
 
 
 def is_small(rows: int, size: int) -> bool:
-    """Return whether a table's partition is better kept in an object with others than in a snapshot of its own.
+    """Return whether a table's partition is small.
+
+    A small partition is better kept in an object with others than in a snapshot of its own.
 
     Rule: it has fewer than `SMALL_PARTITION` rows and fewer than `SMALL_BYTES` bytes of them.
 
@@ -166,7 +172,9 @@ def is_small(rows: int, size: int) -> bool:
 
 
 def segment_fold_start(entries: Sequence[int]) -> int:
-    """Return the index of the first of an operator's segments that become one, given the entries of each, newest last.
+    """Return the index of an operator's first segment to fold.
+
+    All segments from there on become one. `entries` has the entries of each segment, the newest last.
 
     An entry is what a segment says of one partition.
 
@@ -193,6 +201,6 @@ def segment_fold_start(entries: Sequence[int]) -> int:
 
 
 def _tier(entries: int) -> int:
-    """Return the exponent of the largest power of four that a number of entries reaches."""
+    """Return the exponent of the largest power of four up to a number of entries."""
     # Of integers, because a logarithm in floats is inexact at the powers of four.
     return (max(entries, 1).bit_length() - 1) // 2

@@ -1,4 +1,7 @@
-"""Format values for people: as text, and as the small HTML tables of notebooks, in which everything is escaped."""
+"""Format values for people.
+
+They become text, or the small HTML tables of notebooks, in which everything is escaped.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,7 +12,10 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in binary units: 1.5 MiB. None, a size that was not read, is `?`."""
+    """Return a number of bytes in binary units: 1.5 MiB.
+
+    None, a size that was not read, is `?`.
+    """
     if count is None:
         return "?"
     if count < 1024:
@@ -26,7 +32,10 @@ def moment(at: datetime | None) -> str | None:
 
 
 def duration(microseconds: int | None) -> str:
-    """Return a duration in the unit that leaves two or three digits, or as minutes and seconds. None is `?`."""
+    """Return a duration in the unit that leaves two or three digits.
+
+    Longer durations are shown as minutes and seconds. None is `?`.
+    """
     if microseconds is None:
         return "?"
     if microseconds < 1000:
@@ -78,7 +87,10 @@ def ranges(numbers: Iterable[int], limit: int = 8) -> str:
 
 
 def cut(text: object, limit: int = 100) -> str:
-    """Return the beginning of a text on one line, without characters that a terminal would act on."""
+    """Return the beginning of a text on one line.
+
+    Characters that a terminal would act on are escaped.
+    """
     # Cut before it is escaped, so that no more of a long text is looked at. One character more tells whether it was
     # longer.
     plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text)[: limit + 1])

@@ -69,7 +69,10 @@ class DependencyError(RetryableError):
 
 
 class SwapNotSentError(DependencyError):
-    """A compare-and-swap was given up before its request was sent: it can never take effect."""
+    """A compare-and-swap was given up before its request was sent.
+
+    It can never take effect.
+    """
 
 
 class NotFoundError(CheckpointError, LookupError):
@@ -101,7 +104,10 @@ class ShutdownError(ConflictError):
 
 
 class FencedError(ShutdownError):
-    """Another writer has taken over the root. The object that raises this can never commit again."""
+    """Another writer has taken over the root.
+
+    The object that raises this can never commit again.
+    """
 
 
 class LeaseLostError(ShutdownError):
@@ -109,7 +115,10 @@ class LeaseLostError(ShutdownError):
 
 
 class StalePlanError(ConflictError):
-    """Something that a plan would retire or delete is needed since the plan was made. Make a new plan."""
+    """Something that a plan would retire or delete is needed by now.
+
+    This came about after the plan was made. Make a new plan.
+    """
 
 
 class RetiredError(ConflictError):
@@ -117,11 +126,17 @@ class RetiredError(ConflictError):
 
 
 class StoreRefusedError(InvalidStateError):
-    """The store refuses a request, for example for want of a permission or of space. The request changed nothing."""
+    """The store refuses a request.
+
+    It may lack a permission or space, for example. The request changed nothing.
+    """
 
 
 class BatchResetError(InvalidStateError):
-    """Spark's progress and the state belong to different queries, or Spark's progress went backwards."""
+    """Spark's progress does not go with the state.
+
+    They belong to different queries, or Spark's progress went backwards.
+    """
 
 
 class BatchGapError(InvalidStateError):
@@ -129,7 +144,10 @@ class BatchGapError(InvalidStateError):
 
 
 class OutcomeUnknownError(CheckpointError):
-    """A compare-and-swap was sent, and nothing proves whether it took effect. `restore()` tells."""
+    """A compare-and-swap was sent, and its outcome is unknown.
+
+    Nothing proves whether it took effect. `restore()` tells.
+    """
 
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""A second name for the modules of the package, where a folder of a checkout is imported by the folder's own name.
+"""A second name for the modules of the package.
+
+It is needed where a folder of a checkout is imported by the folder's own name.
 
 The repository has the package in its folders `checkpointer` and `manifests`, and both can be imported from its root.
 Without this, that would load a second copy of each module, with errors that no `except` matches and an event loop of
@@ -14,7 +16,10 @@ from types import ModuleType
 
 
 def import_as(folder: str, package: str) -> None:
-    """Make `folder`, and every module below it, another name of the module of the same place in `package`."""
+    """Make `folder`, and every module below it, another name in `package`.
+
+    It names the module of the same place in `package`.
+    """
     # Before the finder of paths, which would find the folder and load its modules a second time.
     sys.meta_path.insert(0, _OtherName(folder, package))
     sys.modules[folder] = import_module(package)

@@ -1,6 +1,6 @@
-"""The changes that one attempt makes to the operators of its parent, partition by partition.
+"""The changes of one attempt to the operators of its parent.
 
-`checkpointer/compaction.py` decides when deltas are folded; this does it.
+They are kept partition by partition. `checkpointer/compaction.py` decides when deltas are folded; this does it.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,10 @@ MAX_RAW_DELTAS = 1000
 
 @dataclass(slots=True)
 class ChainPlan:
-    """A partition's next chain: what is kept of the old one, and the slots that come on top."""
+    """A partition's next chain.
+
+    It consists of what is kept of the old chain, and the slots that come on top.
+    """
 
     kept: Chain
     added: list[ChainSlot] = field(default_factory=list)
@@ -27,7 +30,10 @@ class ChainPlan:
 
 @dataclass(slots=True)
 class OperatorChange:
-    """The changes of an attempt to one operator. They start from its chains in `parent` unless it is written anew."""
+    """The changes of an attempt to one operator.
+
+    They start from the operator's chains in `parent`, unless the operator is written anew.
+    """
 
     operator: Operator
     parent: Mapping[int, Chain]
@@ -35,7 +41,10 @@ class OperatorChange:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was changed, for instance because the first write of opaque bytes was refused."""
+        """Whether nothing was changed.
+
+        This happens, for instance, when the first write of opaque bytes was refused.
+        """
         return not self.plans and self.operator.codec == codecs.RAW.name
 
     def chains(self) -> dict[int, Chain]:
@@ -60,7 +69,11 @@ class OperatorChange:
             self.operator = replace(self.operator, partitions=partition + 1)
 
     def below_delta(self, name: str, partition: int) -> ChainPlan:
-        """Return the plan that a delta of opaque bytes goes on top of. Raise if there is no snapshot below it."""
+        """Return the plan to which a delta of opaque bytes is added.
+
+        Raises `IllegalArgumentError` if the partition has no snapshot below the delta, or too many deltas above the
+        snapshot.
+        """
         plan = self.plans.get(partition) or ChainPlan(self.parent.get(partition, ()))
         if not plan.kept and not plan.added:
             raise IllegalArgumentError(
@@ -76,10 +89,10 @@ class OperatorChange:
 
 
 def split_for_fold(plan: ChainPlan, size: int, limit: int, *, least: int = 1) -> Chain:
-    """Take the newest deltas that will become one object off a chain of opaque bytes, and return them.
+    """Take the newest deltas off a chain of opaque bytes, and return them.
 
-    `size` is that of the delta to come, `limit` the most objects that deltas may stand in. Fewer than `least` objects
-    are left as they are.
+    The caller writes them again as one object. `size` is the size of the delta to come. `limit` is the largest number
+    of objects that the deltas may be in. If fewer than `least` objects would be folded, they are left as they are.
     """
     # By object, since a fold that took only some deltas of an object would leave the others in it, and save no request.
     # The first artifact is the snapshot.

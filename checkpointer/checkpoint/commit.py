@@ -1,4 +1,6 @@
-"""The life of one attempt at a checkpoint: it begins, it writes its manifest, and one swap makes it the committed one.
+"""The life of one attempt at a checkpoint.
+
+An attempt begins and writes its manifest. Then one swap makes it the committed checkpoint.
 
     begin ─► open ─► committing ─► written ─► (swap) committed
                │          │            └────► (swap) prepared ─► see prepared.py
@@ -112,7 +114,9 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
 
 
 async def abort(writer: CheckpointWriter) -> None:
-    """Leave nothing visible. Objects already written are garbage that cleanup knows by this attempt's id.
+    """Give the attempt up, leaving nothing visible.
+
+    Objects that were already written are garbage. Cleanup knows them by this attempt's id.
 
     Does nothing in a child process, which leaves its parent's attempt alone, and nothing once the swap has begun.
     """
@@ -134,7 +138,10 @@ async def abort(writer: CheckpointWriter) -> None:
 
 
 async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
-    """Write what is left, and the manifest. The attempt takes no more from here on."""
+    """Write what is left, and the manifest.
+
+    From here on the attempt takes no more writes.
+    """
     writer.check_undecided()  # again: another commit of this attempt may have held the lock
     # Before the first wait, so that nothing is added which the manifest would not name.
     writer.state = AttemptState.COMMITTING
@@ -172,9 +179,10 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
 
 
 async def _last_packs(writer: CheckpointWriter) -> list[PendingPut]:
-    """Return the packs that still wait for company, to be written beside the manifest.
+    """Return the open packs, to be written beside the manifest.
 
-    Large packs go first, so that they do not delay the manifest: all of them, if they have more than `PACK` bytes.
+    If they have more than `PACK` bytes together, they are written first, and nothing is returned: the manifest would
+    have to wait for them too.
     """
     uploader, queue = writer.uploader, writer.queue
     if sum(size for _, _, size in uploader.waiting()) > PACK:
@@ -185,7 +193,7 @@ async def _last_packs(writer: CheckpointWriter) -> list[PendingPut]:
 
 
 def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
-    """Return the attempt's manifest, and the segments that are to be written beside it."""
+    """Return the attempt's manifest, and the segments to write beside it."""
     operators, touched = writer.changed_operators()
     assert writer.frozen is not None
     positions, watermark, properties = writer.frozen
@@ -207,7 +215,10 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
 
 
 def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPut]:
-    """Return the migrated objects that are still named; written last because they may be many."""
+    """Return the objects of a migration that `manifest` still names.
+
+    The attempt did not replace them. They are written last, because much of what a migration made may be replaced.
+    """
     if not writer.migrated_objects:
         return []
     # The digest of the manifest is not known yet. Only the id counts for the paths.
@@ -216,7 +227,10 @@ def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPu
 
 
 async def _write_migrated_tables(writer: CheckpointWriter) -> None:
-    """Write the tables that a migration made: tasks may read and extend them before the commit."""
+    """Write the tables that a migration made.
+
+    They are written early, because tasks may read and extend them before the commit.
+    """
     for path in [path for path in writer.migrated_objects if path.endswith(codecs.PARQUET.name)]:
         # Taken out, or the commit would write it a second time.
         data = writer.migrated_objects.pop(path)
@@ -225,10 +239,10 @@ async def _write_migrated_tables(writer: CheckpointWriter) -> None:
 
 
 async def _make_room(writer: CheckpointWriter, failure: BaseException | None) -> None:
-    """Delete what the attempt wrote where the store refused to take more, such as a full disk.
+    """Delete what the attempt wrote if the store refused to take more.
 
-    No cleanup may delete it before the next commit, for which there might never be room again. A swap that was refused
-    was never made, so the manifest is not the committed one.
+    The reason may be a full disk. No cleanup may delete these objects before the next commit, for which there might
+    never be room again. A swap that was refused was never made, so the manifest is not the committed one.
     """
     if isinstance(failure, StoreRefusedError):
         # The caller has to learn of the refusal, not of a deletion that failed after it.

@@ -1,4 +1,7 @@
-"""Whether an object is what its name and the manifests say, found out while its bytes go by."""
+"""Comparison of an object with its name and the manifests.
+
+An object is compared while its bytes go by.
+"""
 
 import hashlib
 from collections.abc import Iterable
@@ -19,7 +22,10 @@ class _Part:
 
 
 class Comparison:
-    """Compares an object, as its bytes go by, with its own name, and its parts with what manifests say of them."""
+    """A comparison of one object, made while its bytes go by.
+
+    The object is compared with its own name, and its parts with what the manifests say of them.
+    """
 
     def __init__(self, path: str, size: int, artifacts: Iterable[Artifact]) -> None:
         self._path, self._expected, self._size = path, size, 0
@@ -55,7 +61,10 @@ class Comparison:
         self.finish()
 
     def finish(self) -> None:
-        """Raise `DigestMismatchError` unless everything was as expected. The object itself comes first."""
+        """Raise `DigestMismatchError` unless everything was as expected.
+
+        A fault of the object itself is reported before those of its parts.
+        """
         check_size(self._path, self._size, self._expected)
         for part in self._parts:
             check_digest(part.name, part.seen.hexdigest(), part.digest)

@@ -1,4 +1,7 @@
-"""Stored bytes of maps as records, and the records of a chain as one map. `encode.py` is the mirror image."""
+"""Decode the stored bytes of maps, and merge a chain into one map.
+
+`encode.py` is the mirror image.
+"""
 
 from pyspark_checkpointer.checkpoint.download import read_slices
 from pyspark_checkpointer.errors import MalformedError

@@ -1,4 +1,6 @@
-"""Stored bytes on their way back: fetched with one request for each object, verified before anybody sees them.
+"""Fetch stored bytes, and verify them.
+
+There is one request for each object, and nothing is returned before it is verified.
 
 `upload.py` is the mirror image.
 """
@@ -38,7 +40,10 @@ async def read_by_path(store: Store, host: Host, path: str) -> bytes:
 
 
 async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -> list[Bytes]:
-    """Return the stored bytes of several artifacts of one object, with one request, each verified."""
+    """Return the stored bytes of several artifacts of one object, each verified.
+
+    All are fetched with one request.
+    """
     first = artifacts[0]
     if len(artifacts) == 1:  # of several the whole object is read: one request costs more than the bytes of a pack
         return [await read_artifact(store, host, first)]
@@ -55,14 +60,20 @@ async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -
 
 
 async def read_all(store: Store, host: Host, artifacts: Iterable[Artifact]) -> dict[Artifact, Bytes]:
-    """Return the stored bytes of each, verified, with one request for each object that they stand in."""
+    """Return the stored bytes of each artifact, verified.
+
+    There is one request for each object that holds some of them.
+    """
     groups = by_object(artifacts)
     data = await asyncio.gather(*(read_slices(store, host, group) for group in groups))
     return {a: part for group, parts in zip(groups, data, strict=True) for a, part in zip(group, parts, strict=True)}
 
 
 def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
-    """Return the artifacts, grouped by the object they stand in: one request for each group."""
+    """Return the artifacts, grouped by the object that holds them.
+
+    One request can then fetch each group.
+    """
     groups: dict[str, list[Artifact]] = {}
     for artifact in dict.fromkeys(artifacts):  # a chain may name equal deltas of one attempt more than once
         groups.setdefault(artifact.path, []).append(artifact)

@@ -1,4 +1,7 @@
-"""Records of maps as the bytes that will be stored. `decode.py` is the mirror image."""
+"""Encode records of maps as the bytes to store.
+
+`decode.py` is the mirror image.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -18,7 +21,7 @@ ENCODE_INLINE = 32 << 10
 
 
 class ToEncode(NamedTuple):
-    """The change of one partition of a map, and the slot in which its artifact will stand."""
+    """The change of one partition of a map, and the slot for its artifact."""
 
     slot: ChainSlot
     change: PartitionChange
@@ -46,7 +49,10 @@ def in_batches(changes: Iterable[ToEncode]) -> Iterator[list[ToEncode]]:
 
 
 async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -> None:
-    """Encode a batch and write it. Each change is released once it is encoded: the map may change its values again."""
+    """Encode a batch and write it.
+
+    Each change is released once it is encoded: the map may then change its values again.
+    """
 
     def encode() -> list[EncodedBlob]:
         blobs = []

@@ -1,7 +1,8 @@
-"""Fencing: who owns the pointer, and what a writer is told that does not own it any more.
+"""Fencing: who owns the pointer, and the errors of a writer that lost it.
 
-Every commit of a writer goes through `Session.swap_pointer`, which asks `Owner.follows` on each version of the pointer
-that it meets. Whoever took over left another instance there, so the answer is no, and `Owner.explain` says who it was.
+Every commit of a writer goes through `Session.swap_pointer`. It asks `Owner.follows` on each version of the pointer
+that it meets. A writer that took over left another instance there. Then the answer is no, and `Owner.explain` names
+that writer.
 """
 
 from contextlib import suppress
@@ -31,14 +32,20 @@ class Owner:
         return head.writer is not None and head.writer.instance == self.instance
 
     def writer_on(self, head: Head) -> Writer:
-        """Return this writer as its next swap on `head` names it: with the next epoch where it takes over."""
+        """Return this writer as its next swap on `head` names it.
+
+        The epoch is the next one if that swap takes over.
+        """
         # Only a takeover raises the epoch. Two swaps of one writer must not look like two writers.
         if head.writer is not None and self.owns(head):
             return head.writer
         return Writer((head.writer.epoch if head.writer else 0) + 1, self.instance)
 
     def follows(self, base: Base, head: Head) -> bool:
-        """Return whether nothing but retention and savepoints came between what was restored and `head`."""
+        """Return whether this writer may swap on `head`.
+
+        It may if only retention and savepoints moved the pointer since `base` was restored.
+        """
         # What was restored must still be committed, for a takeover too. On top of another checkpoint the state computed
         # here would replace that one without a word.
         return head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))
@@ -46,9 +53,9 @@ class Owner:
     async def explain(
         self, store: Store, base: Base, head: Head, attempt: Ref, stands_on: Base | None
     ) -> CheckpointError:
-        """Return the error of an attempt on `base` that does not follow from it on `head`.
+        """Return the error of an attempt on `base` that may not swap on `head`.
 
-        `stands_on` is what the session stands on by now: another attempt of its own may have been committed.
+        `stands_on` is what the session stands on now: another attempt of the same session may have been committed.
         """
         # A writer that never swapped has taken nothing over yet: it may restore and go on. One that owned the pointer
         # was replaced, perhaps by its own restarted job: it must stop for good.
@@ -76,14 +83,20 @@ class Owner:
         )
 
     async def overtaken(self, store: Store, base: Base, head: Head, attempt: Ref) -> FencedError:
-        """Return the error for later, of a writer whose attempt was committed before another took over."""
+        """Return the error of a writer that was replaced after its commit.
+
+        The attempt counts. Later calls of the session raise the error.
+        """
         who = await self._describe(store, base, head, attempt)
         return FencedError(
             f"{store.url}: {attempt.id} was committed, but another writer took over since, {who}: stop this job"
         )
 
     async def _describe(self, store: Store, base: Base, head: Head, attempt: Ref) -> str:
-        """Say who writes now and since when, as far as the first checkpoint of it that can be read tells."""
+        """Describe the writer that took over, and when it began.
+
+        This is read from its first checkpoint that can be read.
+        """
         who = f"writer {head.writer.epoch if head.writer else 0}"
         for ref in (head.committed, head.prepared):
             # What was there at the restore, and this attempt itself, were not written by whoever took over.
@@ -99,10 +112,11 @@ class Owner:
         return who
 
     def _is_by_hand(self, job: Job | None, base: Base) -> bool:
-        """Return whether a checkpoint of another writer is of a batch that it did not run itself.
+        """Return whether a commit by hand recorded `job`, not the batch's own run.
 
-        What is committed by hand on top of a query's checkpoint, or brings one back, names the batch whose state it
-        has: one of this writer's own run, or one that was committed when this writer restored.
+        A user may commit a change by hand on top of a query's checkpoint, or bring a checkpoint back. Such a commit
+        names the batch whose state it has. That batch belongs to this writer's own run, or it was already committed
+        when this writer restored.
         """
         last = base.manifest.job if base.manifest is not None else None
         if job is None or last is None or (job.query_id, job.run_id) != (last.query_id, last.run_id):
@@ -111,7 +125,10 @@ class Owner:
 
 
 def _show(manifest: Manifest, job: Job | None) -> str:
-    """Return the query, run and process that wrote a checkpoint, and when, as far as it says so."""
+    """Return the query, run, process and time of a checkpoint, as text.
+
+    What the checkpoint does not say is left out.
+    """
     told = ["no streaming query"]
     if job is not None:
         told = [f"query {job.query_id:.80}", f"run {job.run_id:.80}"]

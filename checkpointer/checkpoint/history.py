@@ -1,4 +1,6 @@
-"""Which checkpoints exist: those on the parent chain from the committed one down to the boundary, and the catalog.
+"""Find out which checkpoints exist.
+
+These are the checkpoints on the parent chain, from the committed one down to the boundary, and those of the catalog.
 
 Liveness is by id on the chain, never by sequence alone: an abandoned attempt can have a good sequence.
 """
@@ -14,18 +16,27 @@ from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store
 
-NEAR_STEPS = 4
-"""Checkpoints so close to the committed one that walking down to them costs less than listing."""
+NEAR = 4
+"""Number of newest checkpoints that are read by walking, not by listing.
 
-READ_BATCH = 256
-"""Manifests that are fetched at once, and in memory at once where the caller does not keep them."""
+So close to the committed checkpoint, walking costs less than listing.
+"""
+
+TOGETHER = 256
+"""Largest number of manifests that are fetched at once.
+
+As many are in memory at once if the caller does not keep them.
+"""
 
 NONE: Mapping[Ref, Manifest] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The live checkpoints of one version of `_latest`: the contiguous chain, newest first, and the catalog."""
+    """The live checkpoints of one version of `_latest`.
+
+    These are the contiguous chain, newest first, and the catalog.
+    """
 
     chain: tuple[tuple[Ref, Manifest], ...]
     catalog: Catalog | None
@@ -44,10 +55,11 @@ class History:
 
 
 async def read_history(store: Store, head: Head) -> History:
-    """Return all that is live in `head`. Manifests are fetched in parallel, then proven to be one chain.
+    """Return all checkpoints that are live in `head`.
 
-    Raises `ObjectNotFoundError` where `head` is no longer the truth, or the store is damaged: see
-    `latest.read_consistent`.
+    Manifests are fetched in parallel, then proven to be one chain.
+
+    Raises `ObjectNotFoundError` if `head` is out of date, or if the store is damaged: see `latest.read_consistent`.
     """
     catalog, chain = await asyncio.gather(
         read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_chain(store, head)
@@ -62,7 +74,10 @@ async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], .
 async def walk(
     store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """Yield the chain from the committed checkpoint down to sequence `oldest`: see `walk_from`."""
+    """Yield the chain from the committed checkpoint down to sequence `oldest`.
+
+    See `walk_from`.
+    """
     if head.committed is not None:
         async for pair in walk_from(store, head.committed, oldest, known):
             yield pair
@@ -71,7 +86,9 @@ async def walk(
 async def walk_from(
     store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """Yield the chain from `start` down to sequence `oldest`, from parent to parent, each link proven.
+    """Yield the chain from `start` down to sequence `oldest`.
+
+    It goes from parent to parent, and each link is proven.
 
     Manifests are fetched many at a time, and come without the chains that stand in segments. Those that are `known`,
     from a walk on an older version, are not fetched again.
@@ -97,7 +114,10 @@ async def walk_from(
 
 
 async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
-    """Return the manifests that are there and readable. The chain decides which of them count."""
+    """Return the manifests that exist and are readable.
+
+    Only the chain decides which of them count.
+    """
     return await read_found(store, await list_sizes(store, oldest, newest))
 
 
@@ -108,9 +128,10 @@ async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -
 
 
 async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
-    """Return the checkpoint's reference if `head` makes it live. The prepared one does not count.
+    """Return the checkpoint's reference if `head` makes it live, else None.
 
-    Its child's manifest proves it: its own may be damaged, or those of older ones.
+    The prepared checkpoint does not count. The manifest of the checkpoint's child is the proof: the checkpoint's own
+    manifest may be damaged, or those of older checkpoints.
     """
     if head.committed is not None and head.committed.id == checkpoint:
         return head.committed
@@ -126,15 +147,18 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
 
 
 async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
-    """Return what the catalog of a version keeps. Needs no manifest, so damage elsewhere does not matter."""
+    """Return what the catalog of a version keeps.
+
+    This needs no manifest, so damage elsewhere does not matter.
+    """
     catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
     return () if catalog is None else catalog.entries
 
 
 async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
-    """Return whether an attempt, whose swap found the pointer moved, was committed after all.
+    """Return whether an attempt was committed although its swap found another pointer.
 
-    Raises `OutcomeUnknownError` where the history that would tell is gone.
+    Raises `OutcomeUnknownError` if the history that would tell is gone.
     """
     history = await read_history(store, head)
     if attempt.id in history.refs():

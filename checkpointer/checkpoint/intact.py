@@ -16,7 +16,10 @@ from pyspark_checkpointer.manifests.model import CatalogRef, Manifest, Ref
 
 @dataclass(frozen=True, slots=True)
 class Intact:
-    """The newest intact checkpoint of one version of `_latest`; no manifest where nothing is committed yet."""
+    """The newest intact checkpoint of one version of `_latest`.
+
+    It has no manifest if nothing is committed yet.
+    """
 
     head: Head
     manifest: Manifest | None
@@ -26,7 +29,10 @@ class Intact:
 
 
 async def find_intact(session: Session) -> Intact:
-    """Verify whole checkpoints, the newest first, until one is intact. Raise `CorruptionError` if none is."""
+    """Verify whole checkpoints, the newest first, until one is intact.
+
+    Raises `CorruptionError` if none is intact.
+    """
     while True:
         head = await read_head(session.store)
         search = _Search(session, head)
@@ -93,7 +99,10 @@ class _Search:
         return []
 
     async def outrun(self) -> bool:
-        """Return whether something was missing because it was retired meanwhile, and no damage."""
+        """Return whether something was missing only because it was retired meanwhile.
+
+        Then it is no damage.
+        """
         before = self._check.findings
         await self._check.forget_retired(self._head)
         return self._check.findings != before

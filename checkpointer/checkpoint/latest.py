@@ -1,4 +1,4 @@
-"""The state machine of `_latest`: read it, swap it, and find out what became of a swap.
+"""The state machine of `_latest`: read it, swap it, learn the outcome.
 
 Everything that makes a checkpoint live or dead goes through `cas_loop`, so there is one total order of what happened
 to a store. The rules, each with the history it prevents, are in `manifests/PROTOCOL.md`.
@@ -24,14 +24,20 @@ from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, Undecid
 T = TypeVar("T")
 
 ROUNDS = 1000
-"""How often an operation plans again because others moved the pointer. Each round means somebody made progress."""
+"""Largest number of times that an operation plans again.
+
+It plans again when others moved the pointer. Each round means that somebody made progress.
+"""
 
 MAX_POINTER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """One version of `_latest`: what it says, and the version for a swap. On a new root both are None."""
+    """One version of `_latest`: its content, and the version for a swap.
+
+    On a new root both are None.
+    """
 
     pointer: Pointer | None = None
     version: str | None = None
@@ -55,9 +61,12 @@ class Head:
 
 
 Step = Callable[[Head], Awaitable[Pointer | None]]
-"""Plan a swap on the version given: the pointer to write, or None where there is nothing left to do.
+"""Plan a swap on a version: return the pointer to write.
 
-Called again, on the new version, whenever the old one is gone; it checks everything anew and raises to give up.
+Returns None if there is nothing left to do.
+
+It is called again on the new version whenever the old one is gone. Then it checks everything anew. It raises to give
+up.
 """
 
 
@@ -68,8 +77,8 @@ NEWEST = 10**10 - 1
 async def read_head(store: Store) -> Head:
     """Return what `_latest` says; an empty head where nothing was committed yet.
 
-    Raises `InvalidStateError` where `_latest` is missing though commits were made. Who took such a root for an empty
-    one would begin a new history at sequence 1, and the next cleanup would delete the old one.
+    Raises `InvalidStateError` where `_latest` is missing though commits were made. A writer that took such a root for
+    an empty one would begin a new history at sequence 1, and the next cleanup would delete the old one.
     """
     head = await find_head(store)
     if head.version is None and (newest := await newest_above(store, head)):
@@ -84,15 +93,16 @@ async def read_head(store: Store) -> Head:
 
 
 async def find_head(store: Store) -> Head:
-    """Return what `_latest` says; an empty head where it is missing, whatever else there is.
+    """Return what `_latest` says; an empty head where it is missing.
 
-    For those who look after a damaged root, and for those who have proven that a root is new.
+    It does not matter what else the root holds. This is for callers that look after a damaged root, and for those that
+    have proven that a root is new.
     """
     return _decode(await find(store, object_paths.LATEST, SWAP_LIMIT))
 
 
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:
-    """Return the id of the newest manifest with a sequence above the next one, or None.
+    """Return the newest manifest above all attempts on this version, or None.
 
     An attempt on this version has the sequence after the committed one, 1 if nothing is committed. So a manifest with a
     higher one proves that `_latest` was lost, or that an old copy of it was put back.
@@ -102,7 +112,10 @@ async def newest_above(store: Store, head: Head) -> CheckpointId | None:
 
 
 async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[CheckpointId, int]]:
-    """Return the ids of the manifests that are there, in order, with their sizes. Nothing says which of them count."""
+    """Return the ids of the manifests in the store, in order, with their sizes.
+
+    Nothing says yet which of them count.
+    """
     return [
         (owner, entry.size)
         for entry in await store.list(object_paths.manifests(oldest, newest))
@@ -149,7 +162,9 @@ def _decode(blob: Blob | None) -> Head:
 
 
 async def cas_loop(store: Store, head: Head, step: Step) -> Head:
-    """Swap what `step` plans on `head`; where somebody else moved first, let it plan on what is there now.
+    """Swap what `step` plans on `head`.
+
+    If somebody else moved the pointer first, `step` plans again on the new version.
 
     Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError` if a swap was
     sent and its result cannot be read back.
@@ -183,7 +198,10 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
 
 
 async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
-    """Send a swap and return the version that it led to: `planned`, or what another writer wrote first."""
+    """Send a swap and return the version that it led to.
+
+    This is `planned`, or what another writer wrote first.
+    """
     data = encode_pointer(planned)
     try:
         blob = await decide(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
@@ -204,7 +222,10 @@ def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
 
 
 def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
-    """Return the pointer of `head` under `writer`, for the caller to change further. The boundary never moves back."""
+    """Return the pointer of `head` under `writer`, for the caller to change.
+
+    The boundary never moves back.
+    """
     if head.pointer is None:
         return Pointer(writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce)
     # A copy of all the rest: boundary, catalog, retired list and the fields of later versions are carried over as the

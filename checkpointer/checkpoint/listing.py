@@ -13,7 +13,10 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 
 State = Literal["committed", "prepared", "history", "kept"]
-"""`history`: on the chain below the committed one. `kept`: below the boundary, by the catalog alone."""
+"""What a checkpoint is to the store.
+
+`history`: on the chain below the committed one. `kept`: below the boundary, only in the catalog.
+"""
 
 LOAD_BATCH = 8
 """Manifests whose chains are loaded at the same time."""
@@ -21,7 +24,7 @@ LOAD_BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint, what it is to the store, and the savepoints that keep it, by name."""
+    """A checkpoint, its state in the store, and the names of its savepoints."""
 
     ref: Ref
     manifest: Manifest
@@ -31,14 +34,20 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Every live checkpoint and the prepared one, oldest first. Chains that stand in segments are not loaded."""
+    """Every live checkpoint and the prepared one, oldest first.
+
+    Chains that are in segments are not loaded.
+    """
 
     checkpoints: tuple[Listed, ...]
     history: History
 
 
 async def read_overview(session: Session, *, chains: bool = False) -> Overview:
-    """Return all manifests at once, in few round trips however many there are; with `chains`, the segments too."""
+    """Return all manifests at once.
+
+    This takes few round trips, however many manifests there are. With `chains`, the segments are read too.
+    """
 
     async def read(head: Head) -> Overview:
         overview = await _overview(session, head)

@@ -1,7 +1,7 @@
-"""Whether the query that wrote a checkpoint still runs, as far as that can be told from here.
+"""Find out whether the query that wrote a checkpoint still runs.
 
-Nothing depends on the answer being right: whoever moves the pointer fences a job that runs after all. The check only
-avoids fencing a job that still runs.
+This is only known as far as it can be seen from here. Nothing depends on the answer being right: if a job runs after
+all, a swap of the pointer fences it. The answer spares such a job, and its users, that end.
 """
 
 import os
@@ -19,38 +19,48 @@ from pyspark_checkpointer.runtime.processes import read_start, read_state
 Running = Literal["no", "yes", "unknown"]
 
 _DIGITS = 10
-"""Of a process number; what has more is none."""
+"""Number of digits from which on a text is no process number."""
 
 _askers: list[Callable[[str], bool]] = []
 """Functions of this process that know whether a query of it is active, by its id."""
 
 
 def this_driver() -> str:
-    """Return this process as text, so that another one can tell whether it is still there: `pid.start@host/machine`.
+    """Return this process as text: `pid.start@host/machine`.
 
-    A process number is used again; with the time at which the process started it is not.
+    By this text another process can tell whether this one still exists. A process number is used again, but not
+    together with the time at which the process started.
     """
     return f"{os.getpid()}.{read_start(os.getpid())}@{_here()}"
 
 
 def this_copier() -> str:
-    """Return this process as the one that copied a query, which need not end before the copy is started or stopped."""
+    """Return this process as the one that copied a query, as text.
+
+    It need not end before the copy is started or stopped.
+    """
     return f"{os.getpid()}@{_here()}"
 
 
 def show_driver(driver: str) -> str:
-    """Write the process that a job names as a person would: number and host."""
+    """Return a job's process as people write it: number and host."""
     process, _, where = driver.partition("@")
     return f"process {process.partition('.')[0]:.20} on {where.partition('/')[0]:.80}"
 
 
 def ask(is_active: Callable[[str], bool]) -> None:
-    """Name a function that knows whether a query of this process is active. Spark's side does so."""
+    """Register a function that knows whether a query of this process is active.
+
+    Spark's side does so.
+    """
     _askers.append(is_active)
 
 
 def is_running(job: Job) -> tuple[Running, str]:
-    """Whether the query of a batch runs, and how that is known: from this process, or from its writer's."""
+    """Return whether the query of a batch runs, and how that is known.
+
+    It is known from this process, or from the process that wrote the batch.
+    """
     if any(is_active(job.query_id) for is_active in _askers):
         return "yes", "it is active in this process"
     if job.driver is None:

@@ -1,4 +1,6 @@
-"""The verbs that write one object each, for callers who put a checkpoint together themselves.
+"""The verbs that write one object each.
+
+They are for callers that put a checkpoint together themselves.
 
 Those that read one object, `load_manifest`, `load_artifact` and `read_latest`, are in `restore.py`.
 """
@@ -16,7 +18,10 @@ from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Kind, M
 async def save_artifact(
     session: Session, checkpoint: CheckpointId, operator: str, partition: int, kind: Kind, data: bytes
 ) -> Artifact:
-    """Write opaque bytes as an object of their own, under the attempt's id. Needs no session state: tasks call it."""
+    """Write opaque bytes as an object of their own, under the attempt's id.
+
+    This needs no session state, because tasks call it.
+    """
     slot = ChainSlot(operator, object_paths.check_partition(partition), codecs.RAW.name)
     object_paths.encode_name("operator", operator)
     uploader = Uploader(session.store, session.host, checkpoint)
@@ -26,7 +31,10 @@ async def save_artifact(
 
 
 async def save_manifest(session: Session, manifest: Manifest) -> None:
-    """Write a manifest, and the segments it needs. It becomes a checkpoint only by `update_latest`."""
+    """Write a manifest, and the segments it needs.
+
+    It becomes a checkpoint only by `update_latest`.
+    """
     if not isinstance(manifest, Manifest):
         raise IllegalArgumentError(f"expected a Manifest, got {type(manifest).__name__}")
     base = await session.base()

@@ -1,6 +1,7 @@
-"""Manifests, their segments and catalogs: written once, and verified whenever they are read.
+"""Manifests, their segments and catalogs.
 
-Reading and writing stand side by side here; `latest.py` does the same for the pointer.
+They are written once, and verified whenever they are read. Reading and writing stand side by side here; `latest.py`
+does the same for the pointer.
 """
 
 import asyncio
@@ -33,11 +34,14 @@ MAX_MANIFEST = 256 << 20
 MAX_CATALOG = 64 << 20
 
 GO_ON = "call restore() and go on from there; on the command line give the same command again"
-"""What to do where another writer was faster, as errors say it."""
+"""The advice of errors if another writer was faster."""
 
 
 async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
-    """Return the manifest that `ref` names, with all its chains. Raise `ObjectNotFoundError` if an object is gone."""
+    """Return the manifest that `ref` names, with all its chains.
+
+    Raises `ObjectNotFoundError` if an object is gone.
+    """
     return await load_operators(store, host, await read_manifest_alone(store, ref))
 
 
@@ -50,9 +54,11 @@ async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
 
 
 async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST) -> tuple[Ref, Manifest]:
-    """Return a manifest by id alone, without its segments' chains. Nothing says yet that the checkpoint exists.
+    """Return a manifest by id alone, without its segments' chains.
 
-    `size` is an upper bound; small reads get more parallel slots.
+    Nothing says yet that the checkpoint exists.
+
+    `size` is a size that the manifest is known not to exceed. A store allows more requests at once for small objects.
     """
     data = (await store.get(object_paths.manifest(checkpoint), limit=size)).data
     return Ref(checkpoint, sha256(data)), manifest_json.decode_manifest(checkpoint, data)
@@ -64,14 +70,20 @@ async def load_operators(store: Store, host: Host, manifest: Manifest) -> Manife
 
 
 class Segments:
-    """Segments as they were read, for those who look at many checkpoints: neighbours share most of theirs."""
+    """The segments that were read so far.
+
+    This is for callers that look at many checkpoints: neighbours share most of their segments.
+    """
 
     def __init__(self, store: Store, host: Host) -> None:
         self._store, self._host = store, host
         self._read: dict[tuple[str, str], asyncio.Task[Patches]] = {}
 
     async def load(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with all its chains. Raises `ObjectNotFoundError` where a segment is gone."""
+        """Return the manifest with all its chains.
+
+        Raises `ObjectNotFoundError` if a segment is gone.
+        """
         if not any(op.segments for op in manifest.operators.values()):
             return manifest
         names = list(manifest.operators)
@@ -79,7 +91,7 @@ class Segments:
         return replace(manifest, operators=dict(zip(names, loaded, strict=True)))
 
     def forget_but(self, manifests: Iterable[Manifest]) -> None:
-        """Keep in memory what these name only."""
+        """Forget all segments except those that these manifests name."""
         named = {(n, s.path) for manifest in manifests for n, op in manifest.operators.items() for s in op.segments}
         self._read = {key: task for key, task in self._read.items() if key in named}
 
@@ -109,7 +121,10 @@ class Segments:
 
 
 def _may_succeed_now(task: "asyncio.Task[Patches]") -> bool:
-    """Return whether a read failed in a way that passes: those who ask later must not be told of it again."""
+    """Return whether a read failed in a way that passes.
+
+    Then later callers must not get the same error again.
+    """
     return task.done() and (task.cancelled() or isinstance(task.exception(), RetryableError))
 
 
@@ -150,7 +165,10 @@ async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
 
 
 async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> Ref:
-    """Write a manifest once. A second, different manifest of one id is refused."""
+    """Write a manifest once.
+
+    A second, different manifest of one id is refused.
+    """
     path, ref = object_paths.manifest(checkpoint), Ref(checkpoint, sha256(data))
     try:
         await store.put(path, data)

@@ -1,4 +1,7 @@
-"""Measuring commits and restores, and handing over what was measured. The records are in `metrics.py`."""
+"""Measure commits and restores, and hand over the records.
+
+The records are in `metrics.py`.
+"""
 
 import asyncio
 import logging
@@ -44,11 +47,11 @@ class Meter:
         self._blocked = 0
         self._inside = 0
         self._since = 0
-        """When somebody last entered or left such a call."""
+        """When a call that blocks its caller last began or ended."""
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Count the time of a call that its caller waits for, and the requests that come of it.
+        """Measure a call that its caller waits for: its time and its requests.
 
         A call within a call, or beside one in another thread, does not count its time again.
         """
@@ -71,13 +74,13 @@ class Meter:
 
     @property
     def blocked(self) -> int:
-        """Nanoseconds in which such a call was under way, up to now."""
+        """Nanoseconds in which calls blocked their callers, up to now."""
         with self._lock:
             return self._until(self._clock())
 
     @property
     def elapsed(self) -> int:
-        """Nanoseconds since it was made."""
+        """Nanoseconds since the meter was made."""
         return self._clock() - self._began
 
     @property
@@ -93,7 +96,10 @@ class Meter:
         return sum(part.bytes for part in self.operators.values())
 
     def cost(self, *, unsent: int = 0) -> Cost:
-        """Return the cost for the manifest. It counts `unsent` PUTs, the manifest's own PUT and the swap as sent."""
+        """Return the cost for the manifest.
+
+        It counts `unsent` PUTs, the manifest's own PUT and the swap as already sent.
+        """
         return Cost(
             self.requests.total + unsent + 2, self.objects, self.bytes, self.elapsed // 1000, self.blocked // 1000
         )
@@ -122,14 +128,14 @@ class Reports:
 
     @contextmanager
     def committing(self, meter: Meter, checkpoint: CheckpointId, epoch: int | None) -> Iterator[None]:
-        """Around a commit, of which a record is handed over however it ends."""
+        """Measure a commit, and hand over its record however the commit ends."""
         with self.preparing(meter, checkpoint, epoch):
             yield
         self._hand_over(self._commit(meter, checkpoint, epoch, None))
 
     @contextmanager
     def preparing(self, meter: Meter, checkpoint: CheckpointId, epoch: int | None) -> Iterator[None]:
-        """Around what comes before a commit: a record is handed over where it fails."""
+        """Measure what comes before a commit, and hand over a record if it fails."""
         try:
             yield
         except BaseException as error:
@@ -158,7 +164,7 @@ class Reports:
         return found
 
     async def delivered(self) -> None:
-        """Wait until the callback has seen every record, or long enough."""
+        """Wait until the callback has every record, at most `PATIENCE` seconds."""
         if self._last is not None:
             await asyncio.wait([asyncio.wrap_future(self._last)], timeout=PATIENCE)
 
@@ -219,10 +225,10 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
 def written(
     manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
 ) -> dict[str, OperatorMetrics]:
-    """Return what an attempt wrote for each operator: objects that its manifest names and that carry its id.
+    """Return what an attempt wrote for each operator.
 
-    With `parent`, chains that did not change are not looked at. `touched` says which chains changed, so they need not
-    be searched.
+    It counts objects that the manifest names and whose path has the attempt's id. With `parent`, unchanged chains are
+    not looked at. With `touched`, changed chains need not be searched for.
     """
 
     def is_own(path: str) -> bool:
@@ -246,7 +252,10 @@ def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
 
 
 def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bool]) -> OperatorMetrics:
-    """Return the artifacts in `chains`, and the operator's segments, as far as their path counts."""
+    """Return the sums of the artifacts in `chains` and the operator's segments.
+
+    `counts` says which paths count.
+    """
     sizes = {segment.path: segment.size for segment in operator.segments if counts(segment.path)}
     ranges: dict[tuple[str, int, int], str] = {}
     partitions = 0

@@ -1,14 +1,16 @@
-"""What commits and restores cost, as small records for a callback: `Checkpointer(root, metrics=callback)`.
+"""What commits and restores cost, as small records for a callback.
 
-One record for each commit that was asked for, also of a prepared checkpoint, a rollback or `update_latest`, and one
-for each `restore()`; those that failed have an `error`. An attempt that was given up before (an exception in its
-block, `abort()`) has none, nor has `prepare()` that went well: its second phase counts for both. Copies, which
-`export()` and `repair()` make, have none.
+The callback is given as `Checkpointer(root, metrics=callback)`.
 
-**Requests** are operations of the store: get, put, swap (of `_latest`), list and delete. Every try counts; a large
-object that goes in parts is one, each page of a listing is one. They are those of the calls on the checkpoint itself.
-What Spark's executors ask for, and `save_snapshot` and `save_delta` called by hand, is not seen here; what these wrote
-is, as bytes and objects, once the manifest names it.
+There is one record for each commit that was asked for, also of a prepared checkpoint, a rollback or `update_latest`,
+and one for each `restore()`. The record of a failed one has an `error`. There is no record of an attempt that was given
+up before its commit (an exception in its block, `abort()`), and none of a `prepare()` that went well: its second phase
+counts for both. The copies that `export()` and `repair()` make have no record.
+
+**Requests** are operations of the store: get, put, swap (of `_latest`), list and delete. Every try counts. A large
+object that is sent in parts is one request; each page of a listing is one. Only requests of calls on the checkpoint
+itself are counted. Requests of Spark's executors, and of `save_snapshot` and `save_delta` called by hand, are not seen
+here. What these wrote is counted, as bytes and objects, once the manifest names it.
 
 **Times** are seconds of a clock that never goes back. **Bytes** are stored bytes: compressed where the codec does.
 """
@@ -36,7 +38,9 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class OperatorMetrics:
-    """The part of one operator: what a commit wrote for it, or what a restored checkpoint holds of it.
+    """The part of one operator in a record.
+
+    It says what a commit wrote for the operator, or what a restored checkpoint holds of it.
 
     `bytes` are those of `objects` whole objects: artifacts, packs and segments. `snapshot_bytes` and `delta_bytes` are
     those of the snapshots and deltas in them that the checkpoint names, each stored range once. `partitions` is how
@@ -91,8 +95,9 @@ class CommitMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RestoreMetrics:
-    """One `restore()`, which reads the pointer and a manifest; artifacts are read later, when they are asked for. Only
-    `on_corruption="previous"` reads them all, to verify them.
+    """One `restore()`, which reads the pointer and a manifest.
+
+    Artifacts are read later, when they are asked for. Only `on_corruption="previous"` reads them all, to verify them.
 
     Attributes:
         root: The root, without secrets.
@@ -120,6 +125,9 @@ class RestoreMetrics:
 Metrics = CommitMetrics | RestoreMetrics
 
 MetricsCallback = Callable[[Metrics], object]
-"""Called with each record in a thread of the library's own, one record after the other, in the order in which commits
-and restores of the process ended. They do not wait for it, only `close()` does, and not for ever; what it raises is
-logged. It is not pickled: a checkpointer that arrives in another process has none."""
+"""Function that is called with each record, in a thread of the library.
+
+It gets one record after the other, in the order in which commits and restores of the process ended. They do not wait
+for the function. Only `close()` waits for it, and not for ever. An exception that it raises is logged. It is not
+pickled: a checkpointer that arrives in another process has no callback.
+"""

@@ -9,7 +9,10 @@ from pyspark_checkpointer.storage.overlay import OverlayStore
 
 
 def how_to_keep(operator: str) -> str:
-    """Return the next steps where an operator holds what does not fit: what keeps its state, then what drops it."""
+    """Return the next steps for an operator that holds what does not fit.
+
+    First comes what keeps its state, then what drops it.
+    """
     old = f"{operator}-old"
     return (
         f"restore(rename={{{operator!r}: {old!r}}}) keeps what it holds under another name, and so does another name "
@@ -19,14 +22,20 @@ def how_to_keep(operator: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Migrated:
-    """The operators as the migrated checkpoint has them. What was transformed is in memory, above the store."""
+    """The operators as the migrated checkpoint has them.
+
+    What was transformed is in memory, above the store.
+    """
 
     operators: Mapping[str, Operator]
     transformed: frozenset[str]
     store: OverlayStore
 
     def under(self, owner: CheckpointId) -> tuple[dict[str, Operator], dict[str, bytes]]:
-        """Return the operators as an attempt commits them, and the objects that it has to write, which carry its id."""
+        """Return the operators for an attempt to commit, and the objects to write.
+
+        The objects carry the attempt's id.
+        """
         # Everything that an attempt writes carries its own id. The id that the objects were made with was never used in
         # the store.
         paths = {path: object_paths.under(path, owner) for path in self.store.objects}

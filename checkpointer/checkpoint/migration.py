@@ -1,4 +1,6 @@
-"""A new version of a job on an older checkpoint: operators renamed or dropped, and what they hold transformed.
+"""Migrate an older checkpoint to a new version of a job.
+
+Operators are renamed or dropped, and what they hold is transformed.
 
     check the names → run every transform → check and encode what it gave → the next commit writes it
 
@@ -20,15 +22,24 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, 
 from pyspark_checkpointer.storage.overlay import OverlayStore
 
 Transform = Callable[..., Any]
-"""What a new version makes of an operator: of a map `dict -> dict`; of opaque bytes `(partition, chain) -> bytes`, for
-each partition; of a table `pyarrow.Table -> pyarrow.Table`, for each partition."""
+"""Function that transforms what an operator holds.
+
+For a map it is `dict -> dict`. For opaque bytes it is `(partition, chain) -> bytes`, for each partition. For a table it
+is `pyarrow.Table -> pyarrow.Table`, for each partition.
+"""
 
 TransformTable = Callable[[CheckpointReader, str, str, Transform, OverlayStore, CheckpointId], Awaitable[Operator]]
-"""Transforms the operator of the first name, of a snapshot, to one of the second; `table.migration` has it."""
+"""Function that transforms one table of a snapshot to one of another name.
+
+The first name is the old one, the second the new one. `table.migration` has the function.
+"""
 
 
 class Migration:
-    """The migration that a caller asks for: `drop` and the keys of `rename` are old names, those of `transform` new."""
+    """The migration that a caller asks for.
+
+    `drop` and the keys of `rename` are old names. The keys of `transform` are new names.
+    """
 
     def __init__(
         self,

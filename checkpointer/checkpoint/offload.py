@@ -1,4 +1,7 @@
-"""Work on bytes, in a thread where it is large, so that the event loop serves others meanwhile."""
+"""Work on bytes, in a thread if it is large.
+
+Meanwhile the event loop serves others.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +16,10 @@ LARGE = 256 << 10
 
 
 async def compute(host: Host, work: Callable[[], T], *, small: bool) -> T:
-    """Return the result of `work`: from a thread, unless it is done sooner than a thread would answer."""
+    """Return the result of `work`, from a thread unless it is `small`.
+
+    Small work is done sooner than a thread would answer.
+    """
     return work() if small else await host.run(work)
 
 
@@ -23,5 +29,8 @@ async def hash_of(host: Host, data: Bytes) -> str:
 
 
 async def verify_bytes(host: Host, name: str, data: Bytes, size: int, digest: str) -> None:
-    """Raise an error that names the object where `data` has not this size, then where it has not this SHA-256."""
+    """Raise an error unless `data` has this size and this SHA-256.
+
+    The error names the object. The size is checked first.
+    """
     await compute(host, lambda: verify(name, data, size=size, digest=digest), small=len(data) <= LARGE)

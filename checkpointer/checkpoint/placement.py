@@ -1,4 +1,6 @@
-"""What tasks wrote has to be where the driver looks: a commit proves it before it writes its manifest.
+"""Prove that what tasks wrote is where the driver looks.
+
+A commit proves this before it writes its manifest.
 
 A task and the driver can understand one root differently: a folder that only one of two machines or containers has, or
 an endpoint that comes from the environment. Then what the task wrote is in another place, and a checkpoint that names
@@ -14,17 +16,18 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 
 def this_place(root: str) -> str:
-    """Name the place where this task writes: the machine, the process that started this worker, and the root.
+    """Name the place where this task writes.
 
-    All workers of one executor have the same place.
+    The name has the machine, the process that started this worker, and the root. All workers of one executor have the
+    same place.
     """
     return f"{socket.gethostname()} (process {os.getppid()}), root {root}"
 
 
 async def prove(store: Store, place: str, artifact: Artifact) -> None:
-    """Read the last byte of an object that `place` wrote: it is there, and it is as long as the task said.
+    """Read the last byte of an object that `place` wrote.
 
-    Raises `InvalidStateError` otherwise.
+    This proves that the object is there, and that it is as long as the task said. Raises `InvalidStateError` otherwise.
     """
     try:
         # One byte is enough: the path holds a digest, so an object at it with this length is the one that was written.

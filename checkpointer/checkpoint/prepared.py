@@ -1,4 +1,7 @@
-"""The second phase: commit or abort a prepared checkpoint, in the job that prepared it or after a restart."""
+"""The second phase: commit or abort a prepared checkpoint.
+
+The job that prepared it does this, also after a restart.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +16,10 @@ from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 
 
 def refuse_prepared(session: Session, prepared: Ref | None) -> None:
-    """Raise if a checkpoint is prepared: it has to be committed or aborted before anything else is written."""
+    """Raise if a checkpoint is prepared.
+
+    It has to be committed or aborted before anything else is written.
+    """
     if prepared is not None:
         raise InvalidStateError(
             f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
@@ -21,7 +27,10 @@ def refuse_prepared(session: Session, prepared: Ref | None) -> None:
 
 
 class Prepared:
-    """A checkpoint recorded in `_latest` and not yet committed: commit it or abort it, also after a restart."""
+    """A checkpoint recorded in `_latest` and not yet committed.
+
+    Commit it or abort it, also after a restart.
+    """
 
     def __init__(
         self,
@@ -42,7 +51,10 @@ class Prepared:
         self._settle = settle
 
     async def commit(self) -> None:
-        """Promote it to the committed checkpoint. A second call finds it committed, and that is success."""
+        """Promote it to the committed checkpoint.
+
+        A second call finds it committed, and succeeds.
+        """
         # Asking the pointer again would move the session back to this checkpoint, although others may be committed on
         # top of it by now.
         if self.outcome == "committed":
@@ -73,7 +85,10 @@ class Prepared:
             self._decided("committed", self.manifest)
 
     async def abort(self) -> None:
-        """Drop it. Always swaps, so that a `prepare` still under way can never take effect afterwards."""
+        """Drop it.
+
+        This always swaps, so that a `prepare` still under way can never take effect afterwards.
+        """
         if self.outcome == "aborted":
             return
         self._check_undecided()
@@ -102,7 +117,7 @@ class Prepared:
             self._decided("aborted", None)
 
     def found_committed(self) -> None:
-        """Record that another writer committed it, and took over by that."""
+        """Record that another writer committed it, and so took over."""
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided("committed", self.manifest)
 

@@ -1,4 +1,4 @@
-"""Refusing a checkpoint that is not whole, before it becomes the state of a job again."""
+"""Refuse a checkpoint with damage before it becomes the state of a job."""
 
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import read_consistent
@@ -13,10 +13,11 @@ SHOWN = 3
 
 
 async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progress: Progress | None = None) -> None:
-    """Raise `CorruptionError` unless every object of a checkpoint is as it was written.
+    """Raise `CorruptionError` unless every object of a checkpoint is intact.
 
-    `manifest` was verified and has its chains. Each object is read once: one request for each. `progress` is told
-    bytes. Raises `RetiredError` where an object is gone because the checkpoint was retired meanwhile.
+    An intact object is as it was written. `manifest` was verified and has its chains. Each object is read once: one
+    request for each. `progress` is told bytes. Raises `RetiredError` where an object is gone because the checkpoint was
+    retired meanwhile.
     """
     check = Check(session, None, 1.0, progress)
     check.manifests = {ref: manifest}

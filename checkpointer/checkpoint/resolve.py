@@ -1,4 +1,6 @@
-"""Decide which checkpoint somebody means. Python, the command line and Spark all ask here, in one grammar.
+"""Decide which checkpoint a caller means.
+
+Python, the command line and Spark all ask here, in one grammar.
 
     latest                              the committed one
     prepared                            the prepared one, where it is only looked at
@@ -45,15 +47,15 @@ _DIGITS = 10
 """Digits of the sequence in an id."""
 
 _SHOWN = 5
-"""How many of those that could be meant an error names."""
+"""Largest number of candidates that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSelector:
-    """Says which checkpoint is meant, without having looked for it.
+    """A description of the checkpoint that a caller means.
 
-    `value` is a `CheckpointId` of an id, an integer of an epoch, an aware `datetime` of a time, and a text of the
-    beginning of an id or the name of a savepoint.
+    The checkpoint is not looked for yet. `value` depends on the form: a `CheckpointId` for an id, an integer for an
+    epoch, an aware `datetime` for a time, and a text for the beginning of an id or the name of a savepoint.
     """
 
     kind: Kind
@@ -61,7 +63,10 @@ class CheckpointSelector:
 
     @classmethod
     def parse(cls, wanted: "CheckpointId | str | CheckpointSelector") -> "CheckpointSelector":
-        """Read the grammar. Raises `IllegalArgumentError` for what is no form of it, or could be two."""
+        """Parse a text of the grammar.
+
+        Raises `IllegalArgumentError` if the text has no form of the grammar, or could have two.
+        """
         if isinstance(wanted, CheckpointSelector):
             return wanted
         if isinstance(wanted, CheckpointId):
@@ -103,7 +108,10 @@ class CheckpointSelector:
     def choose(
         cls, checkpoint: "CheckpointId | str | CheckpointSelector | None", epoch: int | None, savepoint: str | None
     ) -> "CheckpointSelector | None":
-        """Read the three arguments of a `restore`, of which one at most is given. None where none is."""
+        """Turn the three arguments of `restore` into a selector.
+
+        At most one of them may be given. Returns None if none is.
+        """
         if sum(wanted is not None for wanted in (checkpoint, epoch, savepoint)) > 1:
             raise IllegalArgumentError("restore by one of id, epoch and savepoint, not by several")
         if epoch is not None:
@@ -130,7 +138,7 @@ class CheckpointSelector:
 
 
 def _two_readings(text: str) -> IllegalArgumentError:
-    """Return the error of a bare integer, which names what it could be."""
+    """Return the error of a bare integer, with the forms that it could mean."""
     number = text.lstrip("0") or "0"
     is_sequence = number.isdigit() and len(number) <= _DIGITS
     other = f"checkpoint {number:0>{_DIGITS}}-…" if is_sequence else f"savepoint={text:.40}"
@@ -158,10 +166,11 @@ def _to_time(text: str) -> datetime:
 
 
 def means_two_things(name: str) -> bool:
-    """Say whether the name of a savepoint would be read as something else, by the library or by people.
+    """Return whether the name of a savepoint would be read as something else.
 
-    `Latest` and ` latest` are not the word of the grammar, but nobody who types them means a savepoint; what begins
-    with a hyphen is an option of the command line, or the root that the environment names.
+    The library could read it so, or people. `Latest` and ` latest` are not the word of the grammar, but people who type
+    them do not mean a savepoint. A name that begins with a hyphen is an option of the command line, or the root that
+    the environment names.
     """
     if name.startswith("-"):
         return True
@@ -172,7 +181,10 @@ def means_two_things(name: str) -> bool:
 
 
 def begins(checkpoint: CheckpointId, text: str) -> bool:
-    """Say whether an id begins with `text`, which may leave out the zeros where it has the hyphen."""
+    """Return whether an id begins with `text`.
+
+    The text may leave out the zeros if it has the hyphen.
+    """
     sequence, hyphen, suffix = text.partition("-")
     if not hyphen:
         return str(checkpoint).startswith(text)
@@ -201,9 +213,10 @@ async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector)
 
 
 async def resolve(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
-    """Return the checkpoint of one version of `_latest` that is meant. The prepared one counts.
+    """Return the wanted checkpoint of one version of `_latest`.
 
-    An id and a savepoint are found without reading the history, so that damage elsewhere does not matter.
+    The prepared one counts. An id and a savepoint are found without reading the history, so that damage elsewhere does
+    not matter.
     """
     value = wanted.value
     if isinstance(value, CheckpointId):
@@ -268,7 +281,10 @@ async def _of_epoch(session: Session, head: Head, epoch: int) -> Ref:
 
 
 async def _of_time(session: Session, head: Head, at: datetime) -> Ref:
-    """Return the newest checkpoint made by then. `created` is the writer's clock; nobody corrects it."""
+    """Return the newest checkpoint made by a time, by the writers' clocks.
+
+    These clocks may be wrong.
+    """
     found, seen = await _newest(session, head, lambda made: made.created is not None and made.created <= at)
     if found is None:
         oldest = min((manifest.created for manifest in seen if manifest.created), default=None)
@@ -280,9 +296,10 @@ async def _of_time(session: Session, head: Head, at: datetime) -> Ref:
 
 
 async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]) -> tuple[Ref | None, list[Manifest]]:
-    """Return the newest live checkpoint that fits; where none does, also every manifest that there is.
+    """Return the newest live checkpoint that fits.
 
-    What the catalog alone keeps is older than the chain, and is read only where nothing of the chain fits.
+    If none fits, every manifest that was found is returned too. Checkpoints that only the catalog keeps are older than
+    the chain. They are read only if nothing on the chain fits.
     """
     history = await read_history(session.store, head)
     # The newest first, because an epoch can be committed again: after a rollback, or by hand.

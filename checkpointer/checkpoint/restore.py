@@ -1,4 +1,6 @@
-"""Restoring: from the pointer down to the records, each object verified before it is believed.
+"""Restore: read from the pointer down to the records.
+
+Each object is verified before it is used.
 
     GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
 
@@ -47,14 +49,21 @@ Kind = Literal["table", "map"]
 
 
 def kind_of(operator: Operator) -> Kind | None:
-    """Say whether an operator holds rows that Spark wrote, or the entries of a keyed state; else a job's own bytes."""
+    """Return whether an operator is a table or a map; else None.
+
+    A table has rows that Spark wrote, and a map has the entries of a keyed state. Any other operator has bytes of the
+    job's own format.
+    """
     if operator.codec == codecs.PARQUET.name:
         return "table"
     return "map" if operator.partitioner == codecs.MSGPACK.partitioner else None
 
 
 def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
-    """Return the operator of this name, or raise an error that names those there are."""
+    """Return the operator of this name.
+
+    Otherwise raise an error that lists the names that exist.
+    """
     if name not in operators:
         raise OperatorNotFoundError(
             f"operator {name!r:.80}: the checkpoint has {', '.join(sorted(operators)) or 'none'}"
@@ -63,7 +72,10 @@ def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
 
 
 class CheckpointReader:
-    """One checkpoint as it was restored, or an empty store that holds nothing but a prepared checkpoint."""
+    """One restored checkpoint.
+
+    It can also be an empty store that holds nothing but a prepared checkpoint.
+    """
 
     def __init__(
         self,
@@ -85,11 +97,17 @@ class CheckpointReader:
         return find_operator(self.manifest.operators if self.manifest else {}, name)
 
     async def partition(self, name: str, partition: int) -> list[bytes]:
-        """Return the verified bytes of a partition: its snapshot, then its deltas, as they are stored."""
+        """Return the verified stored bytes of a partition.
+
+        The snapshot comes first, then the deltas.
+        """
         return (await self.read(name, [partition]))[partition]
 
     async def read(self, name: str, partitions: Iterable[int] | None) -> dict[int, list[bytes]]:
-        """Return the verified bytes of several partitions, or of all. An object that they share is fetched once."""
+        """Return the verified bytes of several partitions, or of all.
+
+        An object that they share is fetched once.
+        """
         known = self.operator(name).chains
         chains: dict[int, Chain] = {}
         for partition in known if partitions is None else partitions:
@@ -105,7 +123,10 @@ class CheckpointReader:
         return await self._explaining(load)
 
     async def keyed(self, name: str, partitions: int | None) -> KeyedState:
-        """Return the map that was saved under this name, in its own number of partitions or in `partitions`."""
+        """Return the map that was saved under this name.
+
+        It has its own number of partitions, or `partitions` of them.
+        """
         operator = self.operator(name)
         if kind_of(operator) == "table":
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
@@ -150,11 +171,14 @@ class CheckpointReader:
 
 
 Migrate = Callable[[CheckpointReader], Awaitable[Migrated]]
-"""Checks a migration of a checkpoint, and runs it in memory."""
+"""Function that checks a migration and runs it in memory."""
 
 
 async def explaining(session: Session, checkpoint: CheckpointId | None, load: Callable[[], Awaitable[T]]) -> T:
-    """Run `load`; where an object of a checkpoint is gone, say whether it was retired or the store is damaged."""
+    """Run `load`, and explain a missing object.
+
+    If an object of a checkpoint is gone, the error says whether it was retired or the store is damaged.
+    """
     try:
         return await load()
     except ObjectNotFoundError as missing:
@@ -174,10 +198,12 @@ async def restore(
     on_corruption: OnCorruption = "error",
     migrate: Migrate | None = None,
 ) -> CheckpointReader | None:
-    """Restore the committed checkpoint, or the live one that is wanted; None on an empty root.
+    """Restore the committed checkpoint, or the live one that is wanted.
 
-    The session goes on from the committed checkpoint; after another one was restored it may only read, or roll back.
-    Where a migration fails it stays where it was.
+    Returns None on an empty root.
+
+    The session goes on from the committed checkpoint. If another one was restored, it may only read, or roll back. If a
+    migration fails, the session stays where it was.
     """
     base, reader = await _restore(session, wanted, on_corruption)
     if migrate is not None and reader is not None:
@@ -197,7 +223,10 @@ async def restore(
 async def _restore(
     session: Session, wanted: CheckpointSelector | None, on_corruption: OnCorruption
 ) -> tuple[Base | None, CheckpointReader | None]:
-    """Return what was asked for, and what to stand on where that is the committed checkpoint."""
+    """Return the base of later saves, and the checkpoint that was asked for.
+
+    The base is None unless that is the committed checkpoint.
+    """
     if on_corruption not in ("error", "previous"):
         raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")
     if wanted is None or wanted.kind == LATEST:
@@ -227,7 +256,11 @@ async def _restore_latest(session: Session) -> tuple[Base, CheckpointReader | No
 
 
 async def _restore_intact(session: Session) -> tuple[Base | None, CheckpointReader | None]:
-    """Return the committed checkpoint if every byte of it is intact, else the newest older one that is, to look at."""
+    """Return the committed checkpoint if it is intact.
+
+    Intact means that every byte of it is as it was written. Otherwise the newest older checkpoint that is intact is
+    returned, and it can only be read.
+    """
     found = await find_intact(session)
     if found.manifest is None or not found.skipped:
         return _go_on(session, Base(found.head, found.manifest), found.prepared)
@@ -237,7 +270,10 @@ async def _restore_intact(session: Session) -> tuple[Base | None, CheckpointRead
 
 
 def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Base, CheckpointReader | None]:
-    """Return the committed checkpoint, with the manifest of the prepared one if there is one."""
+    """Return the committed checkpoint and its reader.
+
+    The reader has the manifest of the prepared checkpoint if there is one.
+    """
     ref = base.head.prepared
     if ref is None or manifest is None:
         return base, parent_reader(session, base)
@@ -245,12 +281,18 @@ def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Bas
 
 
 def parent_reader(session: Session, base: Base) -> CheckpointReader | None:
-    """Return a reader of what the next attempt goes on top of; None before the first checkpoint."""
+    """Return a reader of the checkpoint that the next attempt builds on.
+
+    Returns None before the first checkpoint.
+    """
     return None if base.manifest is None else CheckpointReader(session, base.manifest, None, migrated=base.migrated)
 
 
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
-    """Return the verified stored bytes of an artifact, or of a whole object by a path that holds its digest."""
+    """Return the verified stored bytes of an artifact.
+
+    A path names a whole object. It must hold the object's digest.
+    """
     if isinstance(artifact, Artifact):
         return await read_artifact(session.store, session.host, artifact)
     if not isinstance(artifact, str):
@@ -265,7 +307,10 @@ async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
 
 
 async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
-    """Return a manifest by its id, with all its chains. It may be one that nobody committed."""
+    """Return a manifest by its id, with all its chains.
+
+    It may be a manifest that nobody committed.
+    """
     try:
         _, manifest = await metadata.find_manifest(session.store, checkpoint)
     except ObjectNotFoundError:

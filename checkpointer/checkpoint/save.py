@@ -1,4 +1,6 @@
-"""Collect the changes of one attempt, and write them in the background.
+"""Save: take the content of one attempt at a checkpoint.
+
+Most of it is written while the caller goes on.
 
     records → encode → compress → digest → PUT artifacts (parallel, the last beside the manifest) → swap _latest
 
@@ -39,19 +41,25 @@ from pyspark_checkpointer.manifests.model import (
 
 
 class AttemptState(Enum):
-    """The states of an attempt until its swap. The value completes the sentence "this attempt …"."""
+    """The states of an attempt until its swap.
+
+    The value completes the sentence "this attempt …".
+    """
 
     OPEN = "is open"
     COMMITTING = "is being committed"
-    """It takes no more, and can still be aborted."""
+    """The commit is in progress. No more writes are accepted; abort is possible."""
     WRITTEN = "was written"
-    """Its manifest stands. Only the swap decides what becomes of it."""
+    """The manifest is written. Only the swap decides what becomes of it."""
     FAILED = "failed"
     ABORTED = "was aborted"
 
 
 class CheckpointWriter:
-    """One attempt at a checkpoint on top of `base`. Everything it writes carries its id."""
+    """One attempt at a checkpoint on top of `base`.
+
+    Everything it writes carries its id.
+    """
 
     def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None, meter: Meter) -> None:
         parent = base.manifest
@@ -72,7 +80,10 @@ class CheckpointWriter:
         self.properties: dict[str, Json] = deepcopy(dict(parent.properties)) if parent else {}
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
         self.frozen: tuple[dict[str, Json], Json, dict[str, Json]] | None = None
-        """Positions, watermark and properties as they go into the manifest: later changes do not count."""
+        """Positions, watermark and properties as they go into the manifest.
+
+        Later changes do not count.
+        """
 
         self.migrated_objects: dict[str, bytes] = {}
         """Objects of a migration that are not written yet, by path."""
@@ -82,14 +93,20 @@ class CheckpointWriter:
         self._operators = dict(self._inherited)
         self._changes: dict[str, OperatorChange] = {}
         self._change_sets: list[tuple[str, ChangeSet]] = []
-        """What was captured of maps, by operator: these maps are told how the attempt ended."""
+        """Captured changes of maps, by operator.
+
+        These maps are told how the attempt ended.
+        """
         self._proven_places: set[str] = set()
-        """Other machines of which one artifact was found here."""
+        """Other machines whose first artifact was found in this store."""
 
     # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
 
     async def add(self, operator: str, partition: int, kind: Kind, data: bytes) -> None:
-        """Take a snapshot or delta of raw bytes. Waits only where very much is under way already."""
+        """Take a snapshot or delta of raw bytes.
+
+        This waits only if very much is under way already.
+        """
         self.check_open()
         object_paths.encode_name("operator", operator)
         object_paths.check_partition(partition)
@@ -115,7 +132,10 @@ class CheckpointWriter:
         await self.queue.submit(write, len(data) + _size(older))
 
     async def attach(self, artifact: Artifact, place: str = "another process") -> None:
-        """Take an artifact that `save_snapshot` or `save_delta` wrote under this attempt's id, in any process."""
+        """Take an artifact that was written under this attempt's id.
+
+        `save_snapshot` or `save_delta` wrote it, in any process.
+        """
         self.check_open()
         if not isinstance(artifact, Artifact):
             raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
@@ -141,7 +161,10 @@ class CheckpointWriter:
             await self.queue.submit(self.prove(place, artifact), 0)
 
     async def prove(self, place: str, artifact: Artifact) -> None:
-        """Check that an artifact that was written at `place` is here: one check for each place, whatever it wrote."""
+        """Check that an artifact that was written at `place` is in this store.
+
+        There is one check for each place, however many artifacts it wrote.
+        """
         if place in self._proven_places:
             return
         # Noted before the wait, so that artifacts of one place that are attached together send one request. Forgotten
@@ -154,7 +177,10 @@ class CheckpointWriter:
             raise
 
     def capture(self, operator: str, state: KeyedState) -> ChangeSet:
-        """Take what changed in `state`, in the caller's thread. Only this blocks the caller."""
+        """Take what changed in `state`, in the caller's thread.
+
+        Only this blocks the caller.
+        """
         self.check_open()
         object_paths.encode_name("operator", operator)
         if not isinstance(state, KeyedState):
@@ -200,7 +226,10 @@ class CheckpointWriter:
             await self.queue.submit(write_encoded(self.uploader, self.session.host, batch), size_of(batch))
 
     def declare(self, operator: str, schema: Json) -> None:
-        """Record the layout of an operator's bytes. Raise if the parent's have another layout."""
+        """Record the layout of an operator's bytes.
+
+        Raises `IllegalArgumentError` if the parent's bytes have another layout.
+        """
         self.check_open()
         object_paths.encode_name("operator", operator)
         old = self._operators.get(operator)
@@ -212,11 +241,14 @@ class CheckpointWriter:
         change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
     def operator(self, name: str) -> Operator | None:
-        """Return an operator as this checkpoint has it so far; None where there is none."""
+        """Return an operator as this checkpoint has it so far, or None."""
         return self._operators.get(name)
 
     def put_operator(self, name: str, operator: Operator) -> None:
-        """Take an operator whose chains consist of the parent's artifacts and this attempt's own."""
+        """Take an operator as it is.
+
+        Its chains consist of the parent's artifacts and this attempt's own.
+        """
         self.check_open()
         object_paths.encode_name("operator", name)
         self._refuse_written(name)
@@ -231,14 +263,18 @@ class CheckpointWriter:
         self._operators[name] = operator
 
     def keep(self, operator: str, partition: int | None = None) -> None:
-        """Confirm that an operator, or one partition of it, stays as it is in the parent. Raise if there is none."""
+        """Confirm that an operator, or one partition, stays as in the parent.
+
+        Raises `IllegalArgumentError` if the parent has none.
+        """
         self.check_open()
         self._require_operator(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition of it, out of this checkpoint and those after it.
+        """Leave an operator, or one of its partitions, out from now on.
 
-        What was written of it for this attempt stays in the store, named by nobody, until a cleanup.
+        It is neither in this checkpoint nor in those after it. What was written of it for this attempt stays in the
+        store until a cleanup; nothing names it.
         """
         self.check_open()
         self._require_operator(operator, partition)
@@ -253,7 +289,10 @@ class CheckpointWriter:
         self._change(operator, codecs.CODECS[old.codec], old.partitions).plans[partition] = ChainPlan(())
 
     def freeze(self) -> None:
-        """Take positions, watermark and properties as they are now; refuse what JSON cannot carry."""
+        """Take positions, watermark and properties as they are now.
+
+        What JSON cannot carry is refused.
+        """
         if self.frozen is None:
             self.frozen = (
                 check_json("positions", self.positions),
@@ -268,9 +307,10 @@ class CheckpointWriter:
         return metadata.is_small_manifest(self._operators) and touched <= metadata.SMALL_MANIFEST
 
     def changed_operators(self) -> tuple[dict[str, Operator], dict[str, list[int]]]:
-        """Return every operator as it is to be committed, once all is written, and which partitions differ.
+        """Return every operator to commit, and the partitions that differ.
 
-        The second names only operators of which that is known: the others were written anew as a whole.
+        It is called once all is written. The second result names only operators whose differing partitions are known.
+        The others were written anew as a whole.
         """
         operators, parent = dict(self._operators), self.base.manifest
         touched: dict[str, list[int]] = {}
@@ -284,9 +324,9 @@ class CheckpointWriter:
         return operators, touched
 
     def settle(self, manifest: Manifest | None) -> None:
-        """Store the outcome for every captured map: the manifest that holds its changes, or None.
+        """Tell every captured map the outcome of its changes.
 
-        A map learns it at its next capture.
+        The outcome is the manifest that holds them, or None.
         """
         for operator, capture in self._change_sets:
             saved = None if manifest is None else manifest.operators.get(operator)

@@ -1,7 +1,7 @@
-"""One user of one root: what it restored, and how it moves the pointer on top of that.
+"""One user of one root: what it restored, and how it moves the pointer.
 
-Who is a zombie, and what it is told, is decided in `fencing.py`. A session belongs to one process and lives on the
-library's event loop. It does one writing thing at a time.
+`fencing.py` decides which writer has lost the root, and what error it gets. A session belongs to one process and lives
+on the library's event loop. It does one writing thing at a time.
 """
 
 import asyncio
@@ -33,11 +33,17 @@ from pyspark_checkpointer.storage.conditional_write_check import probe
 logger = logging.getLogger("pyspark_checkpointer")
 
 PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
-"""What to write on a version, given a pointer that is its successor in this writer's name."""
+"""Function that plans a swap.
+
+It gets a version, and a pointer that is the version's successor in this writer's name. It returns what to write.
+"""
 
 
 class Session:
-    """One user of a root: what it stands on, the swaps in its name, and its commit in the background."""
+    """One user of a root.
+
+    It knows what was restored, swaps the pointer under its own name, and commits in the background.
+    """
 
     def __init__(self, store: Store, host: Host, *, max_chain: int, metrics: MetricsCallback | None = None) -> None:
         self.store = store
@@ -55,13 +61,19 @@ class Session:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether no fork came between: a child process has a copy of the session, but not its event loop."""
+        """Whether this process made the session.
+
+        A forked child has a copy of the session, but not its event loop.
+        """
         return self._process == os.getpid()
 
     # ---- what the session stands on ----------------------------------------------------------------------------
 
     async def base(self) -> Base:
-        """Return what was restored; the committed checkpoint as it is now if nothing was."""
+        """Return what was restored.
+
+        If nothing was restored, this is the committed checkpoint as it is now.
+        """
         self.check_may_write()
         if isinstance(self._standing, ViewOnly):
             raise InvalidStateError(
@@ -76,11 +88,17 @@ class Session:
 
     @property
     def restored(self) -> Base | None:
-        """What the next attempt goes on top of; None if nothing was restored, or if nothing may be saved."""
+        """The checkpoint that the next attempt builds on.
+
+        None if nothing was restored, or if nothing may be saved.
+        """
         return self._standing if isinstance(self._standing, Base) else None
 
     async def rollback_base(self) -> Base:
-        """Return what a rollback starts from: like `base`, but without the manifest, which may be damaged."""
+        """Return the version that a rollback starts from.
+
+        It is like `base`, but no manifest is read: it may be damaged.
+        """
         self.check_may_write()
         return self.restored or Base(await read_head(self.store), None)
 
@@ -92,7 +110,10 @@ class Session:
             raise InvalidStateError(f"{self.store.url}: {self._standing.why}")
 
     async def read_base(self) -> Base:
-        """Return the committed checkpoint as it is now: `_latest`, its manifest and its segments."""
+        """Return the committed checkpoint as it is now.
+
+        This reads `_latest`, its manifest and its segments.
+        """
         return await read_consistent(self.store, self.base_in)
 
     async def base_in(self, head: Head) -> Base:
@@ -105,11 +126,17 @@ class Session:
         self._stand_on(base)
 
     def view_only(self, checkpoint: CheckpointId) -> None:
-        """Refuse to save from now on: a checkpoint was restored that is not the committed one."""
+        """Refuse to save from now on.
+
+        A checkpoint was restored that is not the committed one.
+        """
         self._stand_on(ViewOnly(checkpoint))
 
     def rebase_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
-        """Go on from a checkpoint that was committed, unless somebody else has taken over since."""
+        """Go on from a checkpoint that was committed.
+
+        If another writer has taken over since, the session has to restore first.
+        """
         if head.committed == ref and self.owner.owns(head):
             self.rebase(Base(head, manifest))
         else:
@@ -134,11 +161,11 @@ class Session:
 
     # ---- one thing at a time, some of it in the background -----------------------------------------------------
 
-    async def await_background(self) -> None:
-        """Wait for the commit that runs in the background, and raise what became of it.
+    async def settle(self) -> None:
+        """Wait for the commit in the background, and raise its error.
 
-        A failure is raised again by the next call, until `told` says that it reached a caller: whoever waits here may
-        have been given up meanwhile.
+        A failure is raised again by the next call, until `told` says that it reached a caller: a caller that waits here
+        may have been cancelled meanwhile.
         """
         task = self._background
         if task is None:
@@ -151,7 +178,10 @@ class Session:
                 self._forget(task)
 
     def told(self, error: BaseException) -> None:
-        """Forget a commit that failed in the background, now that its error has reached a caller."""
+        """Forget a commit that failed in the background.
+
+        Its error has now reached a caller.
+        """
         task = self._background
         if task is not None and task.done() and not task.cancelled() and task.exception() is error:
             self._forget(task)
@@ -162,9 +192,9 @@ class Session:
             runtime.was_told(task)
 
     async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
-        """Run `work` without the caller, after what already runs there; not at all if that failed.
+        """Run `work` in the background, after what already runs there.
 
-        A process that ends finishes it first.
+        It does not run if that failed. A process that ends finishes it first.
         """
         try:
             while self._background is not None:  # another caller may be first to begin its own
@@ -188,10 +218,12 @@ class Session:
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
     async def swap_pointer(self, base: Base, attempt: Ref, plan_swap: PlanSwap) -> Head:
-        """Swap in this session's name, taking over with its first swap, always on top of what was restored.
+        """Swap the pointer in this session's name.
 
-        Succeeds once a version shows `attempt` committed, or the planned pointer was written. Whatever else moved the
-        pointer meanwhile was retention or a savepoint, or this writer is refused.
+        The session takes over with its first swap. Each swap is on top of what was restored.
+
+        It succeeds once a version shows `attempt` as committed, or the planned pointer was written. If anything but
+        retention or a savepoint moved the pointer meanwhile, this writer is finished.
         """
         owner = self.owner
         # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.
@@ -235,7 +267,10 @@ class Session:
         return head
 
     async def prove_conditions(self, head: Head) -> None:
-        """Refuse a store that ignores conditions, when a root is about to be created on it."""
+        """Refuse a store that ignores conditions.
+
+        This is checked when a root is about to be created on it.
+        """
         # Only where a root begins: it costs requests, and a root that has a pointer was tried when it began. Once for
         # each session: a commit asks before it writes its manifest and again before its swap.
         if head.pointer is None and self.store.fencing and not self._probed:

@@ -1,4 +1,7 @@
-"""The states of a session: what it restored, and whether it may save on top of that."""
+"""The states of a session.
+
+They say what it restored, and whether it may save on top of that.
+"""
 
 from dataclasses import dataclass
 
@@ -10,9 +13,9 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A version of `_latest` and the checkpoint that was committed in it: the next attempt goes on top of it.
+    """A version of `_latest`, and the checkpoint that was committed in it.
 
-    `migrated` is what the next commit starts from instead, where a migration is pending.
+    The next attempt goes on top of it. If a migration is pending, the next commit starts from `migrated` instead.
     """
 
     head: Head
@@ -27,24 +30,33 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class ViewOnly:
-    """A checkpoint that is not the committed one was restored: nothing can be saved on top of it."""
+    """A checkpoint was restored that is not the committed one.
+
+    Nothing can be saved on top of it.
+    """
 
     checkpoint: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
 class MustRestore:
-    """What was restored is not the truth any more, or nobody knows: `why` says what happened and what to do."""
+    """What was restored may not be the truth any more.
+
+    `why` says what happened and what to do.
+    """
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Another writer took over. This is the end: a restore does not change it."""
+    """Another writer took over. This is final: a restore does not change it."""
 
     error: FencedError
 
 
 Standing = Base | ViewOnly | MustRestore | Fenced | None
-"""None where nothing was restored yet: the first attempt reads the pointer itself."""
+"""The standing of a session; None if nothing was restored yet.
+
+Then the first attempt reads the pointer itself.
+"""

@@ -1,4 +1,6 @@
-"""Stored bytes on their way into the store: large ones alone, small ones of one operator together in packs.
+"""Write stored bytes to the store.
+
+Large blobs are written alone. Small blobs of one operator are written together in packs.
 
 `download.py` is the mirror image.
 """
@@ -16,13 +18,13 @@ from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 SMALL = 256 << 10
-"""Stored bytes up to which a blob waits for others to share an object with."""
+"""Stored bytes up to which a blob is packed with others into one object."""
 
 PACK = 16 << 20
 """Stored bytes at which a pack is sent without waiting for more."""
 
 IN_FLIGHT = 256 << 20
-"""Bytes that may be under way before the caller has to wait."""
+"""Bytes of writes under way from which on the caller has to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +39,27 @@ class EncodedBlob:
 
 @dataclass(slots=True, eq=False)
 class ChainSlot:
-    """A place in a chain; its artifacts are known once they are written or found in the parent."""
+    """A place in a chain.
+
+    Its artifacts are known once they are written or found in the parent.
+    """
 
     operator: str
     partition: int
     codec: str
     artifacts: Chain = ()
     count: int = 1
-    """How many artifacts there will be: more where older deltas are written again with the new one."""
+    """Number of artifacts that there will be.
+
+    There are more than one if older deltas are written again with the new one.
+    """
 
 
 class PendingPut(NamedTuple):
-    """An object that is still to be written; what names it may be written at the same time."""
+    """An object that is still to be written.
+
+    What names it may be written at the same time.
+    """
 
     path: str
     data: Bytes
@@ -61,12 +72,12 @@ class _OpenPack:
 
 
 class UploadQueue:
-    """Writes that run beside the caller, who waits only where very much is under way."""
+    """Writes that run in the background. The caller waits if very much is under way."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], int] = {}
         self.failure: BaseException | None = None
-        """Why nothing can be started or landed any more."""
+        """The error after which no write can be started or finished."""
 
     async def submit(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Begin a write of about `size` bytes, and wait while very much is under way.
@@ -93,7 +104,9 @@ class UploadQueue:
         self._collect()
 
     async def cancel(self, why: BaseException | None = None) -> BaseException | None:
-        """Cancel the writes under way. From now on `submit` and `join` raise `why`, or what failed before.
+        """Cancel the writes under way.
+
+        From now on `submit` and `join` raise the error of the write that failed before, else `why`.
 
         Returns the error of the first write that failed, or None.
         """
@@ -131,7 +144,10 @@ class Uploader:
         self._waiting: dict[tuple[str, str], _OpenPack] = {}
 
     async def write(self, slot: ChainSlot, stored: EncodedBlob, known: Artifact | None) -> None:
-        """Write one slice, or reuse `known`, an artifact of the parent, where it is the same."""
+        """Write one slice, or reuse `known` if it is the same.
+
+        `known` is an artifact of the parent.
+        """
         # Hashed first, before it is known whether the bytes are sent at all: equal bytes of the parent are found by it.
         digest = await hash_of(self._host, stored.data)
         if known is not None and (known.kind, known.length, known.digest) == (
@@ -158,7 +174,10 @@ class Uploader:
         await self.put(*pack)
 
     def waiting(self) -> list[tuple[str, str, int]]:
-        """Return the operators of which something still waits for company, each with its codec, and how many bytes."""
+        """Return operator, codec and size in bytes of each open pack.
+
+        The blobs of an open pack wait for others to share its object.
+        """
         return [(operator, codec, group.size) for (operator, codec), group in self._waiting.items()]
 
     async def put(self, path: str, data: Bytes) -> None:
@@ -169,12 +188,15 @@ class Uploader:
         await put_once(self._store, path, data)
 
     async def flush(self, operator: str, codec: str) -> None:
-        """Write what waits of an operator, if anything does."""
+        """Write the open pack of an operator, if there is one."""
         if (operator, codec) in self._waiting:
             await self.put(*await self.close_pack(operator, codec))
 
     async def close_pack(self, operator: str, codec: str) -> PendingPut:
-        """Return an operator's open pack as the object to write. Its artifacts are known; it is still to be put."""
+        """Close an operator's open pack, and return it as the object to write.
+
+        Its artifacts are known. The caller still has to write it.
+        """
         # Taken out before the first wait: what is written meanwhile begins a new pack, since this one's content is
         # fixed.
         slots = self._waiting.pop((operator, codec)).slots
@@ -208,7 +230,10 @@ class Uploader:
 
 
 async def put_once(store: Store, path: str, data: Bytes) -> None:
-    """Write an object whose path holds its own digest: whatever is there already has the same content."""
+    """Write an object whose path holds its own digest.
+
+    If the object exists already, it has the same content.
+    """
     try:
         await store.put(path, data)
     except ObjectExistsError:

@@ -1,4 +1,7 @@
-"""Is a store what it says it is? Every link from `_latest` to the last artifact, and what a broken one hurts.
+"""Verify that a store is intact.
+
+Every link from `_latest` to the last artifact is checked. For a broken link, the checkpoints that it hurts are
+reported.
 
 Only reads: nothing is repaired, nobody is fenced, and a job may go on writing meanwhile.
 
@@ -39,27 +42,33 @@ _SHOWN, _ROWS = 5, 50
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be. `problem` says what was expected and what was found."""
+    """Something that is not as it should be.
+
+    `problem` says what was expected and what was found.
+    """
 
     path: str
     problem: str
     checkpoints: tuple[CheckpointId, ...]
-    """Those that cannot be restored as a whole because of it, oldest first."""
+    """Checkpoints that it makes impossible to restore in full, oldest first."""
     missing: bool = False
     and_older: bool = False
-    """Whether all older ones of the history are out of reach too, but for savepoints."""
+    """Whether it hurts all older checkpoints of the history too.
+
+    Then they are out of reach, except savepoints.
+    """
 
     def __repr__(self) -> str:
         return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self.some_hurt})"
 
     @property
     def hurt(self) -> str:
-        """The checkpoints that it hurts, as text, oldest first."""
+        """The checkpoints that the finding hurts, as text, oldest first."""
         return self._and_more(", ".join(map(str, self.checkpoints)))
 
     @property
-    def some_hurt(self) -> str:
-        """The newest checkpoints that it hurts, as text, and how many more."""
+    def _few_hurt(self) -> str:
+        """The newest checkpoints that it hurts, as text, and how many more there are."""
         return self._and_more(some(reversed(self.checkpoints), 3))
 
     def _and_more(self, hurt: str) -> str:
@@ -73,7 +82,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification: what was looked at, and what was found. True if nothing is wrong."""
+    """The result of a verification. It is true if nothing is wrong.
+
+    It says what was looked at, and what was found.
+    """
 
     checkpoints: int
     objects: int
@@ -83,7 +95,10 @@ class Verification:
     """Objects that were left out of the sample."""
     findings: tuple[Finding, ...]
     elsewhere: tuple[Finding, ...] = ()
-    """Damage that was found on the way to the one checkpoint that was asked for, and does not hurt it."""
+    """Damage that does not hurt the one checkpoint that was asked for.
+
+    It was found on the way to that checkpoint.
+    """
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -124,9 +139,11 @@ async def verify_store(
     share: float,
     progress: Progress | None = None,
 ) -> Verification:
-    """Verify all live checkpoints and the prepared one, or one of them; all operators, or one; or a share of objects.
+    """Verify all live checkpoints and the prepared one, or one of them.
 
-    `share` is the chance of each object to be read, from 0 (only what names objects) to 1; each call draws anew.
+    `operator` names the one operator to verify; without it, all are verified.
+
+    `share` is the chance of each object to be read, from 0 (only what names objects) to 1. Each call draws anew.
     `progress` is told bytes.
     """
     check_share(share)
@@ -170,16 +187,20 @@ class Check:
         self.catalog: Catalog | None = None
         self.findings: list[Finding] = []
         self.elsewhere: list[Finding] = []
-        """Damage that was found on the way and does not hurt the one checkpoint that was asked for."""
+        """Damage that does not hurt the one checkpoint that was asked for.
+
+        It was found on the way.
+        """
         self.refusals: list[StoreRefusedError] = []
         """Findings of objects that the store refused to show. They may be intact."""
         self.objects = self.bytes = self.skipped = 0
 
     @contextmanager
     def noting(self, path: str, *known: CheckpointId, and_older: bool = False) -> Iterator[None]:
-        """Turn the error of a damaged or missing object into a finding, and go on after the block.
+        """Turn the error of a damaged or missing object into a finding.
 
-        It hurts the checkpoints that are `known`, else those that name it.
+        The program goes on after the block. The finding hurts the checkpoints that are `known`. If there are none, it
+        hurts the checkpoints that name the object.
         """
         try:
             yield
@@ -213,7 +234,10 @@ class Check:
         await self.read_objects()
 
     def _leave(self, checkpoint: CheckpointId) -> None:
-        """Leave only one checkpoint to be looked at. Findings that do not hurt it are kept apart."""
+        """Restrict the run to one checkpoint.
+
+        Findings that do not hurt it are kept apart.
+        """
         self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
         hurting: list[Finding] = []
         others: list[Finding] = []
@@ -227,7 +251,10 @@ class Check:
         self.findings, self.elsewhere = hurting, others
 
     def _require_operator(self, name: str) -> None:
-        """Raise where no checkpoint has the operator. What cannot be read may have it: then the findings say so."""
+        """Raise if no checkpoint has the operator.
+
+        A checkpoint that cannot be read may have it. Then the findings say so.
+        """
         known = {known for manifest in self.manifests.values() for known in manifest.operators}
         if name not in known and not self.findings:
             raise OperatorNotFoundError(
@@ -236,9 +263,11 @@ class Check:
             )
 
     async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
-        """Return one checkpoint as far as it can be read, and those objects it needs that are damaged or missing.
+        """Return one checkpoint and the objects it needs that are not intact.
 
-        What was looked at for another one is not read again.
+        The checkpoint is returned as far as it can be read. These objects are damaged or missing.
+
+        Objects that were looked at for another checkpoint are not read again.
         """
         path = object_paths.manifest(ref.id)
         with self.noting(path, ref.id):
@@ -284,7 +313,10 @@ class Check:
         self.objects += 1
 
     async def with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
-        """Return the manifest with the operators that were asked for and their chains, but without damaged ones."""
+        """Return the manifest with its chains, but without damaged operators.
+
+        It has only the operators that were asked for.
+        """
         operators = {}
         for name, operator in manifest.operators.items():
             if self._operator not in (None, name):
@@ -303,7 +335,7 @@ class Check:
         return replace(manifest, operators=operators)
 
     async def _read_segment(self, segment: Segment) -> bool:
-        """Return whether a segment is as it should be; each is looked at once."""
+        """Return whether a segment is intact; each is looked at once."""
         path = segment.path
         if path not in self._segments:
             # Noted first, because a damaged segment is one finding, whoever asks for it next.
@@ -382,7 +414,10 @@ class Check:
         self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head) -> None:
-        """Leave out what is missing because it was deleted meanwhile, together with the checkpoints that needed it."""
+        """Leave out what is missing because it was deleted meanwhile.
+
+        The checkpoints that needed it are left out too.
+        """
         if not any(finding.missing for finding in (*self.findings, *self.elsewhere)):
             return
         now = await find_head(self._store)
@@ -398,14 +433,18 @@ class Check:
 
 
 def _size(artifacts: set[Artifact]) -> int:
-    """Return the size of an object: the smallest where manifests disagree, so that no more than that is read.
+    """Return the size of an object.
 
-    Not all of them can be right then, and `Comparison` raises in any case.
+    If manifests disagree, this is the smallest size, so that no more than that is read. Not all of these manifests can
+    be right, and `Comparison` raises in any case.
     """
     return min(artifact.size for artifact in artifacts)
 
 
 def _of_live(findings: list[Finding], live: set[CheckpointId]) -> list[Finding]:
-    """Leave out checkpoints that are not live any more, and what is missing of no others."""
+    """Leave out checkpoints that are not live any more.
+
+    Findings of missing objects are left out if no other checkpoint needs them.
+    """
     kept = [replace(f, checkpoints=tuple(c for c in f.checkpoints if c in live)) for f in findings]
     return [finding for finding in kept if finding.checkpoints or not finding.missing]

@@ -1,4 +1,4 @@
-"""The asynchronous checkpointer: the same verbs, awaitable from any running event loop.
+"""The asynchronous verbs, awaitable from any running event loop.
 
 Cancelling a verb stops the waiting, not the work: a commit that was under way still ends, one way or the other.
 """
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 class AsyncCheckpointer(AsyncFace):
-    """Save and restore the state of one job, under one root. Connects to the store with the first call.
+    """Save and restore the state of one job, under one root.
+
+    It connects to the store with the first call.
 
     A checkpointer pickles as its configuration. A copy in another process starts as if it had just been made.
 
@@ -77,7 +79,9 @@ class AsyncCheckpointer(AsyncFace):
     # ---- what people use ----------------------------------------------------------------------------------------
 
     def begin(self, epoch: int | None = None, *, background: bool = False) -> AsyncCheckpoint:
-        """Begin a checkpoint on top of what was restored: `async with ck.begin(…) as cp`, or `cp = await ck.begin(…)`.
+        """Begin a checkpoint on top of what was restored.
+
+        Call it as `async with ck.begin(…) as cp`, or as `cp = await ck.begin(…)`.
 
         At the end of the block the checkpoint is committed, and the errors of `commit` are raised. After an exception
         in the block nothing is visible.
@@ -177,7 +181,9 @@ class AsyncCheckpointer(AsyncFace):
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
-        """Keep a checkpoint under a name. Retention and cleanup never remove it. Fences nobody.
+        """Keep a checkpoint under a name.
+
+        Retention and cleanup never remove it. This fences nobody.
 
         Args:
             name: A name that no savepoint of this root has.
@@ -213,9 +219,9 @@ class AsyncCheckpointer(AsyncFace):
         await self._run(savepoints.delete_savepoint(self.session, name))
 
     async def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
-        """Plan a cleanup: list every object of the store, with its size, who names it, and what becomes of it.
+        """Plan a cleanup: list every object of the store.
 
-        Only reads.
+        Each object is listed with its size, who names it, and what becomes of it. This only reads.
 
         Args:
             policy: Which checkpoints to keep. Without it nothing is retired.
@@ -246,7 +252,9 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(apply_plan(self.session, plan, progress))
 
     async def clean(self, policy: "RetentionPolicy | None" = None, *, progress: Progress | None = None) -> "Cleaned":
-        """Retire what the policy does not keep, and delete what nothing needs: `plan` and `apply` in one.
+        """Retire what the policy does not keep, and delete what nothing needs.
+
+        This is `plan` and `apply` in one.
 
         Safe beside a running job, readers and other cleanups. Fences nobody. A cleanup that was killed is finished by
         the next.
@@ -271,10 +279,10 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(retire_and_sweep(self.session, policy, progress))
 
     async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
-        """Commit the content of an older checkpoint on top of the history. Nothing is deleted.
+        """Commit the content of an older checkpoint on top of the history.
 
-        Every object of that checkpoint is read and compared first. A streaming query needs `rewind`, which takes
-        Spark's progress back too.
+        Nothing is deleted. Every object of that checkpoint is read and compared first. A streaming query needs
+        `rewind`, which takes Spark's progress back too.
 
         Args:
             to: A live checkpoint, as in `restore`.
@@ -310,7 +318,9 @@ class AsyncCheckpointer(AsyncFace):
         fencing: Fencing = "required",
         progress: Progress | None = None,
     ) -> CheckpointId:
-        """Copy a checkpoint, with all that it needs, to an empty root. Every object is verified on the way.
+        """Copy a checkpoint, with all that it needs, to an empty root.
+
+        Every object is verified on the way.
 
         Args:
             what: A live checkpoint, as in `restore`; None for the committed one. This root and its writer are not
@@ -350,7 +360,9 @@ class AsyncCheckpointer(AsyncFace):
         fencing: Fencing = "required",
         progress: Progress | None = None,
     ) -> "Exported":
-        """Write the tables and maps of a checkpoint as plain Parquet files, for DuckDB, Polars, pandas and Spark.
+        """Write the tables and maps of a checkpoint as plain Parquet files.
+
+        DuckDB, Polars, pandas and Spark can read them.
 
         `TO_FOLDER/<operator>/part-00000.parquet` and so on hold each row once. A map has the columns `key` and `value`,
         both JSON text. One partition at a time is in memory.
@@ -387,7 +399,9 @@ class AsyncCheckpointer(AsyncFace):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> "Rewind":
-        """Take a stopped streaming query back: its state, by a new commit, and Spark's progress with it.
+        """Take a stopped streaming query back to an older checkpoint.
+
+        A new commit takes its state back, and Spark's progress is taken back with it.
 
         The next start of the query goes on with the batch after the one of `to`, from the offsets where that one ended.
         What is taken out of Spark's checkpoint is kept in its folder `rewound/`. The state that was left is kept as a
@@ -428,7 +442,9 @@ class AsyncCheckpointer(AsyncFace):
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> "Rewind":
-        """Undo the last rewind of a query: go back to the state that it left, and put Spark's files back.
+        """Undo the last rewind of a query.
+
+        The query goes back to the state that it left, and Spark's files are put back.
 
         What was done since the rewind is kept as a savepoint. If the last rewind was an undo, this finishes it; if
         there is nothing to finish, this does nothing.
@@ -464,10 +480,10 @@ class AsyncCheckpointer(AsyncFace):
         fencing: Fencing = "required",
         progress: Progress | None = None,
     ) -> "Fork":
-        """Make a second streaming query with the same state and progress, and a query id of its own.
+        """Make a second streaming query with the same state and progress.
 
-        The first query may run, and is not changed. Both read the same sources. After a failure the same call finishes
-        the work.
+        It has a query id of its own. The first query may run, and is not changed. Both read the same sources. After a
+        failure the same call finishes the work.
 
         Args:
             what: A live checkpoint, as in `restore`.
@@ -503,9 +519,9 @@ class AsyncCheckpointer(AsyncFace):
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
     ) -> "list[Candidate]":
-        """List what a root without a readable `_latest` could be repaired to, with the evidence, best first.
+        """List the repair candidates of a root without a readable `_latest`.
 
-        Only reads.
+        Each has its evidence. The best comes first. This only reads.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
@@ -521,7 +537,9 @@ class AsyncCheckpointer(AsyncFace):
         )
 
     async def repair_plan(self, to: CheckpointId | str, *, progress: Progress | None = None) -> "RepairPlan":
-        """Say what `repair` would keep of a candidate, and what would be missing. Only reads.
+        """Return what `repair` would keep of a candidate, and what it would lose.
+
+        This only reads.
 
         Args:
             to: The candidate, as in `repair`.
@@ -542,9 +560,10 @@ class AsyncCheckpointer(AsyncFace):
         older_partitions: bool = False,
         progress: Progress | None = None,
     ) -> CheckpointId:
-        """Commit a copy of one of `repair_candidates()`, if no live checkpoint is left to roll back to.
+        """Commit a copy of one of `repair_candidates()`.
 
-        Every object is read and compared. If one is damaged, nothing is written unless you accept the loss.
+        This is for a root without a live checkpoint to roll back to. Every object is read and compared. If one is
+        damaged, nothing is written unless you accept the loss.
 
         Args:
             to: The candidate, as in `restore`, except a time: nothing proves which checkpoint was the committed one
@@ -587,7 +606,10 @@ class AsyncCheckpointer(AsyncFace):
     # ---- the nine verbs -----------------------------------------------------------------------------------------
 
     async def new_id(self) -> CheckpointId:
-        """Return an id for the next attempt on top of what was restored. Each call returns another one."""
+        """Return an id for the next attempt on top of what was restored.
+
+        Each call returns another one.
+        """
         return await self._run(self.session.new_id())
 
     async def save_manifest(self, manifest: Manifest) -> None:
@@ -619,7 +641,9 @@ class AsyncCheckpointer(AsyncFace):
         partition: int,
         data: bytes,
     ) -> Artifact:
-        """Write bytes as they are, as a snapshot of one partition. Any process may call it, for `attach`.
+        """Write bytes as they are, as a snapshot of one partition.
+
+        Any process may call it, for `attach`.
 
         Args:
             id: The id of the attempt: `cp.id`, or one from `new_id`.
@@ -639,7 +663,9 @@ class AsyncCheckpointer(AsyncFace):
         partition: int,
         data: bytes,
     ) -> Artifact:
-        """Write bytes as they are, as a delta of one partition. Any process may call it, for `attach`.
+        """Write bytes as they are, as a delta of one partition.
+
+        Any process may call it, for `attach`.
 
         Args:
             id: The id of the attempt: `cp.id`, or one from `new_id`.
@@ -669,7 +695,9 @@ class AsyncCheckpointer(AsyncFace):
         return await bridge(restore.load_artifact(self.session, artifact))
 
     async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
-        """Commit a saved manifest. The manifest of an older live checkpoint makes this a rollback.
+        """Commit a saved manifest.
+
+        The manifest of an older live checkpoint makes this a rollback.
 
         Asks for each object that was written under this id: all that the manifest names must be there.
 
@@ -708,7 +736,9 @@ class AsyncCheckpointer(AsyncFace):
         share: float = 1.0,
         progress: Progress | None = None,
     ) -> Verification:
-        """Compare what is stored with what `_latest` and the manifests say. Damage is reported, not raised. Only reads.
+        """Compare what is stored with what `_latest` and the manifests say.
+
+        Damage is reported, not raised. This only reads.
 
         Args:
             id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
@@ -737,7 +767,9 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(savepoints.list_checkpoints(self.session))
 
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
-        """Delete a checkpoint, and every object that nothing else names. At once: there is no grace period.
+        """Delete a checkpoint, and every object that nothing else names.
+
+        They are deleted at once: there is no grace period.
 
         Args:
             id: A live checkpoint, as in `restore`, except the committed one.

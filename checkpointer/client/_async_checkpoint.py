@@ -1,4 +1,7 @@
-"""The objects of the asynchronous checkpointer: a checkpoint being made, a prepared one, a restored one."""
+"""The objects of the asynchronous checkpointer.
+
+They are a checkpoint that is being made, a prepared one, and a restored one.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -76,7 +79,10 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @property
     def epoch(self) -> int | None:
-        """The epoch given to `begin`, such as Spark's batch id. If `begin` got none, that of the parent."""
+        """The epoch given to `begin`, such as Spark's batch id.
+
+        If `begin` got none, it is the epoch of the parent.
+        """
         return self._epoch if self._begun is None else self._begun.epoch
 
     @property
@@ -89,7 +95,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     def positions(self) -> dict[str, Json]:
         """The source positions to record: a dict of JSON values that you may change.
 
-        It begins as that of the parent.
+        It begins as the parent's dict.
         """
         return self.writer.positions
 
@@ -97,13 +103,13 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     def properties(self) -> dict[str, Json]:
         """Properties of your own to record: a dict of JSON values that you may change.
 
-        It begins as that of the parent.
+        It begins as the parent's dict.
         """
         return self.writer.properties
 
     @property
     def watermark(self) -> Json:
-        """The watermark of the job, a JSON value. It begins as that of the parent."""
+        """The watermark of the job, a JSON value. It begins as the parent's."""
         return self.writer.watermark
 
     @watermark.setter
@@ -133,7 +139,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @async_blocking
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
-        """Save a change of a partition on top of its snapshot and deltas, as bytes of your own format.
+        """Save a change of a partition, as bytes of your own format.
+
+        The change goes on top of the partition's snapshot and deltas.
 
         Args:
             operator: The name of the operator.
@@ -179,7 +187,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @async_blocking
     async def attach(self, artifact: Artifact) -> None:
-        """Add an artifact that `save_snapshot` or `save_delta` of a checkpointer wrote under this id, on any machine.
+        """Add an artifact that was written under this id, on any machine.
+
+        `save_snapshot` or `save_delta` of a checkpointer wrote it.
 
         Args:
             artifact: What that call returned.
@@ -204,7 +214,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self.writer.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
-        """Leave an operator, or one partition, out of this checkpoint and of those after it.
+        """Leave an operator, or one partition, out from now on.
+
+        It is neither in this checkpoint nor in those after it.
 
         Args:
             operator: The name of the operator.
@@ -217,7 +229,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @async_blocking
     async def prepare(self) -> "AsyncPrepared":
-        """Run the first of two phases: everything is durable and protected from cleanup, and not yet committed.
+        """Run the first of two phases.
+
+        After it everything is durable and protected from cleanup, and not yet committed.
 
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
@@ -248,7 +262,10 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         return self.id
 
     async def abort(self) -> None:
-        """Give up, leaving nothing visible. Does nothing once the commit has begun to swap the pointer."""
+        """Give up, leaving nothing visible.
+
+        This does nothing once the commit has begun to swap the pointer.
+        """
         await bridge(commit.abort(self.writer))
 
     async def __aenter__(self) -> Self:
@@ -284,7 +301,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
 
 class AsyncPrepared(NotPicklable):
-    """A checkpoint between the two phases: what `AsyncCheckpoint.prepare` returns, or `restored.prepared`.
+    """A checkpoint between the two phases.
+
+    `AsyncCheckpoint.prepare` returns it, and `restored.prepared` is one.
 
     Examples:
         >>> from pyspark_checkpointer import AsyncCheckpointer
@@ -373,7 +392,9 @@ class AsyncRestored(RestoredView):
         return AsyncRestoredOperator(self.reader, name)
 
     async def keyed(self, name: str, partitions: int | None = None) -> KeyedState:
-        """Return a keyed state as it was saved. All of it is read, verified and held in memory.
+        """Return a keyed state as it was saved.
+
+        All of it is read, verified and held in memory.
 
         Args:
             name: The name that it was saved under.
@@ -416,7 +437,9 @@ class AsyncRestored(RestoredView):
 
 
 class AsyncRestoredOperator(OperatorView):
-    """One operator of a restored checkpoint: what `restored.operator(name)` returns. For bytes of your own format.
+    """One operator of a restored checkpoint, for bytes of your own format.
+
+    `restored.operator(name)` returns it.
 
     Examples:
         >>> from pyspark_checkpointer import AsyncCheckpointer

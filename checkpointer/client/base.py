@@ -1,4 +1,7 @@
-"""What the synchronous and the asynchronous checkpointer share: configuration, and one session for each process."""
+"""What the synchronous and the asynchronous checkpointer share.
+
+This is the configuration, and one session for each process.
+"""
 
 import logging
 import os
@@ -54,7 +57,10 @@ class Client:
         timeout: float = 60.0,
         metrics: MetricsCallback | None = None,
     ) -> None:
-        """Check the configuration. Nothing is connected before the first call. The class describes the arguments."""
+        """Check the configuration.
+
+        Nothing is connected before the first call. The class describes the arguments.
+        """
         if isinstance(max_chain, bool) or not isinstance(max_chain, int) or max_chain < MIN_CHAIN:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
         if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -103,11 +109,17 @@ class Client:
 
     @property
     def session(self) -> Session:
-        """The layer below, for other packages of this library. In a forked child it is a session of the child's own."""
+        """The layer below, for other packages of this library.
+
+        A forked child has a session of its own.
+        """
         return self._current if self._current.is_of_this_process else self._open_session()
 
     async def _settled(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a verb once the commit in the background has ended; what that one raised is raised here, once."""
+        """Run a verb once the commit in the background has ended.
+
+        An error of that commit is raised here, once.
+        """
         try:
             await self.session.await_background()
         except BaseException:
@@ -144,7 +156,10 @@ class Client:
 
 
 def fixed(location: str | os.PathLike[str] | None) -> str | None:
-    """Resolve a location while the caller's working directory is the one it was written for."""
+    """Resolve a location against the caller's current working directory.
+
+    The location was written for that directory, which may change later.
+    """
     if location == "":
         raise IllegalArgumentError("an empty location: give a path or URL, or leave it out for the recorded one")
     return None if location is None else absolute(location)
@@ -153,7 +168,7 @@ def fixed(location: str | os.PathLike[str] | None) -> str | None:
 def as_migration(
     rename: Mapping[str, str] | None, drop: Iterable[str] | None, transform: Mapping[str, Transform] | None
 ) -> Migrate | None:
-    """Return what `restore` is to make of a checkpoint; None where that is nothing else."""
+    """Return the migration that `restore` is asked for, or None."""
     migration = Migration(rename, drop, transform, _transform_table)
     return migration.run if migration else None
 
@@ -170,12 +185,15 @@ def as_id(checkpoint: CheckpointId | str) -> CheckpointId:
 
 
 def as_selector(wanted: CheckpointId | str | None) -> CheckpointSelector:
-    """Return which checkpoint a caller means: the committed one where nothing was said."""
+    """Return which checkpoint a caller means, by default the committed one."""
     return CheckpointSelector(LATEST) if wanted is None else CheckpointSelector.parse(wanted)
 
 
 def as_bytes(data: object) -> bytes:
-    """Return the caller's bytes as they are now: later changes to a buffer do not reach the store."""
+    """Return the caller's bytes as they are now.
+
+    Later changes to a buffer do not reach the store.
+    """
     if isinstance(data, bytes):
         return data
     if isinstance(data, bytearray | memoryview):

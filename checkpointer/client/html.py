@@ -1,4 +1,7 @@
-"""Show checkpoints in a notebook: those of a root, the operators of one, and the partitions of an operator."""
+"""Show checkpoints in a notebook.
+
+There are tables of the checkpoints of a root, the operators of a checkpoint, and the partitions of an operator.
+"""
 
 import asyncio
 
@@ -20,7 +23,10 @@ _TITLES = ("id", "epoch", "created", "age", "state", "size", "operators", "savep
 
 
 def checkpoints_html(session: Session, name: str) -> str:
-    """Return the newest checkpoints of a root under `name`. Never raises: an error is shown in their place."""
+    """Return the newest checkpoints of a root under `name`.
+
+    It never raises: an error is shown in their place.
+    """
     try:
         checkpoints = run_sync(asyncio.wait_for(read_overview(session), SECONDS)).checkpoints
     except TimeoutError:
@@ -49,7 +55,10 @@ def checkpoints_html(session: Session, name: str) -> str:
 
 
 def manifest_html(manifest: Manifest) -> str:
-    """Return the operators of a checkpoint. `?` stands for sizes whose chains were not loaded."""
+    """Return the operators of a checkpoint.
+
+    `?` stands for sizes whose chains were not loaded.
+    """
     rows = []
     for name, operator in sorted(manifest.operators.items()):
         held: tuple[object, ...] = (None, None, "?", "?")

@@ -1,4 +1,6 @@
-"""Record commits and restores as OpenTelemetry metrics: `Checkpointer(root, metrics=opentelemetry_metrics())`.
+"""Record commits and restores as OpenTelemetry metrics.
+
+Use it as `Checkpointer(root, metrics=opentelemetry_metrics())`.
 
     checkpointer.commit.duration          s           from begin to the acknowledged swap
     checkpointer.commit.blocked_duration  s           how long the caller was blocked
@@ -30,7 +32,9 @@ ERROR_ATTRIBUTE = "error.type"
 
 
 def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> MetricsCallback:
-    """Return a callback that records to `meter_provider`, or to the global one of the process.
+    """Return a callback that records to `meter_provider`.
+
+    Without `meter_provider` it records to the global one of the process.
 
     Raises:
         IllegalArgumentError: The package opentelemetry-api is not installed.

@@ -1,4 +1,7 @@
-"""The parts of a restored checkpoint that both faces show without reading any artifact."""
+"""The parts of a restored checkpoint that need no artifact.
+
+The synchronous and the asynchronous checkpointer share them.
+"""
 
 from copy import deepcopy
 from datetime import datetime
@@ -11,7 +14,7 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 
 class RestoredView(NotPicklable):
-    """The facts of a restored checkpoint that are known without reading any artifact."""
+    """The facts of a restored checkpoint that need no artifact."""
 
     _instead = (
         "read here what is needed and send the values; or send the Checkpointer, which is its configuration only, and "
@@ -24,12 +27,18 @@ class RestoredView(NotPicklable):
 
     @property
     def id(self) -> CheckpointId | None:
-        """The id of the checkpoint; None if nothing is committed yet and only a prepared checkpoint was found."""
+        """The id of the checkpoint, or None.
+
+        It is None if nothing is committed yet and only a prepared checkpoint was found.
+        """
         return self.reader.manifest.id if self.reader.manifest else None
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest of the checkpoint, with all that is known without reading an artifact; None like `id`."""
+        """The manifest of the checkpoint; None if `id` is None.
+
+        It has all that is known without reading an artifact.
+        """
         return self.reader.manifest
 
     @property
@@ -65,7 +74,10 @@ class RestoredView(NotPicklable):
 
     @property
     def skipped(self) -> tuple[Finding, ...]:
-        """The damage that made `on_corruption="previous"` step back, and whom it hurts; otherwise empty."""
+        """The damage that made `on_corruption="previous"` step back.
+
+        Each finding says which checkpoints it hurts. Otherwise this is empty.
+        """
         return self.reader.skipped
 
     @property
@@ -86,7 +98,7 @@ class RestoredView(NotPicklable):
         return said + (f"; newer ones were skipped: {damage}" if self.skipped else "")
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the operators, and what is to be known first."""
+        """Return what a notebook shows: the operators, then important facts."""
         from pyspark_checkpointer.client.html import manifest_html  # only in notebooks
 
         shown = note("Nothing is committed.") if self.manifest is None else manifest_html(self.manifest)
@@ -109,9 +121,10 @@ class OperatorView(NotPicklable):
         return sorted(self._operator.chains)
 
     def chain(self, partition: int) -> tuple[Artifact, ...]:
-        """Return the artifacts that make up a partition: one snapshot, then deltas. Reads nothing.
+        """Return the artifacts that make up a partition: one snapshot, then deltas.
 
-        Artifacts that a migration transformed are in memory until the next commit, which gives them other ids.
+        This reads nothing. Artifacts that a migration transformed are in memory until the next commit, which gives them
+        other ids.
 
         Args:
             partition: The number of the partition.

@@ -1,6 +1,7 @@
-"""What differs between the two faces, and why. `scripts/unasync` makes all else of the blocking one.
+"""What differs between the asynchronous and the blocking face, and why.
 
-It replaces `Async` by `Sync` in the names of this module, so each class here has its counterpart.
+`scripts/unasync` makes everything else of the blocking face. It replaces `Async` by `Sync` in the names of this module,
+so each class here has its counterpart.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -35,11 +36,17 @@ class AsyncFace(Client):
             raise
 
     async def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
-        """Await a restore, and cancel it with its caller: ending later, it would change what `begin` builds on."""
+        """Await a restore, and cancel it with its caller.
+
+        If it ended later, it would change what `begin` builds on.
+        """
         return await self._tell(self.session.reports.restoring(self._settled(work)), shield=False)
 
     def _repr_html_(self) -> str:
-        """Name the call to make. Reading here would make the event loop of the notebook stand still."""
+        """Name the call to make.
+
+        Reading here would stop the event loop of the notebook.
+        """
         return note(f"{self!r}: `await list_checkpoints()` lists its checkpoints, a Checkpointer shows them here")
 
 
@@ -60,14 +67,20 @@ class SyncFace(Client):
         return self._tell(self.session.reports.restoring(self._settled(work)))
 
     def _repr_html_(self) -> str:
-        """Show the newest checkpoints in a notebook, or why they cannot be read. Leaves what was restored alone."""
+        """Show the newest checkpoints in a notebook, or why they cannot be read.
+
+        What was restored does not change.
+        """
         from pyspark_checkpointer.client.html import checkpoints_html  # only in notebooks
 
         return checkpoints_html(self.session, repr(self))
 
 
 class Metered(Protocol):
-    """An object whose methods hold up the caller, and the meter that counts for how long."""
+    """An object whose methods hold up the caller.
+
+    Its meter counts for how long.
+    """
 
     @property
     def _meter(self) -> Meter: ...
@@ -101,7 +114,10 @@ def sync_blocking(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenat
 
 
 class AsyncStart:
-    """A checkpoint that begins when it is awaited, or when its block is entered: making it cannot await anything."""
+    """A checkpoint that begins when it is awaited, or when its block is entered.
+
+    Making it cannot await anything.
+    """
 
     async def _begin(self) -> Self:
         raise NotImplementedError

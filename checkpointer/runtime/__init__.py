@@ -1,4 +1,6 @@
-"""Where work runs: one event loop for everything that talks to a store, and threads beside it.
+"""Where work runs.
+
+There is one event loop for everything that talks to a store, and there are threads beside it.
 
 Each module has one job. What holds threads, locks or tasks resets itself in a forked child, which starts with no loop
 and no threads.

@@ -1,4 +1,6 @@
-"""The event loop for everything that talks to a store, and the ways in from other threads and loops.
+"""The event loop for everything that talks to a store.
+
+Other threads and loops start their work on it from here.
 
 The loop is fsspec's own, in a background thread, because s3fs and adlfs keep their connections there. Synchronous
 callers block on it (`run_sync`), asynchronous callers of any loop await it (`bridge`), and neither ever starts a loop
@@ -27,7 +29,10 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def on_loop() -> bool:
-    """Return whether the caller is on the loop's own thread, where blocking would stop everything."""
+    """Return whether the caller is on the loop's own thread.
+
+    Blocking there would stop everything.
+    """
     # fsspec's note of the thread is of no use here: it is made after the thread has begun to run work of others.
     try:
         return asyncio.get_running_loop() is fsspec.asyn.loop[0]
@@ -44,10 +49,10 @@ def submit(coro: Coroutine[Any, Any, T]) -> "Future[T]":
 
 
 def run_sync(coro: Coroutine[Any, Any, T]) -> T:
-    """Run `coro` on the loop and wait for its result, from any thread but the loop's own.
+    """Run `coro` on the loop and wait for its result.
 
-    May be called while another event loop runs in the calling thread; that loop then stands still. An interrupt
-    (Ctrl-C) cancels the work.
+    The caller may be in any thread but the loop's own. It may be called while another event loop runs in the calling
+    thread; that loop then stands still. An interrupt (Ctrl-C) cancels the work.
 
     Raises:
         IllegalArgumentError: The caller is on the loop's own thread, and would wait for itself.
@@ -93,7 +98,9 @@ async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
 
 
 def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]) -> Callable[[], None]:
-    """Start `coro` on the loop, call `done` there at its end, and return a function that cancels it.
+    """Start `coro` on the loop, and return a function that cancels it.
+
+    At the end of `coro`, `done` is called on the loop.
 
     The calling thread shares no lock with the loop's thread, as a `concurrent.futures.Future` would make it do: a
     signal handler may interrupt the caller at any step, call the library again, and wait for the loop.
@@ -128,7 +135,10 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
 
 
 def _settle(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:
-    """Pass the outcome of `work` on to `waiter`, unless the waiter was cancelled meanwhile."""
+    """Pass the outcome of `work` on to `waiter`.
+
+    This does nothing if the waiter was cancelled meanwhile.
+    """
     # A result for a future that was cancelled would raise on the waiter's loop.
     if waiter.done():
         return

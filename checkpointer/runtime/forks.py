@@ -1,4 +1,6 @@
-"""A count of forks: a child shares with its parent everything that was open before.
+"""A count of forks.
+
+It matters because a child shares with its parent everything that was open before the fork.
 
 `fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say
 so (`checkpoint/fencing.py`). A child that uses what its parent began is met elsewhere: `checkpoint/save.py` refuses an
@@ -13,7 +15,10 @@ _count = 0
 
 
 def fork_count() -> int:
-    """Return how often this process was forked; a child process counts on from its parent's number."""
+    """Return how often this process was forked.
+
+    A child process counts on from its parent's number.
+    """
     return _count
 
 

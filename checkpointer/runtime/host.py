@@ -1,6 +1,7 @@
-"""What the core takes from the machine it runs on: a clock, randomness, and an executor.
+"""The clock, the randomness and the executor that the core uses.
 
-They are handed in as one `Host`, so that a test can decide each of them and replay a history exactly.
+The machine gives them. They are handed in as one `Host`, so that a test can decide each of them and replay a history
+exactly.
 """
 
 import secrets
@@ -37,7 +38,10 @@ class Host(Protocol):
         """Return the result of a long computation; other coroutines go on meanwhile."""
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Return the result of a user's function, which may do anything; nothing else waits for it."""
+        """Return the result of a user's function.
+
+        The function may do anything; nothing else waits for it.
+        """
 
 
 class SystemHost:

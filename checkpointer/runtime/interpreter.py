@@ -4,7 +4,9 @@ import sys
 
 
 def require_gil() -> None:
-    """Raise `ImportError` where a free-threaded CPython runs without its global interpreter lock.
+    """Raise `ImportError` if CPython runs without its global interpreter lock.
+
+    Only a free-threaded CPython can run so.
 
     A keyed state decides by reference counts whether a value may still be changed by somebody else, and sets and dicts
     are shared between threads without locks: a wrong answer would leave changes out of a checkpoint unnoticed.

@@ -23,7 +23,10 @@ class ThreadPool:
         self.reset()
 
     def reset(self) -> None:
-        """Forget threads and locks: in a forked child the threads are gone, and may have held the locks."""
+        """Forget threads and locks, in a forked child.
+
+        There the threads do not exist, and may have held the locks.
+        """
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 
@@ -58,7 +61,10 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def on_cpu(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run work that keeps a processor busy (encoding, compression, digests), one thread per processor."""
+    """Run work that keeps a processor busy: encoding, compression, digests.
+
+    There is one thread for each processor.
+    """
     return await cpu_pool.run(lambda: function(*args, **kwargs))
 
 

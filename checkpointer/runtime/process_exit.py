@@ -1,4 +1,7 @@
-"""The end of the process: functions to be called then, and work that must be finished before."""
+"""The end of the process.
+
+Functions can be called then, and work can be finished before.
+"""
 
 import asyncio
 import atexit
@@ -40,7 +43,9 @@ def at_exit(function: Callable[[], None], *, while_threads_work: bool = False) -
 
 
 class UnfinishedWork:
-    """Tasks whose callers went on: the process finishes them before it ends, or logs what was lost.
+    """Tasks whose callers did not wait for them.
+
+    The process finishes them before it ends, or logs what was lost.
 
     Each task is in one state, and leaves it as described:
 
@@ -81,7 +86,10 @@ class UnfinishedWork:
         self.exiting = False
 
     def finish(self) -> None:
-        """Wait for all tasks, in the main thread of a process that ends, and log what was lost."""
+        """Wait for all tasks before the process ends, and log what was lost.
+
+        It runs in the main thread.
+        """
         # Before the waiting: work that is added from here on is not in the list below, and its caller has to wait for
         # it.
         self.exiting = True
@@ -117,7 +125,9 @@ os.register_at_fork(after_in_child=_unfinished.forget)
 
 
 def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
-    """Finish a task that nobody waits for before the process ends; `name` says in the log what it is.
+    """Finish a task that nobody waits for before the process ends.
+
+    `name` says in the log what it is.
 
     Returns False where the process is ending already: then the caller has to wait.
     """
@@ -126,5 +136,8 @@ def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
 
 
 def was_told(task: "asyncio.Task[Any]") -> None:
-    """Note that somebody was told the outcome of a task that was handed to `finish_at_exit`."""
+    """Note that somebody knows the outcome of a task.
+
+    The task was handed to `finish_at_exit`.
+    """
     _unfinished.told(task)

@@ -5,12 +5,18 @@ from pathlib import Path
 
 
 def read_state(process: int) -> str:
-    """Return the state letter of a process, such as `T` for stopped; empty where it is unknown."""
+    """Return the state letter of a process, such as `T` for stopped.
+
+    It is empty if the state is unknown.
+    """
     return _field(process, 0)
 
 
 def read_start(process: int) -> str:
-    """Return when a process started, in clock ticks since boot; empty where it is unknown."""
+    """Return when a process started, in clock ticks since boot.
+
+    It is empty if the start is unknown.
+    """
     return _field(process, 19)
 
 

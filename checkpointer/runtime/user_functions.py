@@ -1,4 +1,7 @@
-"""Calls of users' functions, in threads of their own, so that none holds up the library."""
+"""Calls of users' functions, in threads of their own.
+
+So none of them holds up the library.
+"""
 
 import asyncio
 import contextlib
@@ -31,12 +34,18 @@ class CallQueue:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the thread and what waits for it: in a forked child both are the parent's."""
+        """Forget the thread and its waiting calls, in a forked child.
+
+        There both are the parent's.
+        """
         self._lock = threading.Lock()
         self._waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] | None = None
 
     def add(self, function: Callable[[], None]) -> "Future[None] | None":
-        """Queue a call and return its future, or None if it is dropped: the queue is full, or has no thread."""
+        """Queue a call and return its future, or None if the call is dropped.
+
+        It is dropped if the queue is full or has no thread.
+        """
         with self._lock:
             if self._waiting is None:
                 waiting: queue.Queue[tuple[Callable[[], None], Future[None]]] = queue.Queue(MAX_WAITING_CALLS)
