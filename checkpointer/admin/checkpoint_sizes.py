@@ -1,6 +1,6 @@
 """Compute the sizes of a checkpoint from its manifest.
 
-They are those of the checkpoint itself, and of each operator, partition and commit in it.
+There is a size for the checkpoint, and for each operator, partition and commit in it.
 """
 
 from collections import Counter, defaultdict

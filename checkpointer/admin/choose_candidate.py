@@ -1,6 +1,6 @@
 """Choose the candidate of a repair that a selector names.
 
-The grammar of the selector is that of `checkpoint.resolve`. There is no history to ask, only what manifests and
+Selectors have the grammar of `checkpoint.resolve`. There is no history to ask, only what manifests and
 catalogs say, and an attempt that was never committed is a candidate too. So a selector that fits several candidates is
 refused, and so is a time.
 """
@@ -17,7 +17,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
     """Return the candidate that `wanted` selects.
 
-    "latest" is the one that the remains of `_latest` name.
+    "latest" selects the candidate that the remains of `_latest` name.
     """
     if wanted.id is not None:
         return wanted.id  # Not checked here: the repair says why an id cannot be.

@@ -53,7 +53,7 @@ def costs_of(root: str) -> StoreCosts:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests by price class. LIST is in the class of PUT, and HEAD in that of GET."""
+    """Requests by price class. LIST counts as PUT, and HEAD as GET."""
 
     put: float = 0
     get: float = 0
@@ -182,7 +182,7 @@ def _deletions(going: float, batch: BatchForecast, store: StoreCosts) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What is in a store now: the objects that live checkpoints name."""
+    """The present content of a store: the objects that live checkpoints name."""
 
     objects: float
     bytes: float
@@ -279,7 +279,7 @@ async def measure(session: Session, last: int) -> Measured:
 def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_size: float) -> BatchForecast:
     """Return the means of the costs that manifests recorded.
 
-    The state is that of the newest manifest.
+    The size of the state comes from the newest manifest.
     """
     told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
     if not told:

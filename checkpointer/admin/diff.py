@@ -44,7 +44,7 @@ class ValueDifference:
 class Difference:
     """The changes from `before` to `after`.
 
-    Bytes are those of objects that only one of them has.
+    Bytes count only objects that one of the two has and the other has not.
     """
 
     before: CheckpointId

@@ -115,7 +115,7 @@ class Copier:
         await self._tell(size)
 
     async def _tell(self, size: int) -> None:
-        """Tell the caller's `progress` that so many bytes more are copied."""
+        """Tell the caller's `progress` that `size` more bytes are copied."""
         self._done += size
         await tell(self._target.host, self._progress, self._done, self._total)
 

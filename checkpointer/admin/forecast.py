@@ -100,9 +100,9 @@ class OperatorLoad:
 class BatchForecast:
     """The means over many batches.
 
-    `objects` and `bytes` are those of the objects that a batch leaves in the store, its manifest among them. The
-    pointer `_latest` is not counted: it is replaced each time. `state_objects` and `state_bytes` are those of one
-    checkpoint: all objects that it names.
+    `objects` and `bytes` count the objects that a batch leaves in the store, its manifest among them. The pointer
+    `_latest` is not counted: it is replaced each time. `state_objects` and `state_bytes` count all objects that one
+    checkpoint names.
     """
 
     puts: float
@@ -172,7 +172,7 @@ class _Model:
     def shares(self, size: int) -> bool:
         """Return whether a snapshot or delta of this size shares its object.
 
-        It shares it with those of other partitions.
+        Snapshots or deltas of other partitions are in the same object.
         """
         return size <= SMALL
 

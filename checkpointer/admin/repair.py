@@ -173,7 +173,7 @@ async def _is_old(session: Session, head: Head) -> bool:
 async def _find_intact(session: Session) -> Intact | None:
     """Return the newest intact checkpoint; None where the history cannot be proven.
 
-    Where there is one, a rollback does what is needed.
+    Where there is one, a rollback is enough.
     """
     store = session.store
     try:

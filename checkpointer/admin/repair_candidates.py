@@ -115,7 +115,7 @@ class Candidates(list[Candidate]):
 
 @dataclass(frozen=True, slots=True)
 class StoreScan:
-    """All that a root holds, whatever its `_latest` says."""
+    """The whole content of a root. Its `_latest` does not matter."""
 
     top: int
     """The highest sequence in the name of any object or interrupted write."""
@@ -157,7 +157,7 @@ async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapp
 async def scan_store(session: Session, latest: bytes, log: SparkLog | None = None) -> StoreScan:
     """List the root, and read every manifest and catalog.
 
-    Of other objects only existence and size are looked at. `latest` is what is left of `_latest`; `log` is Spark's
+    Other objects are only checked for existence and size. `latest` has the remains of `_latest`. `log` is Spark's
     checkpoint, where its evidence is wanted.
     """
     store = session.store
@@ -249,8 +249,8 @@ class _Evidence:
 def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, CheckpointId]:
     """Return the rank of a candidate: higher is better.
 
-    Whole ones come first; among them the one that `_latest` names, then the newest. Of two attempts at one sequence of
-    which none is proven, the later one comes first: its writer had seen the other fail.
+    Whole ones come first; among them the one that `_latest` names, then the newest. Where two attempts have the same
+    sequence and none is proven, the later one comes first: its writer had seen the other fail.
     """
     made = candidate.created.timestamp() if candidate.created else 0.0
     whole = not candidate.problems

@@ -36,7 +36,7 @@ async def rollback(
     Args:
         to: The checkpoint. Every object of it is read and compared first.
         new: The id of the commit, where the caller drew it on what is committed; else a new one is drawn.
-        job: The job of the new commit; by default that of the old one.
+        job: The job of the new commit; by default the job of the old one.
         verified: A checkpoint that the caller has compared just now: it is not read again.
         progress: Told bytes.
 
@@ -59,7 +59,7 @@ async def _rollback(
     verified: Ref | None,
     progress: Progress | None,
 ) -> CheckpointId:
-    """Roll back while the session is locked; the arguments are those of `rollback`."""
+    """Roll back while the session is locked. See `rollback` for the arguments."""
     async with session.lock:
         # Before anything is read: a fenced writer must not roll back, and need not read for long to hear of it.
         session.check_may_write()

@@ -33,9 +33,9 @@ class Salvage:
     They are by operator and partition.
     """
     copied_by_slice: frozenset[str] = frozenset()
-    """Objects of which only single slices are copied.
+    """Objects from which only single slices are copied.
 
-    They are damaged, or packs of older states, whose other slices were not looked at.
+    Each is damaged, or is a pack of older states whose other slices were not looked at.
     """
 
     def content(self, *, older_partitions: bool) -> Manifest:
@@ -92,7 +92,7 @@ class _Search:
         self._older = OlderStates(session, found, self._slices)
 
     async def examine(self, ref: Ref, manifest: Manifest) -> Salvage:
-        """Return what of a checkpoint is whole, and what is lost."""
+        """Return the intact parts of a checkpoint, and the lost ones."""
         loaded = await self._check.with_chains(ref, manifest)
         self._check.manifests = {ref: loaded}
         await self._check.read_objects()
@@ -134,7 +134,7 @@ class _Search:
     def _raise_refused(self) -> None:
         """Raise the first error of a store that refused to show an object.
 
-        Nobody is to accept the loss of what was not looked at.
+        Nobody should accept the loss of an object that was not looked at.
         """
         if self._check.refusals:
             raise self._check.refusals[0]

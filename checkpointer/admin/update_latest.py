@@ -124,7 +124,7 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
 async def _check_written(session: Session, manifest: Manifest) -> None:
     """Read the last byte of every object that the attempt wrote.
 
-    A saved manifest may name what was never written.
+    A saved manifest may name objects that were never written.
     """
     chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
     sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}

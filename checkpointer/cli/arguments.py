@@ -28,7 +28,7 @@ it is only looked at, prepared. A bare number is refused: it could be an epoch, 
 class CheckpointType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
     """The type of an argument that names a checkpoint.
 
-    Its grammar is that of `checkpoint.resolve`.
+    It has the grammar of `checkpoint.resolve`.
     """
 
     name = "checkpoint"
@@ -139,7 +139,7 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
 def options_for(root: str, options: StorageOptions, name: str = "storage_options") -> StorageOptions:
     """Return the storage options of a root.
 
-    A folder takes none: those of the environment are for other roots.
+    A folder takes none: the options in the environment are for other roots.
     """
     # Options that were typed are meant for this root, also where it is a folder that takes none.
     source = click.get_current_context().get_parameter_source(name)

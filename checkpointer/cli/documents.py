@@ -37,7 +37,7 @@ def ids(checkpoints: Iterable[CheckpointId]) -> list[str]:
 
 
 def checkpoint(listed: Listed) -> schemas.Checkpoint:
-    """Describe a checkpoint, without what it holds."""
+    """Describe a checkpoint, without its content."""
     manifest, sizes = listed.manifest, checkpoint_sizes.checkpoint_bytes(listed.manifest)
     return {
         "id": str(manifest.id),
@@ -82,7 +82,7 @@ def operator_of(
 
 
 def exported(made: "Exported") -> schemas.Exported:
-    """Describe what was written as Parquet."""
+    """Describe the files that were written as Parquet."""
     return {
         "id": str(made.id),
         "epoch": made.epoch,

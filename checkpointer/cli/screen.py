@@ -33,7 +33,7 @@ _EMPTY_CELL = "-"
 """The text of a cell without a value."""
 
 _TREE_WIDTH = 10_000
-"""A width that is greater than that of any line of a tree.
+"""A width greater than any line of a tree.
 
 rich would cut a longer line, and a terminal breaks it by itself.
 """

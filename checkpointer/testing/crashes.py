@@ -46,7 +46,7 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
 
 def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None) -> Iterator[CrashPoint]:
-    """Play a job once for each place where it can die, and yield what it left behind.
+    """Play a job once for each place where it can die, and yield the root it left.
 
     Each time it has a new root. `setup` prepares the root, without faults. While a point is yielded there are no faults
     either: start the job again, and check its state.

@@ -1,6 +1,6 @@
 """Delete one checkpoint.
 
-One swap takes it out of what is live. Then its objects are deleted at once.
+One swap takes it out of the live checkpoints. Then its objects are deleted at once.
 """
 
 import logging
@@ -76,7 +76,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 
 
 async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
-    """Return what is live.
+    """Return the live checkpoints.
 
     Where the manifest of `ref` cannot be read, the chain ends with `ref`.
     """
@@ -102,7 +102,7 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
 async def _sweep_deleted(session: Session, gone: Ref) -> None:
     """Delete the objects that only the deleted checkpoint named.
 
-    Those of checkpoints retired lately stay.
+    The objects of checkpoints that were retired lately stay.
     """
     try:
         manifest = await metadata.read_manifest(session.store, session.host, gone)

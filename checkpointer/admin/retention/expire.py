@@ -35,7 +35,7 @@ It bounds the list `retired` in `_latest`.
 class LiveCheckpoints:
     """The live checkpoints of one version of `_latest`.
 
-    They are those of the chain, newest first, and those of the catalog.
+    The chain has some of them, newest first; the catalog has the others.
     """
 
     chain: tuple[Ref, ...]
@@ -72,7 +72,7 @@ KnownManifests = dict[Ref, Manifest]
 ChooseRetired = Callable[[Head], Awaitable[tuple[LiveCheckpoints, tuple[Ref, ...]]]]
 """A function that returns the live checkpoints of a version of `_latest`.
 
-It also returns those of them that are to be retired, oldest first.
+It also returns the ones to retire, oldest first.
 """
 
 
@@ -129,7 +129,7 @@ async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Man
 async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
     """Retire what the policy does not keep, with one swap.
 
-    Returns what was retired, and a note if that had to wait.
+    Returns the retired checkpoints, and a note if that had to wait.
     """
     note: str | None = None
     # Kept over refused swaps: else a job that commits faster than its history is read would keep this from its swap.
@@ -188,7 +188,7 @@ async def decide_now(
 
 
 def is_in_grace(old: Retired, now: datetime, grace: timedelta) -> bool:
-    """Return whether readers may still be using what was retired."""
+    """Return whether readers may still use the retired checkpoints."""
     # `abs`: an entry that a clock far ahead has written must not keep objects for years.
     return abs(now - old.at) < grace
 

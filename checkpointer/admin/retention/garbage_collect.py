@@ -153,8 +153,8 @@ def _checkpoints(decision: RetentionDecision) -> tuple[PlannedCheckpoint, ...]:
 async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | None = None) -> Cleaned:
     """Retire what the plan retires, with one swap, then delete what it deletes.
 
-    Raises `StalePlanError`, and does neither, where something that it would retire or delete is needed by now. What an
-    interrupted cleanup left, the next one deletes. `progress` is told objects.
+    Raises `StalePlanError`, and does neither, where something that it would retire or delete is needed by now. If a
+    cleanup is interrupted, the next one deletes the rest. `progress` is told objects.
     """
     if not isinstance(plan, CleanupPlan):
         raise IllegalArgumentError(f"expected a CleanupPlan, got {type(plan).__name__}")
@@ -169,7 +169,7 @@ async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | N
 
 
 async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
-    """Return what is live, and what of it the plan retires.
+    """Return the live checkpoints, and those that the plan retires.
 
     Raises `StalePlanError` where that is needed now.
     """
@@ -272,9 +272,9 @@ async def retire_and_sweep(
 async def _plan_and_sweep(
     session: Session, policy: RetentionPolicy, progress: Progress | None
 ) -> tuple[Total, CleanupPlan]:
-    """Delete what nothing needs, without retiring anything.
+    """Delete objects that nothing needs, without retiring anything.
 
-    Returns what was deleted, and the plan.
+    Returns the total of the deleted objects, and the plan.
     """
     # With a policy that keeps everything: what is dead by now is found, and nothing more is retired.
     plan = await plan_retire_and_sweep(session, RetentionPolicy(grace=policy.grace))

@@ -155,8 +155,8 @@ async def _add_retired(
 ) -> None:
     """Add the objects of checkpoints that were retired within the grace period.
 
-    Readers may be using them. These checkpoints are found from the parents of all that is live, and in the catalogs of
-    that time. No live checkpoint depends on them, so what is gone or cannot be read is passed over.
+    Readers may be using them. These checkpoints are found from the parents of all live ones, and in the catalogs of
+    that time. No live checkpoint depends on them, so those that are gone or cannot be read are passed over.
     """
     if head.pointer is None or not head.pointer.retired:
         return

@@ -1,4 +1,4 @@
-"""Check that the batch which Spark begins is the one that the state waits for."""
+"""Check that Spark begins the batch that the state waits for."""
 
 import shlex
 from typing import Literal
@@ -18,8 +18,8 @@ RESET_ADVICE = (
 def compare(root: str, last: Job, job: Job) -> Step:
     """Return how the batch that Spark begins follows the last one of the state.
 
-    `job` is the batch that Spark begins, `last` the one that the state of `root` ends with. "next": both are in step.
-    "repeated": the state has the batch already, as after a crash between the commit of the state and that of Spark.
+    `job` is the batch that Spark begins. `last` is the last batch in the state of `root`. "next": both are in step.
+    "repeated": the state has the batch already, as after a crash between the commit of the state and Spark's commit.
     Raises `BatchResetError` or `BatchGapError` where Spark is further ahead or behind, is another query, or read other
     offsets than the state was made of. They say how far each side is, and what to do.
     """

@@ -116,7 +116,7 @@ class SparkLog:
         return job is not None and job.query_id == self.query_id and last is not None and job.batch_id <= last
 
     def check_belongs(self, job: Job) -> None:
-        """Raise `InvalidStateError` where the checkpoint is that of another query."""
+        """Raise `InvalidStateError` where the checkpoint belongs to another query."""
         if self.query_id != job.query_id:
             raise InvalidStateError(
                 f"{self.url}: is the checkpoint of query {self.query_id}, the state is of query {job.query_id}, at "

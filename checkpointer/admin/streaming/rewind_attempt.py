@@ -126,9 +126,10 @@ class RewindAttempt:
         return None
 
     def _why_not_stopped(self, stopped: bool) -> str | None:
-        """Return why the query cannot be rewound now, as it runs or may run; else None.
+        """Return why the query cannot be rewound now; None if it can.
 
-        `stopped` is what the caller says. It counts only where nothing can be seen from here.
+        It cannot if the query runs or may run. `stopped` is True if the caller says that it does not run. This counts
+        only where nothing can be seen from here.
         """
         last = self.query.last
         running, why = is_running(last)
@@ -140,7 +141,7 @@ class RewindAttempt:
         return None
 
     async def _commit(self, moves_state: bool, plan: LogPlan) -> RewindRecord:
-        """Record the rewind, keep what is left, and commit the target with one swap."""
+        """Record the rewind, keep the present state, and commit the target with a swap."""
         session, spark, committed = self.query.session, self.query.spark, self.query.committed.id
         job = await self._new_job()
         # The id is drawn here, since the record has to name the commit before it is made.

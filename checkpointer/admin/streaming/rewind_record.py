@@ -21,7 +21,7 @@ REWOUND = "rewound/"
 
 @dataclass(frozen=True, slots=True)
 class RewindRecord:
-    """One rewind. Ids are those of the state's checkpoints."""
+    """One rewind. Its ids name checkpoints of the state."""
 
     number: int
     left: CheckpointId
@@ -69,7 +69,7 @@ async def _numbers(store: Store) -> list[int]:
 
 
 async def next_number(store: Store) -> int:
-    """Return the number for a new rewind, above those of all others."""
+    """Return the number for a new rewind, above all earlier numbers."""
     return 1 + max(await _numbers(store), default=0)
 
 

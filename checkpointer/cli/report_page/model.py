@@ -30,7 +30,7 @@ class CheckpointRow:
     own_bytes: int | None
     """Bytes of those objects that it wrote itself."""
     snapshot_bytes: int | None
-    """Of its own bytes, those of snapshots: the full state of a partition."""
+    """Bytes of snapshots that it wrote itself: the full state of a partition."""
     delta_bytes: int | None
     cost: Cost | None
     damaged: bool
