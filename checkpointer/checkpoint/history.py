@@ -16,13 +16,13 @@ from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store
 
-NEAR = 4
+NEAR_STEPS = 4
 """Number of newest checkpoints that are read by walking, not by listing.
 
 So close to the committed checkpoint, walking costs less than listing.
 """
 
-TOGETHER = 256
+READ_BATCH = 256
 """Largest number of manifests that are fetched at once.
 
 As many are in memory at once if the caller does not keep them.

@@ -161,7 +161,7 @@ class Session:
 
     # ---- one thing at a time, some of it in the background -----------------------------------------------------
 
-    async def settle(self) -> None:
+    async def await_background(self) -> None:
         """Wait for the commit in the background, and raise its error.
 
         A failure is raised again by the next call, until `told` says that it reached a caller: a caller that waits here

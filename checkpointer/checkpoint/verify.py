@@ -67,7 +67,7 @@ class Finding:
         return self._and_more(", ".join(map(str, self.checkpoints)))
 
     @property
-    def _few_hurt(self) -> str:
+    def some_hurt(self) -> str:
         """The newest checkpoints that it hurts, as text, and how many more there are."""
         return self._and_more(some(reversed(self.checkpoints), 3))
 
