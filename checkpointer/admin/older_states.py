@@ -83,7 +83,7 @@ class OlderStates:
         return None, {}
 
     async def _step_back(self, name: str, operator: Operator, path: str) -> tuple[Operator, Ref, Operator] | None:
-        """Return the operator as written, its parent's ref, and the operator in that parent.
+        """Return an operator as written, its parent's ref, and itself in that parent.
 
         It was written by the attempt that `path` names. None where no manifest is left that proves it, or where the
         operator had another layout then.

@@ -152,7 +152,9 @@ def _to_epoch(text: str) -> int:
 
 
 def _to_time(text: str) -> datetime:
-    """Read the time of `at=`; a day alone means its start: `2026-01-01` is 2026-01-01T00:00 in UTC.
+    """Read the time of `at=`.
+
+    A day alone means its start: `2026-01-01` is 2026-01-01T00:00 in UTC.
 
     What is meant is the first checkpoint, from the newest of the chain back, that was created at that time or before.
     """
