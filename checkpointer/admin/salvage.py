@@ -161,7 +161,8 @@ class _Search:
 def _packs(older: Mapping[str, Mapping[int, Chain]]) -> frozenset[str]:
     """Return objects of which only some slices are needed.
 
-    They are copied slice by slice."""
+    They are copied slice by slice.
+    """
     artifacts = (a for chains in older.values() for chain in chains.values() for a in chain)
     # Copying the whole pack would fail where another slice of it is damaged, and keep state that nothing names.
     return frozenset(artifact.path for artifact in artifacts if artifact.length != artifact.size)
