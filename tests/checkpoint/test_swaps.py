@@ -695,7 +695,7 @@ def test_who_took_over_and_since_when_is_said(world: World, two_phases: bool) ->
     old, new = world.actor(), world.actor()
     line(old, 1)
     new.restore()
-    attempt_by = new._begin(41, Job("query-7", "run-8", 41, "4711@worker-9/abc"))
+    attempt_by = new.begin_batch(41, Job("query-7", "run-8", 41, "4711@worker-9/abc"))
     attempt_by.snapshot("op", 0, b"new")
     if two_phases:
         attempt_by.prepare()
@@ -716,19 +716,19 @@ def test_every_loser_is_told_who_took_over_and_since_when(world: World, kind: st
     """Also one that has committed nothing yet, one that lost to a program that is no query, and one that won before."""
     old, new = world.actor(), world.actor()
     mine = Job("query-7", "run-8", 41, "4711@worker-9/abc")
-    start = old._begin(41, mine)
+    start = old.begin_batch(41, mine)
     start.snapshot("op", 0, b"1")
     start.commit()
     if kind == "first":
         old = world.actor()
         old.restore()
     new.restore()
-    late = old._begin(42, replace(mine, batch_id=42))
+    late = old.begin_batch(42, replace(mine, batch_id=42))
     late.snapshot("op", 0, b"2")
 
     def take_over(_: object = None) -> None:
         new.restore()
-        theirs = new._begin(42, Job("query-1", "run-2", 42, "12@worker-3/abc")) if kind == "first" else new.begin()
+        theirs = new.begin_batch(42, Job("query-1", "run-2", 42, "12@worker-3/abc")) if kind == "first" else new.begin()
         theirs.snapshot("op", 0, b"new")
         theirs.commit()
 
@@ -750,7 +750,7 @@ def test_every_loser_is_told_who_took_over_and_since_when(world: World, kind: st
 def test_a_rollback_by_hand_is_not_taken_for_the_query_whose_batch_it_brings_back(world: World) -> None:
     old = world.actor()
     for batch_id in range(2):
-        cp = old._begin(batch_id, Job("query-7", "run-8", batch_id, "4711@worker-9/abc"))
+        cp = old.begin_batch(batch_id, Job("query-7", "run-8", batch_id, "4711@worker-9/abc"))
         cp.snapshot("op", 0, b"x")
         cp.commit()
     world.actor().rollback(to=old.list_checkpoints()[0])

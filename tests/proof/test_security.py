@@ -37,6 +37,10 @@ NAMES |= {"register_extension_type", "read_pickle", "deserialize", "CloudPickleS
 WORDS = {"allow_pickle", "shell", "object_hook", "trust_remote_code"}
 
 EXCEPTIONS = {
+    "pyspark_checkpointer.manifests.msgpack_values": (
+        {"ext_hook"},
+        "the hooks of this module itself, one for each level of a value",
+    ),
     "pyspark_checkpointer.one_copy": (
         {"import_module", "Loader"},
         "modules of this package, where an import statement names them by their folder; the loader is Python's own",

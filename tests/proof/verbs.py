@@ -189,6 +189,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("cat", "table"),
     ("cat", "seen"),
     ("stats",),
+    ("cost",),
+    ("cost", "--json"),
     ("consumers",),
     ("verify",),
     ("verify", "--json"),

@@ -91,7 +91,7 @@ class Query:
             if not repeated:
                 assert state.get("read", 0) == start, "the state ends where Spark goes on"
                 state["read"], state["total"] = end, state.get("total", 0) + sum(range(start, end))
-                with ck._begin(job.batch_id, job) as cp:
+                with ck.begin_batch(job.batch_id, job) as cp:
                     cp.save("sum", state)
             assert state["read"] == end
         if finish:

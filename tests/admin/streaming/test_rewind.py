@@ -310,7 +310,7 @@ def test_a_checkpoint_without_sparks_offsets_needs_those_of_spark(query: Query) 
     with Checkpointer(query.root) as ck:
         restored = ck.restore()
         assert restored is not None
-        with ck._begin(LAST + 1, Job(QUERY, "run", LAST + 1)) as cp:
+        with ck.begin_batch(LAST + 1, Job(QUERY, "run", LAST + 1)) as cp:
             cp.save("sum", restored.keyed("sum"))
     with pytest.raises(IllegalArgumentError, match="give spark_checkpoint"):
         Checkpointer(query.root).rewind(to="latest")
