@@ -922,9 +922,8 @@ def read_table(root, op, load):
     columns, files, content = op["columns"], {}, []
 
     def rows_of(row, delta):
-        path = row["object"]["path"]
+        path, data = row["object"]["path"], load(row)  # each row has a digest of its own
         if path not in files:
-            data = load(row)
             with about(path):
                 files[path] = parquet(data, row["object"]["tail"], columns, delta)
         return files[path]

@@ -61,15 +61,18 @@ VALUES: tuple[Any, ...] = (
 
 def keys(client: Checkpointer) -> None:
     """Every kind of key and value: snapshots, then deltas that set, exchange and delete."""
-    state = KeyedState(dict(zip(KEYS, reversed(VALUES), strict=False)), partitions=3)
+    every = dict(zip(KEYS, reversed(VALUES), strict=False))
+    states = {"one": KeyedState(every, partitions=1), "many": KeyedState(every, partitions=3)}
     for number in range(3):
         with client.begin(epoch=number) as cp:
-            cp.save("keys", state)
-        for at, key in enumerate(KEYS):
-            if at % 4 == number:
-                state[key] = VALUES[-at - 1]
-        del state[KEYS[number * 5]]
-        state["new", number] = number
+            for name, state in states.items():
+                cp.save(name, state)
+        for state in states.values():
+            for at, key in enumerate(KEYS):
+                if at % 4 == number:
+                    state[key] = VALUES[-at - 1]
+            del state[KEYS[number * 5]]
+            state["new", number] = number
 
 
 def short(client: Checkpointer) -> None:
@@ -251,7 +254,7 @@ def shown(value: Any) -> Any:
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], schema: Any) -> list[Any]:
-    either = {column["name"] for column in schema["columns"] if column["role"] in ("sum", "min", "max")}
+    either = {str(column["name"]) for column in schema["columns"] if column["role"] in ("sum", "min", "max")}
     return sorted(
         (
             shown({k: 0.0 if v == 0 and k in either and isinstance(v, float) else v for k, v in row.items()})
