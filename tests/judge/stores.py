@@ -1,6 +1,6 @@
 """Stores with everything that the library writes, and what two readers say that a store holds, made comparable."""
 
-import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -239,18 +239,28 @@ def make(name: str, root: Path) -> Path:
 # ---- what they say ---------------------------------------------------------------------------------------------------
 
 
-def shown(value: Any) -> Any:
-    """A value that is equal to others of its type, zone, fold, scale, sign and bits alone."""
+def shown(value: Any) -> str:
+    """A text that is equal for equal values of one type, zone, fold, scale, sign and bits alone."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        return _shown(value)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _shown(value: Any) -> str:
+    kind = type(value).__name__
     match value:
         case dict():
-            return ("dict", tuple((shown(key), shown(item)) for key, item in value.items()))
+            return f"dict({', '.join(f'{_shown(key)}: {_shown(item)}' for key, item in value.items())})"
         case list() | tuple():
-            return (type(value).__name__, tuple(map(shown, value)))
+            return f"{kind}({', '.join(map(_shown, value))})"
         case set() | frozenset():
-            return (type(value).__name__, tuple(sorted(map(shown, value), key=repr)))
+            return f"{kind}({', '.join(sorted(map(_shown, value)))})"
         case float():
-            return ("float", "nan" if value != value else struct.pack(">d", value))
-    return (type(value).__name__, repr(value))
+            return "nan" if value != value else value.hex()
+    return f"{kind} {value!r}"
 
 
 def _rows(rows: Iterable[Mapping[str, Any]], schema: Any) -> list[Any]:
@@ -260,12 +270,11 @@ def _rows(rows: Iterable[Mapping[str, Any]], schema: Any) -> list[Any]:
             shown({k: 0.0 if v == 0 and k in either and isinstance(v, float) else v for k, v in row.items()})
             for row in rows
         ),
-        key=repr,
     )
 
 
 def _map(items: Iterable[tuple[Any, Any]]) -> list[Any]:
-    return sorted(((shown(key), shown(value)) for key, value in items), key=repr)
+    return sorted(((shown(key), shown(value)) for key, value in items))
 
 
 def judged(root: Path) -> Any:
