@@ -12,6 +12,8 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
@@ -21,6 +23,7 @@ from pyspark_checkpointer.table.schema_evolution import next_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests import damage
+from tests.golden.test_golden import load_script
 from tests.judge import reader
 from tests.proof import operations
 from tests.table.tables import (
@@ -229,10 +232,21 @@ STORES: dict[str, Callable[[Checkpointer], object]] = {
 """What makes each store, by its name."""
 
 
+class FixedClient(Checkpointer):
+    """One whose times and ids are the same in every run, so that a seed is too."""
+
+    def _open_session(self) -> Session:
+        session = super()._open_session()
+        self._current = Session(session.store, load_script().FixedHost(), max_chain=session.max_chain)
+        self._current.reports.meter = lambda: Meter(lambda: 0)
+        return self._current
+
+
 def make(name: str, root: Path) -> Path:
-    """A store of this name, in a new folder."""
-    with Checkpointer(str(root)) as client:
+    """A store of this name, in a new folder; the same bytes each time."""
+    with FixedClient(str(root)) as client:
         STORES[name](client)
+    (root / ".lock").unlink(missing_ok=True)
     return root
 
 

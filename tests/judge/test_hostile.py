@@ -32,6 +32,11 @@ class Excuse:
 
 MAY = (
     Excuse(
+        r"[^:]*: raw \[{20}",
+        LIBRARY_ACCEPTS,
+        "A reader must accept 250 levels of lists and objects in it, and may refuse more.",
+    ),
+    Excuse(
         r"manifest operators\.\?\.schema\.columns\.\*\.name: .*",
         LIBRARY_ACCEPTS,
         "It may accept names that are not text.",
@@ -80,7 +85,7 @@ OPEN = (
         "A column of a type that is not narrower is cast: text to numbers, numbers to times, decimals to others.",
     ),
     Excuse(
-        r"parquet (delta|snapshot): (column|__partition|__change|__kept) id .*",
+        r"parquet (delta|snapshot): (column|__partition|__change|__kept) (id .*|twice)",
         LIBRARY_ACCEPTS,
         "Two columns of a file may have one field id.",
     ),
