@@ -1,0 +1,352 @@
+"""Stores with everything that the library writes, and what two readers say that a store holds, made comparable."""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import DELETE, MERGE, RESET, TableSchema
+from pyspark_checkpointer.table.schema_evolution import next_schema
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
+from tests import damage
+from tests.golden.test_golden import load_script
+from tests.judge import reader
+from tests.proof import operations
+from tests.table.tables import (
+    NAN,
+    ORDERED,
+    Change,
+    Row,
+    array,
+    changes_of,
+    fields,
+    mapping,
+    schema_of,
+    snapshot_rows,
+)
+from tests.table.tables import (
+    struct as structure,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
+BERLIN = ZoneInfo("Europe/Berlin")
+
+KEYS: tuple[Any, ...] = (
+    *(None, "", "text", "naïve 日本", b"", b"\x00\xff", True, 0, -1, 2**63, 2**64, -(2**63) - 1, 2**200, 0.5, -1e300),
+    *(float("inf"), Decimal("1.10"), Decimal("-0E+3"), Decimal("1E-7"), Decimal("2E+6144"), UUID(int=258)),
+    *(date(2024, 2, 29), date.min, time(2, 30), time(1, 2, 3, 4, fold=1), timedelta(days=-1, microseconds=1)),
+    *(datetime(2024, 1, 2, 3, 4, 5, 6), datetime(2024, 1, 2, tzinfo=UTC), datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)),
+    datetime(2024, 1, 2, 5, tzinfo=timezone(timedelta(hours=-3, minutes=-30))),
+    datetime(2024, 1, 2, 7, tzinfo=timezone(timedelta(hours=1), "CET")),
+    datetime(2024, 3, 31, 2, 30, tzinfo=ZoneInfo("Europe/Rome"), fold=1),
+    *((), ("tuple", 1, (None, b"x")), frozenset(), frozenset({1, "b", (2, 3)})),
+)
+VALUES: tuple[Any, ...] = (
+    *KEYS,
+    *(NAN, -0.0, Decimal("sNaN7"), [1, [True, None]], {"a": {1: ()}, (2,): [b""]}, {"one", 2}, {NAN}, "x" * 300),
+    datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN, fold=1),
+)
+
+
+def keys(client: Checkpointer) -> None:
+    """Every kind of key and value: snapshots, then deltas that set, exchange and delete."""
+    every = dict(zip(KEYS, reversed(VALUES), strict=False))
+    states = {"one": KeyedState(every, partitions=1), "many": KeyedState(every, partitions=3)}
+    for number in range(3):
+        with client.begin(epoch=number) as cp:
+            for name, state in states.items():
+                cp.save(name, state)
+        for state in states.values():
+            for at, key in enumerate(KEYS):
+                if at % 4 == number:
+                    state[key] = VALUES[-at - 1]
+            del state[KEYS[number * 5]]
+            state["new", number] = number
+
+
+def short(client: Checkpointer) -> None:
+    """Maps and bytes that are as small as can be."""
+    state = KeyedState({1: "a", "b": None}, partitions=1)
+    with client.begin(epoch=None) as cp:
+        cp.save("map", state)
+        cp.save("none", KeyedState(partitions=2))
+        cp.snapshot("bytes", 0, b"")
+        cp.snapshot("bytes", 2**31 - 1, b"1")
+    state[1] = "c"
+    with client.begin(epoch=-5) as cp:
+        cp.save("map", state)
+
+
+def segments(client: Checkpointer) -> None:
+    """More partitions than a manifest lists, in three segments; and what has one partition for each."""
+    for number in range(3):
+        damage.fill(client, number)
+    with client.begin(epoch=3) as cp:
+        cp.drop("many", 5)
+        cp.delta("many", 6, b"changed")
+
+
+def described(client: Checkpointer) -> None:
+    """All that a manifest says besides its operators."""
+    progress = SparkProgress("/spark", "v1\n{}\nx", ("0", ""), {"sources_0/12": "list"})
+    with client._begin(7, Job("query", "run", 7, "1@host/m", progress)) as cp:
+        cp.snapshot("o~.-_ %é", 0, b"0")
+        cp.positions["topic"] = {"0": "1", "deep": [1.5, None, [True, -(2**63)]]}
+        cp.properties["größe"] = [2**70, -0.5, "\x00\u2028\U0001f600", {}]
+        cp.watermark = 1.0
+
+
+def nothing_yet(client: Checkpointer) -> None:
+    """A prepared checkpoint before there is a committed one."""
+    operations.fill(client, 1).prepare()
+
+
+def rolled_back(client: Checkpointer) -> None:
+    operations.history(client)
+    client.rollback(client.list_checkpoints()[1])
+    operations.commit(client, operations.NEXT)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def save_table(
+    client: Checkpointer, schema: TableSchema, rows: Mapping[int, list[Row]], changes: Mapping[int, list[Change]]
+) -> None:
+    """Commit snapshots, and changes on top, of partitions of a table."""
+    with client.begin() as cp:
+        writer = TableWriter(client.session.store, client.session.host, cp.id, "table", schema)
+        old = cp.writer.operator("table")
+        chains = {} if old is None else dict(old.chains)
+        for partition, wanted in rows.items():
+            chains[partition] = (
+                run_sync(writer.snapshot(partition, in_order(snapshot_rows(schema, wanted), schema.key))),
+            )
+        packed = [changes_of(schema, wanted, partition) for partition, wanted in changes.items()]
+        if packed:
+            whole = pa.concat_tables(packed, promote_options="default")
+            for partition, delta in run_sync(writer.pack(in_order(whole, schema.key))).items():
+                chains[partition] = on_top(chains.get(partition, ()), delta)
+        cp.writer.put_operator("table", TableVersion("table", schema, 3, chains).operator())
+
+
+def all_types(client: Checkpointer) -> None:
+    """A key and a value of every type."""
+    nested = {"a": array("string"), "m": mapping("string", array("long")), "s": structure(x="double", y=array("date"))}
+    schema = schema_of(
+        {"k": "integer", **{f"c{n}": kind for n, kind in enumerate(ORDERED)}, **nested, "v": "variant"}, ["k"]
+    )
+    some = [["a", None], [], None], [[("a", [1, None])], [], None], [{"x": NAN, "y": [date.min]}, {"x": None, "y": []}]
+    columns = [*ORDERED.values(), *some, [{"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}, None]]
+    rows = [(key, *(column[key % len(column)] for column in columns)) for key in range(9)]
+    save_table(client, schema, {0: rows[:4], 1: [(None, *rows[8][1:])]}, {0: [(MERGE, rows[5])], 2: [(RESET, rows[6])]})
+
+
+def all_keys(client: Checkpointer) -> None:
+    """Keys of all types at once, nulls and NaN among them."""
+    schema = schema_of({**{f"k{n}": kind for n, kind in enumerate(ORDERED)}, "n": "long"}, [f"k{n}" for n in range(15)])
+    rows: list[Row] = [(*(column[at % len(column)] for column in ORDERED.values()), at) for at in range(7)]
+    rows.append((*[None] * 15, -1))
+    changes: list[Change] = [(MERGE, (*rows[0][:15], 100)), (DELETE, (*rows[1][:15], None)), (RESET, rows[7])]
+    save_table(client, schema, {0: rows[:5], 2: rows[5:]}, {0: changes[:2], 2: changes[2:]})
+
+
+COMBINED = {
+    **{"k": "string", "s": "long", "b": "byte", "d": "decimal(5,2)", "f": "double", "g": "float"},
+    **{"lo": "double", "hi": "string", "at": "timestamp", "t": "boolean", "last": "string", "more": "binary"},
+}
+ROLES = {"s": "sum", "b": "sum", "d": "sum", "f": "sum", "g": "sum", "lo": "min", "hi": "max", "at": "max", "t": "min"}
+
+
+def combined(client: Checkpointer) -> None:
+    """Every way to combine, over several deltas, with columns that are kept."""
+    schema = schema_of(COMBINED, ["k"], **ROLES)
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+
+    def row(key: str | None, number: int, *last: Any) -> Row:
+        sums = (number * 2**40, number, Decimal(number), number / 2, number / 4)
+        return (
+            key,
+            *sums,
+            NAN if number % 2 else number / 8,
+            "é" * number,
+            at + timedelta(hours=number),
+            number % 3 == 0,
+            *last,
+        )
+
+    a, b, c = row("a", 1, "x", b"x"), row("b", 2, "y", b""), row(None, 3, None, None)
+    nulls: Row = ("a", *[None] * 11)
+    kept = frozenset({"last", "more"})
+    save_table(client, schema, {0: [a, b]}, {1: [(MERGE, c)]})
+    save_table(client, schema, {}, {0: [(MERGE, row("a", 5, None, b"z"), frozenset({"last"})), (DELETE, _bare("b"))]})
+    save_table(client, schema, {}, {0: [(MERGE, nulls, kept), (MERGE, row("b", 7, None, None), kept)], 1: [(RESET, c)]})
+    save_table(client, schema, {}, {0: [(MERGE, row("a", -9, "w", None))], 2: [(DELETE, _bare("gone"))]})
+
+
+def _bare(key: str) -> Row:
+    return (key, *[None] * 11)
+
+
+def other_columns(client: Checkpointer) -> None:
+    """Columns that are widened, renamed by dropping and adding, and dropped."""
+    first = schema_of({"k": "integer", "n": "byte", "f": "float", "d": "short", "x": "string"}, ["k"], n="sum")
+    save_table(client, first, {0: [(1, 1, 0.5, 7, "a")]}, {1: [(MERGE, (2, 2, 1.5, None, "b"))]})
+    kinds = {"k": "long", "n": "long", "f": "double", "d": "decimal(9,2)", "x": "string", "y": array("long")}
+    second = next_schema("table", first, fields(kinds), ["k"], {"n": "sum"})
+    save_table(client, second, {}, {0: [(MERGE, (1, 2**40, 0.1, None, None, [1]), frozenset({"d", "x"}))]})
+    third = next_schema("table", second.without("table", ["x"]), fields(kinds), ["k"], {"n": "sum"})
+    save_table(client, third, {}, {2: [(MERGE, (2**40, 1, 1.0, None, "new", None))]})
+
+
+STORES: dict[str, Callable[[Checkpointer], object]] = {
+    "keys": keys,
+    "short": short,
+    "segments": segments,
+    "described": described,
+    "history": operations.history,
+    "savepoints": operations.with_savepoints,
+    "retired": operations.retired,
+    "prepared": operations.prepared_by_another,
+    "nothing yet": nothing_yet,
+    "rolled back": rolled_back,
+    "all types": all_types,
+    "all keys": all_keys,
+    "combined": combined,
+    "other columns": other_columns,
+}
+"""What makes each store, by its name."""
+
+
+class FixedClient(Checkpointer):
+    """One whose times and ids are the same in every run, so that a seed is too."""
+
+    def _open_session(self) -> Session:
+        session = super()._open_session()
+        self._current = Session(session.store, load_script().FixedHost(), max_chain=session.max_chain)
+        self._current.reports.meter = lambda: Meter(lambda: 0)
+        return self._current
+
+
+def make(name: str, root: Path) -> Path:
+    """A store of this name, in a new folder; the same bytes each time."""
+    with FixedClient(str(root)) as client:
+        STORES[name](client)
+    (root / ".lock").unlink(missing_ok=True)
+    return root
+
+
+# ---- what they say ---------------------------------------------------------------------------------------------------
+
+
+def shown(value: Any) -> str:
+    """A text that is equal for equal values of one type, zone, fold, scale, sign and bits alone."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        return _shown(value)
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _shown(value: Any) -> str:
+    kind = type(value).__name__
+    match value:
+        case dict():
+            return f"dict({', '.join(f'{_shown(key)}: {_shown(item)}' for key, item in value.items())})"
+        case list() | tuple():
+            return f"{kind}({', '.join(map(_shown, value))})"
+        case set() | frozenset():
+            return f"{kind}({', '.join(sorted(map(_shown, value)))})"
+        case float():
+            return "nan" if value != value else value.hex()
+    return f"{kind} {value!r}"
+
+
+def _rows(rows: Iterable[Mapping[str, Any]], schema: Any) -> list[Any]:
+    either = {str(column["name"]) for column in schema["columns"] if column["role"] in ("sum", "min", "max")}
+    return sorted(
+        (
+            shown({k: 0.0 if v == 0 and k in either and isinstance(v, float) else v for k, v in row.items()})
+            for row in rows
+        ),
+    )
+
+
+def _map(items: Iterable[tuple[Any, Any]]) -> list[Any]:
+    return sorted(((shown(key), shown(value)) for key, value in items))
+
+
+def judged(root: Path) -> Any:
+    """What the judge reads; None if it refuses."""
+    try:
+        found = reader.read(root)
+    except (reader.Refused, reader.Missing):
+        return None
+    content: dict[str, Any] = {}
+    for name, operator in found["operators"].items():
+        held = operator["content"]
+        match operator["kind"]:
+            case "map":
+                held = _map(held)
+            case "table":
+                held = _rows(held, operator["schema"])
+        content[name] = (operator["partitions"], held)
+    prepared = found["prepared"] and found["prepared"]["id"]
+    points = {name: (point["id"], point["created"]) for name, point in found["savepoints"].items()}
+    told = [found[name] for name in ("epoch", "created", "positions", "watermark", "properties")]
+    return found["id"], shown(told), content, prepared, points
+
+
+def library(root: Path) -> Any:
+    """What the library reads; None if it refuses. Any other exception goes on."""
+    with Checkpointer(str(root)) as client:
+        try:
+            return _library(client)
+        except CheckpointError:
+            return None
+
+
+def _library(client: Checkpointer) -> Any:
+    restored = client.restore()
+    points = {point.name: (str(point.id), point.created) for point in client.savepoints()}
+    if restored is None:
+        return None, shown([None, None, {}, None, {}]), {}, None, points
+    prepared = None if restored.prepared is None else str(restored.prepared.id)
+    content: dict[str, Any] = {}
+    for name, operator in (restored.manifest.operators if restored.manifest else {}).items():
+        held: Any
+        if operator.codec == "msgpack+zstd":
+            held = _map(restored.keyed(name).items())
+        elif operator.codec == "parquet":
+            held = _rows(restored.table(name).to_pylist(), operator.schema)
+        else:
+            view = restored.operator(name)
+            held = {partition: view.partition(partition) for partition in view.partitions}
+        content[name] = (operator.partitions, held)
+    told = [restored.epoch, restored.created, restored.positions, restored.watermark, restored.properties]
+    return restored.id and str(restored.id), shown(told), content, prepared, points
+
+
+def verified(root: Path) -> bool:
+    """Whether the library's verification of the committed checkpoint finds nothing."""
+    with Checkpointer(str(root)) as client:
+        try:
+            latest = client.read_latest()
+            return latest is None or bool(client.verify(latest))
+        except CheckpointError:
+            return False
