@@ -64,5 +64,12 @@ def test_the_glossary_has_each_word_once_in_order() -> None:
     words = re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE)[1:]
     assert words == sorted(set(words))
     explained = re.findall(r"\*([a-z][a-z -]+)\*", CONCEPTS.read_text())
-    forms = {"deltas": "delta", "retires": "retire", "sweeps": "sweep", "partitions": "partition", "folded": "folding"}
+    forms = {
+        "fork": "fork of a query",
+        "deltas": "delta",
+        "retires": "retire",
+        "sweeps": "sweep",
+        "partitions": "partition",
+        "folded": "folding",
+    }
     assert {forms.get(word, word) for word in explained} <= set(words)
