@@ -22,9 +22,11 @@ from pyspark_checkpointer.spark.read import diff, read_state
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.stateful import stateful
 from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.schema import Combine
 
 __all__ = [
+    "Change",
     "CheckpointerSource",
     "Combine",
     "Compatibility",

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.table.schema import RESERVED_NAMES
 
 _CONNECT = "pyspark.sql.connect."
 
@@ -66,6 +67,23 @@ def check_names(what: str, given: Any) -> list[str]:
     return list(given)
 
 
+def check_columns(call: str, frame: DataFrame, order_by: Sequence[str]) -> None:
+    """Raise `IllegalArgumentError` for columns that a task cannot tell apart.
+
+    This also checks that the columns of `order_by` exist. Spark ignores the case of names.
+    """
+    names = [name.lower() for name in frame.columns]
+    for name in frame.columns:
+        if names.count(name.lower()) > 1:
+            raise IllegalArgumentError(f"{call}: column {name!r} is there twice: rename one")
+        if name.lower() in RESERVED_NAMES:
+            raise IllegalArgumentError(f"{call}: column {name!r}: the name is taken: rename it")
+    if missing := [name for name in order_by if name not in frame.columns]:
+        raise IllegalArgumentError(
+            f"{call}: order_by: there is no column {', '.join(missing)}; there are {', '.join(frame.columns)}"
+        )
+
+
 def check_key(table: str, given: Any) -> list[str]:
     """Return the key of a table as a list of at least one column, none of them twice."""
     key = check_names(f"table {table!r}: key", given)
@@ -100,15 +118,15 @@ def check_num_partitions(what: str, given: Any) -> int:
     raise IllegalArgumentError(f"{what}: num_partitions={given!r:.40}: expected an integer from 1 to 2147483647")
 
 
-def check_schema(table: str, given: Any) -> StructType:
+def check_schema(what: str, given: Any) -> StructType:
     """Return a schema as a `StructType`.
 
-    A schema in text needs a session, as only Spark can parse it.
+    A schema in text needs a session, as only Spark can parse it. `what` names the argument in errors.
     """
     # `fromDDL` asks the JVM to parse the text, and only a session has started one.
     if isinstance(given, str) and SparkContext._active_spark_context is None:
         raise IllegalArgumentError(
-            f"table {table!r}: schema={given!r:.80}: only Spark parses a schema written as text, and there is no "
+            f"{what}={given!r:.80}: only Spark parses a schema written as text, and there is no "
             "session: pass a StructType, as in StructType().add('user', 'string'), or make a session first"
         )
     try:
@@ -117,9 +135,9 @@ def check_schema(table: str, given: Any) -> StructType:
         # Spark's message goes on with a drawing of the place in the text. The first line says what is wrong.
         said = str(error).strip().partition("\n")[0]
         raise IllegalArgumentError(
-            f"table {table!r}: schema={given!r:.80}: Spark cannot parse it: {said:.300}: expected columns with their "
+            f"{what}={given!r:.80}: Spark cannot parse it: {said:.300}: expected columns with their "
             "types, as in 'user string, n long'"
         ) from None
     if not isinstance(found, StructType):
-        raise IllegalArgumentError(f"table {table!r}: schema={given!r:.80}: expected a StructType or columns as text")
+        raise IllegalArgumentError(f"{what}={given!r:.80}: expected a StructType or columns as text")
     return found

@@ -4,6 +4,7 @@ The attempt also knows what its callback opened.
 """
 
 import logging
+from contextlib import suppress
 
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
@@ -54,6 +55,7 @@ class BatchAttempt:
                 table.finish()
         # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
+        self._discard_emitted()
         self.run.tables_to_shuffle = {name for name, table in self.tables.items() if table.shuffle_first}
         self.run.last_job, self.run.has_committed = self.job, True
 
@@ -65,10 +67,17 @@ class BatchAttempt:
         # First nobody can write any more, then the attempt is aborted: a thread of the callback may still be running.
         self.operations.abandon()
         self.run.end()
+        self._discard_emitted()
         try:
             self.checkpoint.abort()
         except CheckpointError:  # The error that made the batch fail is the one to report.
             return
+
+    def _discard_emitted(self) -> None:
+        """Remove what functions emitted, which nobody may read any more. Cleanup removes what cannot be removed now."""
+        for table in self.tables.values():
+            with suppress(CheckpointError):
+                table.discard_emitted()
 
     def _warn_of_unused_names(self) -> None:
         """Log the names of the last checkpoint that the first batch of a run did not use.

@@ -77,7 +77,7 @@ def can_restore(
         >>> bool(answer)
         False
     """
-    fields = [field.jsonValue() for field in check_schema(operator, schema).fields]
+    fields = [field.jsonValue() for field in check_schema(f"table {operator!r}: schema", schema).fields]
     if key is not None:
         key = check_key(operator, key)
     if combine is not None:

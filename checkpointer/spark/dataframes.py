@@ -74,7 +74,24 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
         for column, field in zip(schema.columns, struct_of(list(schema.columns)), strict=True)
         if column.name in given
     ]
-    found = frame.select(*cells)
+    return _with_partition(frame.select(*cells), schema, partitions)
+
+
+def whole_rows_of(frame: DataFrame, schema: TableSchema, partitions: int, order_by: list[str]) -> DataFrame:
+    """Return all columns of the rows, each row with its partition, and all rows of a partition in one task.
+
+    They come in order of partition, key and `order_by`. The key columns have the types of the schema.
+    """
+    given = {field["name"]: field["type"] for field in fields_of(frame)}
+    keys = [column for column in schema.columns if column.role == "key"]
+    of_key = {c.name: _cell(c, f, given[c.name]) for c, f in zip(keys, struct_of(keys), strict=True)}
+    placed = _with_partition(frame.select(*(of_key.get(name, quote(name)) for name in given)), schema, partitions)
+    order = [PARTITION, *schema.key, *(name for name in order_by if name not in schema.key)]
+    # Spark sorts, since its sort may spill to disk, and a task then needs only some keys in memory at a time.
+    return placed.repartition(PARTITION).sortWithinPartitions(*map(quote, order))
+
+
+def _with_partition(found: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
     # The hash is of the columns as the table stores them, since 5 as an integer and as a long have different hashes.
     # It is a column because adaptive execution moves rows between tasks: no index of a task says where a row belongs.
     number = F.pmod(F.hash(*(F.col(quote(name)) for name in schema.key)), F.lit(partitions))
@@ -165,4 +182,14 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
-__all__ = ["Work", "fields_of", "has_unique_keys", "keys_of", "map_batches", "quote", "rows_of", "struct_of"]
+__all__ = [
+    "Work",
+    "fields_of",
+    "has_unique_keys",
+    "keys_of",
+    "map_batches",
+    "quote",
+    "rows_of",
+    "struct_of",
+    "whole_rows_of",
+]

@@ -6,6 +6,7 @@ Each task verifies and merges some partitions.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -162,18 +163,31 @@ class LookupTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # All keys of a task are sought together, so that an object that partitions share is fetched once.
         found = [batch for batch in batches if batch.num_rows]
-        if not found:
-            return
-        session = self.root.open().session
-        rows = in_order(pa.Table.from_batches(found), self.version.schema.key)
-        version = self.version.only(rows[PARTITION].unique().to_pylist())
-        key = self.version.schema.key
-        sought = rows.select(key).cast(pa.schema([self.version.schema.arrow().field(name) for name in key]))
-        reader = TableReader(session.store, session.host, version, self.columns, sought)
-        for partition, part in split(sought.append_column(PARTITION, rows[PARTITION])):
-            keys = part.select(key)
-            matched = run_sync(explaining(session, self.checkpoint, lambda p=partition, k=keys: reader.rows(p, k)))  # type: ignore[misc]
-            yield from small_batches(matched)
+        if found:
+            keys = in_order(pa.Table.from_batches(found), self.version.schema.key)
+            for rows in read_keys(self.root, self.checkpoint, self.version, keys, self.columns):
+                yield from small_batches(rows)
+
+
+def read_keys(
+    root: TaskRoot,
+    checkpoint: CheckpointId | None,
+    version: TableVersion,
+    keys: pa.Table,
+    columns: list[str] | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of some keys, those of each partition together.
+
+    `keys` has the key columns and the partitions of the keys, in order of these.
+    """
+    session = root.open().session
+    key = version.schema.key
+    sought = keys.select(key).cast(pa.schema([version.schema.arrow().field(name) for name in key]))
+    of_partition = dict(split(sought.append_column(PARTITION, keys[PARTITION])))
+    reader = TableReader(session.store, session.host, version.only(list(of_partition)), columns, sought)
+    for partition, part in of_partition.items():
+        wanted = part.select(key)
+        yield run_sync(explaining(session, checkpoint, partial(reader.rows, partition, wanted)))
 
 
 def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
@@ -186,4 +200,4 @@ def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
     return struct_of(version.schema.choose(version.name, columns))
 
 
-__all__ = ["LookupTask", "ReadTask", "group_by_bytes", "lookup", "scan", "task_numbers"]
+__all__ = ["LookupTask", "ReadTask", "group_by_bytes", "lookup", "read_keys", "scan", "small_batches", "task_numbers"]

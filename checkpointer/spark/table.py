@@ -2,17 +2,23 @@
 
 It is a table as big as the cluster, in DataFrames.
 
+apply    rows → partition of each → tasks read their keys' state, call a function and pack what it returns
 upsert   rows → partition of each → tasks combine and pack → driver or tasks PUT → chains of the next checkpoint
 read     chains → tasks GET, verify and merge → rows
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.table.frames import Frames
+from pyspark_checkpointer.table.user_calls import GroupRows
 
 Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
 """A function that makes its block one operation of the batch.
@@ -66,6 +72,111 @@ class TableState(NotPicklable):
         """
         with self._operation(self._changes.check_open):
             self._changes.upsert(rows)
+
+    def apply(
+        self,
+        rows: DataFrame,
+        function: Callable[[Any, Any], Any],
+        output: StructType | str | None = None,
+        *,
+        order_by: Sequence[str] = (),
+        frames: Frames = "arrow",
+    ) -> DataFrame | None:
+        """Let a function read the state of keys and decide what becomes of it.
+
+        Tasks call `function(rows, state)`. It gets all rows of the batch for some keys, and the rows of the table with
+        these keys as they are now, in the same order of keys. It returns the rows to upsert, or a `Change` with
+        upserts, deletes and output. A key that it does not return stays as it is.
+
+        One shuffle brings the rows of a key together. The function runs once for each key, unless Spark repeats a task:
+        then it sees the same state again.
+
+        Args:
+            rows: The rows, with the key columns and any others.
+            function: Called with many keys at once, each in one call only. It must not change what is outside of it.
+            output: The columns of the rows that the function emits, as a `StructType` or as text.
+            order_by: Columns of `rows` by which the rows of a key are sorted, ascending and nulls first.
+            frames: What the function is given: "arrow" for `pyarrow.Table`, "pandas" (with Arrow's types) or "polars".
+                It may return any of them.
+
+        Returns:
+            With `output`, a DataFrame of the rows that the function emitted, to be read within the batch. They are
+            stored, so the function is not called again.
+
+        Raises:
+            IllegalArgumentError: The function returned another key, an unknown column, two changes of a key or None, or
+                cannot be sent to tasks. Nothing of the batch is committed.
+
+        Examples:
+            >>> import pyarrow as pa
+            >>> def largest_first(rows: pa.Table, state: pa.Table) -> Change:
+            ...     new = rows.group_by("digit").aggregate([("value", "max")]).rename_columns(["digit", "value"])
+            ...     known = set(state["digit"].to_pylist())
+            ...     first = new.filter([digit not in known for digit in new["digit"].to_pylist()])
+            ...     return Change(upserts=new, output=first)
+            >>> @stateful("state/apply")
+            ... def update(batch, batch_id, state):
+            ...     table = state.table("largest", ["digit"], num_partitions=2, schema="digit long, value long")
+            ...     rows = batch.selectExpr("value % 2 AS digit", "value")
+            ...     first = table.apply(rows, largest_first, output="digit long, value long")
+            ...     print(first.sort("digit").collect())
+            >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+            >>> writer = numbers.writeStream.option("checkpointLocation", "state/apply-spark")
+            >>> query = writer.foreachBatch(update).trigger(availableNow=True).start()
+            >>> query.awaitTermination()
+            [Row(digit=0, value=8), Row(digit=1, value=9)]
+        """
+        with self._operation(self._changes.check_open):
+            call = Application.of(self._changes.name, function, output, order_by, frames, groups=False)
+            return self._changes.apply(rows, call)
+
+    def apply_groups(
+        self,
+        rows: DataFrame,
+        function: Callable[[tuple[Any, ...], Any, dict[str, Any] | None], Any],
+        output: StructType | str | None = None,
+        *,
+        order_by: Sequence[str] = (),
+        frames: GroupRows = "rows",
+    ) -> DataFrame | None:
+        """Call a function once for each key, with its rows and its row of the table.
+
+        Tasks call `function(key, rows, row)`: the key as a tuple, all rows of the batch with this key, and the row of
+        the table as a dict, or None. It returns a dict of columns to upsert, None to leave the row as it is, or a
+        `Change`: with `upserts=` a dict, `deletes=True`, and `output=` a list of dicts.
+
+        `apply` is several times faster, since it is called with many keys at once.
+
+        Args:
+            rows: As in `apply`.
+            function: Called once for each key.
+            output: As in `apply`.
+            order_by: As in `apply`.
+            frames: What the function is given its rows as: "rows" for a list of dicts, or as in `apply`.
+
+        Returns:
+            As in `apply`.
+
+        Raises:
+            IllegalArgumentError: As in `apply`.
+
+        Examples:
+            >>> def count(key, rows, row):
+            ...     return {"n": len(rows) + (row["n"] if row else 0)}
+            >>> @stateful("state/groups")
+            ... def update(batch, batch_id, state):
+            ...     counts = state.table("counts", ["digit"], num_partitions=2, schema="digit long, n long")
+            ...     counts.apply_groups(batch.selectExpr("value % 2 AS digit"), count)
+            >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+            >>> writer = numbers.writeStream.option("checkpointLocation", "state/groups-spark")
+            >>> query = writer.foreachBatch(update).trigger(availableNow=True).start()
+            >>> query.awaitTermination()
+            >>> update.checkpointer.restore().table("counts").sort_by("digit").to_pylist()
+            [{'digit': 0, 'n': 5}, {'digit': 1, 'n': 5}]
+        """
+        with self._operation(self._changes.check_open):
+            call = Application.of(self._changes.name, function, output, order_by, frames, groups=True)
+            return self._changes.apply(rows, call)
 
     def replace(self, rows: DataFrame) -> None:
         """Make these rows the whole table, with their columns and no others.

@@ -4,12 +4,9 @@ Tasks write the rows, and the driver collects the new chains.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -18,9 +15,12 @@ from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import table_rewrites
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
+from pyspark_checkpointer.manifests.model import Chain, Json
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.application import Application
+from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.arguments import (
+    check_columns,
     check_combine,
     check_frame,
     check_key,
@@ -28,24 +28,16 @@ from pyspark_checkpointer.spark.arguments import (
     check_num_partitions,
     check_schema,
 )
-from pyspark_checkpointer.spark.dataframes import Work, fields_of, has_unique_keys, keys_of, map_batches, rows_of
-from pyspark_checkpointer.spark.scan import group_by_bytes, lookup, scan, task_numbers
-from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, TaskOutput, WriteTask
-from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
-from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.spark.dataframes import fields_of, has_unique_keys, keys_of, rows_of, whole_rows_of
+from pyspark_checkpointer.spark.emitted import frame
+from pyspark_checkpointer.spark.scan import lookup, scan
+from pyspark_checkpointer.spark.table_jobs import TableJobs
+from pyspark_checkpointer.spark.write_tasks import WriteTask
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
 from pyspark_checkpointer.table.version import TableVersion
-from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
 
 DEFAULT_PARTITIONS = 16
-
-DRIVER_BYTES = 16 << 20
-"""Stored bytes that the driver reads to compact chains itself.
-
-Tasks compact the other chains. The driver also writes changes of a batch itself, up to a quarter of this, as Arrow.
-"""
 
 
 class TableChanges:
@@ -72,8 +64,7 @@ class TableChanges:
         *,
         shuffle_first: bool = False,
     ) -> None:
-        self._spark = spark
-        self._client = client
+        self._jobs = TableJobs(spark, client, writer, name)
         self._checkpoint = writer
         self._is_dropped = False
         self.shuffle_first = shuffle_first
@@ -81,7 +72,7 @@ class TableChanges:
 
         This takes one more shuffle.
         """
-        self._name = name
+        self.name = name
         self._key = check_key(name, key)
         self._combine = check_combine(name, combine)
         if num_partitions is not None:
@@ -97,11 +88,15 @@ class TableChanges:
                 f"{how_to_keep(name)}"
             )
         self._has_changed = False
+        self._emitted: list[str] = []
+        """Paths of objects with rows that functions emitted in this batch."""
+        self._declared: list[Json] = []
+        """The columns that the job says the table has, as Spark's JSON."""
+        if schema is not None:
+            self._declared = [f.jsonValue() for f in check_schema(f"table {name!r}: schema", schema).fields]
         if self.version is None and schema is not None:
-            fields = [field.jsonValue() for field in check_schema(name, schema).fields]
-            self.version = TableVersion(
-                name, first_schema(name, fields, self._key, self._combine), self._partitions, {}
-            )
+            first = first_schema(name, self._declared, self._key, self._combine)
+            self.version = TableVersion(name, first, self._partitions, {})
 
     # ---- what the callback asks for ------------------------------------------------------------------------------
 
@@ -118,26 +113,47 @@ class TableChanges:
         self._check_frame("delete", keys)
         if self.version is not None:
             schema = self.version.schema
-            wanted = keys_of(self._name, keys, schema)
+            wanted = keys_of(self.name, keys, schema)
             if self.version.chains:  # A table without rows has nothing to delete.
                 self._write(wanted, schema, DELETE, clear=False)
+
+    def apply(self, rows: DataFrame, call: Application) -> DataFrame | None:
+        """Apply a user's function to rows and the state of their keys.
+
+        Returns the rows that it emitted, if it may emit any.
+        """
+        check_columns(call.where, self._check_frame(call.verb, rows), call.order_by)
+        schema = self._accept_keys(rows)
+        function = call.function(schema)
+        version = self._placed_version(schema)
+        placed = whole_rows_of(rows, schema, self._partitions, call.order_by)
+        target, jobs = self._jobs.target(schema, self._partitions), self._jobs
+        outputs = jobs.run(placed, ApplyTask(target, jobs.parent, replace(version, schema=schema), function).run)
+        chains = dict(version.chains)
+        jobs.extend(chains, outputs, schema)
+        self._change(schema, chains)
+        if call.output is None:
+            return None
+        emitted = [part for output in outputs for part in output.emitted]
+        self._emitted += [part for part in emitted if isinstance(part, str)]
+        return frame(jobs.spark, jobs.root, call.output, function.output, emitted)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Leave columns out of the schema; no object is written again."""
         version = self._known_version()
-        names = check_names(f"table {self._name!r}: drop_columns(): columns", columns)
-        schema = version.schema.without(self._name, names)
+        names = check_names(f"table {self.name!r}: drop_columns(): columns", columns)
+        schema = version.schema.without(self.name, names)
         if schema != version.schema:
             self.version, self._has_changed = replace(version, schema=schema), True
 
     def read(self, columns: Sequence[str] | None) -> DataFrame:
         """Return all rows as they are now."""
-        return scan(self._spark, self._client, self._parent, self._known_version(), columns)
+        return scan(*self._jobs.place, self._known_version(), columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows with these keys."""
         wanted = self._check_frame("lookup", keys)
-        return lookup(self._spark, self._client, self._parent, self._known_version(), wanted, columns)
+        return lookup(*self._jobs.place, self._known_version(), wanted, columns)
 
     def compact(self) -> None:
         """Replace every chain that has deltas with a snapshot."""
@@ -156,13 +172,19 @@ class TableChanges:
         # Nothing was written in this batch, or the rows would have been moved then.
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
-        max_chain = self._client.session.max_chain
+        max_chain = self._jobs.client.session.max_chain
         # So few snapshots in a batch that each partition has its turn within `max_chain` batches: all at once would
         # make one batch much slower.
         turn = math.ceil(self.version.partitions / max_chain)
         self._rewrite(table_rewrites(self.version.chains, max_chain, turn))
         if self._has_changed:
-            self._checkpoint.put_operator(self._name, self.version.operator())
+            self._checkpoint.put_operator(self.name, self.version.operator())
+
+    def discard_emitted(self) -> None:
+        """Remove the objects with rows that functions emitted: the batch has ended, and nobody may read them now."""
+        paths, self._emitted = self._emitted, []
+        if paths:
+            run_sync(self._jobs.client.session.store.delete(paths))
 
     def close(self) -> None:
         """Refuse further operations: the table was dropped."""
@@ -171,26 +193,17 @@ class TableChanges:
     def check_open(self) -> None:
         """Raise `InvalidStateError` once the table was dropped."""
         if self._is_dropped:
-            raise InvalidStateError(f"table {self._name!r}: was dropped in this batch: open it again")
+            raise InvalidStateError(f"table {self.name!r}: was dropped in this batch: open it again")
 
     # ---- schema and version --------------------------------------------------------------------------------------
 
-    @property
-    def _parent(self) -> CheckpointId | None:
-        """Return the checkpoint that this batch goes on from.
-
-        It keeps the objects alive that are read.
-        """
-        manifest = self._checkpoint.base.manifest
-        return None if manifest is None else manifest.id
-
     def _check_frame(self, verb: str, given: object) -> DataFrame:
-        return check_frame(f"table {self._name!r}: {verb}()", given)
+        return check_frame(f"table {self.name!r}: {verb}()", given)
 
     def _known_version(self) -> TableVersion:
         if self.version is None:
             raise IllegalArgumentError(
-                f"table {self._name!r}: nothing was written to it yet: its columns are not known: open it with schema=…"
+                f"table {self.name!r}: nothing was written to it yet: its columns are not known: open it with schema=…"
             )
         return self.version
 
@@ -201,8 +214,18 @@ class TableChanges:
         """
         fields = fields_of(rows)
         if self.version is None:
-            return first_schema(self._name, fields, self._key, self._combine)
-        return evolve(self._name, self.version.schema, fields, self._key, self._combine)
+            return first_schema(self.name, fields, self._key, self._combine)
+        return evolve(self.name, self.version.schema, fields, self._key, self._combine)
+
+    def _accept_keys(self, rows: DataFrame) -> TableSchema:
+        """Return the schema of the table once it may have the keys of these rows.
+
+        It has the columns that the job declares, and that the table does not have yet.
+        """
+        schema = self._known_version().schema
+        declared = [field for field in self._declared if field["name"] not in {*schema.names, *schema.key}]
+        fields = [field for field in fields_of(rows) if field["name"] in schema.key]
+        return extended_schema(self.name, schema, [*fields, *declared], self._key, self._combine)
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -211,142 +234,47 @@ class TableChanges:
 
         With `clear`, they go on top of nothing and take the place of all rows of the table.
         """
-        version = self.version or TableVersion(self._name, schema, self._partitions, {})
-        # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
-        if not clear and (needs_rescale(version.schema, schema) or version.partitions != self._partitions):
-            self._rescale(schema)
-            version = self._known_version()
-        chains: dict[int, Chain] = {} if clear else dict(version.chains)
+        chains: dict[int, Chain] = {} if clear else dict(self._placed_version(schema).chains)
         keyed = rows_of(rows, schema, self._partitions)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
         # Rows of one key may lie in different tasks only where their order does not matter, or where there is but one.
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         placed = keyed if may_split_keys and not self.shuffle_first else keyed.repartition(PARTITION)
-        root, inline = self._root, DRIVER_BYTES // 4
-        task = WriteTask(root, self._checkpoint.id, self._name, schema, self._partitions, change, is_whole, inline)
-        outputs = self._run(placed, task.run)
+        outputs = self._jobs.run(placed, WriteTask(self._jobs.target(schema, self._partitions), change, is_whole).run)
         # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
-        self.shuffle_first = sum(bool(output.deltas) for output in outputs) > (0 if self.shuffle_first else 1)
-        for output in outputs:
-            chains |= {partition: (snapshot,) for partition, snapshot in output.snapshots.items()}
-        # A deletion from a partition without rows would be a chain that says nothing.
-        only = set(chains) if change == DELETE else None
-        for deltas in (*(output.deltas for output in outputs), self._pack(outputs, schema, only)):
-            for partition, delta in deltas.items():
-                if only is None or partition in only:
-                    chains[partition] = on_top(chains.get(partition, ()), delta)
-        self.version = TableVersion(self._name, schema, self._partitions, chains)
-        self._has_changed = True
+        self.shuffle_first = sum(bool(output.packs) for output in outputs) > (0 if self.shuffle_first else 1)
+        self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
+        self._change(schema, chains)
 
-    def _pack(self, outputs: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
-        """Write the rows that tasks left to the driver as one object.
+    def _placed_version(self, schema: TableSchema) -> TableVersion:
+        """Return the version to write on, with all rows in the partitions of this schema."""
+        version = self.version or TableVersion(self.name, schema, self._partitions, {})
+        # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
+        if needs_rescale(version.schema, schema) or version.partitions != self._partitions:
+            self._rescale(schema)
+            version = self._known_version()
+        return version
 
-        With `only`, only rows of those partitions are written.
-        """
-        parts = [pa.ipc.open_stream(output.rows).read_all() for output in outputs if output.rows]
-        if not parts:
-            return {}
-        with large_rows.explain_arrow_errors(self._name):
-            return self._pack_parts(parts, schema, only)
-
-    def _pack_parts(self, parts: list[pa.Table], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
-        rows = kept_columns.concat(parts)
-        if only is not None:
-            rows = rows.filter(pc.is_in(rows[PARTITION], pa.array(sorted(only), pa.int32())))
-        if rows.num_rows == 0:
-            return {}
-        # Each task folded and sorted its own rows, so that one part needs neither.
-        if len(parts) > 1:
-            rows = merge.consolidate(rows, schema, self._name)
-            rows = row_order.in_order(rows, schema.key)
-        with self._checkpoint.meter.blocking():
-            return run_sync(self._table_writer(schema).pack(rows))
+    def _change(self, schema: TableSchema, chains: Mapping[int, Chain]) -> None:
+        self.version, self._has_changed = TableVersion(self.name, schema, self._partitions, chains), True
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
         """Compact chains.
 
-        `keep` says how many artifacts of each partition stay as they are. The driver does it while few bytes have to be
-        read for it, and the executors do the rest.
+        `keep` says how many artifacts of each partition stay as they are.
         """
         version = self._known_version()
-        # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
-        here, there = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
-        chains = dict(version.chains)
-        if here:
-            session = self._client.session
-            reader = TableReader(session.store, session.host, version.only(here))
-            keep_here = {partition: keep[partition] for partition in here}
-            with self._checkpoint.meter.blocking():
-                chains |= run_sync(rewrite(reader, self._table_writer(version.schema), version.chains, keep_here))
-        if there:
-            sizes = version.sizes({partition: keep[partition] for partition in there})
-            groups = group_by_bytes(sizes, max(self._spark.sparkContext.defaultParallelism, len(there) // 8))
-            task = CompactTask(self._root, self._checkpoint.id, version.only(there), groups, dict(keep))
-            for output in self._run(task_numbers(self._spark, len(groups)), task.run):
-                chains |= output.chains
         if keep:
-            # A partition of which no row is left has no chain (SPEC, Manifests).
-            chains = {partition: chain for partition, chain in chains.items() if chain}
-            self.version = TableVersion(self._name, version.schema, version.partitions, chains)
-            self._has_changed = True
+            # The number of partitions may still be the old one, which only a write changes.
+            self.version, self._has_changed = replace(version, chains=self._jobs.compact(version, keep)), True
 
     def _rescale(self, schema: TableSchema) -> None:
         """Bring every row into the partition that its key belongs to now."""
         version = replace(self._known_version(), schema=schema)
         # Without rows there is nothing to move, and no Spark job is needed.
         if version.chains:
-            rows = scan(self._spark, self._client, self._parent, version)
+            rows = scan(*self._jobs.place, version)
             self._write(rows, schema, MERGE, clear=True)
         else:
             self.version, self._has_changed = replace(version, partitions=self._partitions), True
-
-    def _table_writer(self, schema: TableSchema) -> TableWriter:
-        session = self._client.session
-        return TableWriter(session.store, session.host, self._checkpoint.id, self._name, schema)
-
-    @property
-    def _root(self) -> TaskRoot:
-        return TaskRoot.of(self._client, self._spark)
-
-    def _run(self, frame: DataFrame, work: Work) -> list[TaskOutput]:
-        """Run tasks over a DataFrame, and return what each wrote.
-
-        Raises what a task refused.
-        """
-        results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
-        outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
-        for output in outputs:
-            # A refusal comes back as a value, since Spark would repeat a task that raises it.
-            if output.refused is not None:
-                raise output.refused
-            # The driver has to find what the task wrote before it reads any of it to compact chains.
-            if (first := output.first(self._checkpoint.id)) is not None:
-                run_sync(self._checkpoint.prove(output.place, first))
-        # Two snapshots of one partition mean that its rows were split over tasks: one of them would be lost.
-        counts = Counter(partition for output in outputs for partition in output.snapshots)
-        twice = [partition for partition, count in counts.items() if count > 1]
-        if twice:
-            raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
-        return outputs
-
-
-def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
-    """Return the partitions that can be compacted cheaply, and the others.
-
-    Rewriting the first ones reads at most `most` bytes. An object that several partitions share counts once. In memory
-    the rows may take four times as much.
-    """
-    read: dict[str, int] = {}
-    here, there, in_memory = [], [], 0
-    for partition, count in sorted(keep.items()):
-        artifacts = chains[partition][count:]
-        # Partitions that share an object are read by one request, so its bytes count once.
-        read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
-        in_memory_with = in_memory + sum(artifact.raw_size for artifact in artifacts)
-        if max(sum(read_with.values()), in_memory_with // 4) <= most:
-            here.append(partition)
-            read, in_memory = read_with, in_memory_with
-        else:
-            there.append(partition)
-    return here, there

@@ -7,7 +7,7 @@ attempts carry the checkpoint's id and another digest; no manifest names them, a
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -36,14 +36,17 @@ OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 class TaskOutput:
     """What one task returns to the driver.
 
-    A task wrote `snapshots` and `deltas`, by partition, or the compacted `chains`. It leaves `rows` to the driver where
-    these are few (as an Arrow stream). `refused` says why the task wrote nothing. `place` is where it wrote.
+    A task wrote `snapshots`, by partition, `packs` of deltas, each by partition and in their order, or the compacted
+    `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
+    user's function emitted: streams, or paths of Parquet objects. `refused` says why the task wrote nothing. `place` is
+    where it wrote.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
-    deltas: dict[int, Artifact] = field(default_factory=dict)
+    packs: list[dict[int, Artifact]] = field(default_factory=list)
     chains: dict[int, Chain] = field(default_factory=dict)
     rows: bytes = b""
+    emitted: list[bytes | str] = field(default_factory=list)
     refused: CheckpointError | None = None
     place: str = ""
 
@@ -52,7 +55,8 @@ class TaskOutput:
 
         A compacted chain has older artifacts too.
         """
-        artifacts = (*self.snapshots.values(), *self.deltas.values(), *chain.from_iterable(self.chains.values()))
+        deltas = (delta for pack in self.packs for delta in pack.values())
+        artifacts = (*self.snapshots.values(), *deltas, *chain.from_iterable(self.chains.values()))
         # An empty snapshot has no bytes that could prove anything.
         return next(
             (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
@@ -68,11 +72,8 @@ class TaskOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteTask:
-    """Write the changes of a batch.
-
-    `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
-    rows do not have keep their values, and the changes say so in column `__kept`.
+class Target:
+    """The table that the tasks of a batch write, and how much they leave to the driver.
 
     Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself. A task does not know how
     many tasks there are, but task k knows of k others. So evenly spread changes of fewer than `inline` bytes in all are
@@ -84,18 +85,58 @@ class WriteTask:
     table: str
     schema: TableSchema
     partitions: int
+    inline: int
+
+    def leaves_to_driver(self, size: int) -> bool:
+        """Return whether this task leaves rows of so many bytes to the driver."""
+        context = TaskContext.get()
+        assert context is not None
+        return size <= self.inline // (context.partitionId() + 1)
+
+    def write(self, rows: pa.Table, whole: Collection[int], into: TaskOutput) -> None:
+        """Write changes, in order of partition and key, with one change for each key.
+
+        `whole` has the partitions of which these are all rows, with nothing below: a snapshot of them has no deletions.
+        """
+        # Before anything is written: in a wrong partition no reader would find the row.
+        check_partitions(rows, self.schema, self.partitions, self.table)
+        session = self.root.open().session
+        writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
+        into.place = self.root.place
+        if not whole:
+            into.packs.append(run_sync(writer.pack(rows)))
+            return
+        small = []
+        for partition, part in split(rows):
+            # Small partitions share a pack, so that a table of many small ones does not cost an object each.
+            if partition in whole and not is_small(part.num_rows, part.nbytes):
+                into.snapshots[partition] = run_sync(writer.snapshot(partition, part))
+            else:
+                small.append(part)
+        if small:
+            into.packs.append(run_sync(writer.pack(pa.concat_tables(small))))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """Write rows as changes of one kind.
+
+    `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
+    rows do not have keep their values, and the changes say so in column `__kept`.
+    """
+
+    target: Target
     change: int
     whole: bool
-    inline: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # All rows of the task at once: rows of one key may come in different batches.
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            yield _run_task(partial(self._write_all, pa.Table.from_batches(found)))
+            yield run_task(partial(self._write_all, pa.Table.from_batches(found)))
 
     def _write_all(self, given: pa.Table) -> TaskOutput:
-        with large_rows.explain_arrow_errors(self.table):
+        with large_rows.explain_arrow_errors(self.target.table):
             return self._write(given)
 
     def _write(self, given: pa.Table) -> TaskOutput:
@@ -103,46 +144,33 @@ class WriteTask:
 
         Few rows are left to the driver instead.
         """
-        rows = self._changes(given)
+        rows, schema, table = self._changes(given), self.target.schema, self.target.table
         # Deletions, and rows that are combined, have no order, so those of one key become one. Both ways end in order
         # of partition and key, as a pack has to be.
-        if self.schema.combines or self.change != MERGE:
-            rows = row_order.in_order(merge.consolidate(rows, self.schema, self.table), self.schema.key)
+        if schema.combines or self.change != MERGE:
+            rows = row_order.in_order(merge.consolidate(rows, schema, table), schema.key)
         else:
-            rows = row_order.in_order(rows, self.schema.key)
+            rows = row_order.in_order(rows, schema.key)
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
-            row_order.check_unique(rows, self.schema, self.table)
-        # Before anything is written: in a wrong partition no reader would find the row.
-        check_partitions(rows, self.schema, self.partitions, self.table)
-        context = TaskContext.get()
-        assert context is not None
-        if rows.nbytes <= self.inline // (context.partitionId() + 1):
-            return TaskOutput(rows=_stream(rows))
-        session = self.root.open().session
-        writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
-        output, small = TaskOutput(place=self.root.place), [rows]
-        if self.whole:
-            small = []
-            # Small partitions share a pack, so that a table of many small ones does not cost an object each.
-            for partition, part in split(rows):
-                if not is_small(part.num_rows, part.nbytes):
-                    output.snapshots[partition] = run_sync(writer.snapshot(partition, part))
-                else:
-                    small.append(part)
-        if small:
-            output.deltas = run_sync(writer.pack(pa.concat_tables(small)))
+            row_order.check_unique(rows, schema, table)
+        if self.target.leaves_to_driver(rows.nbytes):
+            check_partitions(rows, schema, self.target.partitions, table)
+            return TaskOutput(rows=stream(rows))
+        output = TaskOutput()
+        self.target.write(rows, range(self.target.partitions) if self.whole else (), output)
         return output
 
     def _changes(self, given: pa.Table) -> pa.Table:
         """Return the rows as changes, with nulls in the columns that they do not have."""
         columns = {name: given[name] for name in given.column_names}
         columns[CHANGE] = pa.repeat(pa.scalar(self.change, pa.int8()), given.num_rows)
-        absent = [c.id for c in self.schema.values if c.role == "last" and c.name not in columns]
+        schema = self.target.schema
+        absent = [c.id for c in schema.values if c.role == "last" and c.name not in columns]
         # Only rows that merge can keep something (SPEC, Tables), and below a whole partition there is nothing.
         keeps = bool(absent) and self.change == MERGE and not self.whole
         if keeps:
             columns[KEPT] = pa.repeat(pa.scalar(kept_columns.text_of(absent), pa.string()), given.num_rows)
-        stored = self.schema.arrow_delta(kept=keeps)
+        stored = schema.arrow_delta(kept=keeps)
         arrays = [
             columns[name].cast(kind) if name in columns else pa.nulls(given.num_rows, kind)
             for name, kind in zip(stored.names, stored.types, strict=True)
@@ -166,7 +194,7 @@ class CompactTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for group in batch.column(0).to_pylist():
-                yield _run_task(partial(self._compact, self.groups[group]))
+                yield run_task(partial(self._compact, self.groups[group]))
 
     def _compact(self, partitions: list[int]) -> TaskOutput:
         session, version = self.root.open().session, self.version.only(partitions)
@@ -176,7 +204,7 @@ class CompactTask:
         return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
 
 
-def _run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
+def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
     """Return what a task wrote, or the error that refused it.
 
     Such an error does not fail the task: Spark would run the task again, and it would be refused again.
@@ -187,8 +215,9 @@ def _run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
         return TaskOutput(refused=type(error)(str(error))).dump()
 
 
-def _stream(rows: pa.Table) -> bytes:
+def stream(rows: pa.Table) -> bytes:
+    """Return rows as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
+    with pa.ipc.new_stream(sink, rows.schema) as target:
+        target.write_table(rows)
     return bytes(sink.getvalue())

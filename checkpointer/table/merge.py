@@ -140,6 +140,18 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     return found.filter(pa.array(wanted[groups[: found.num_rows]]))
 
 
+def positions(wanted: pa.Table, keys: pa.Table, key: list[str]) -> Any:
+    """Return for each row of `wanted` the index of its key in `keys`, or -1 where it is not there.
+
+    No two rows of `keys` have one key.
+    """
+    known = keys.select(key)
+    groups, _ = _groups(pa.concat_tables([known, wanted.select(key).cast(known.schema)]), key)
+    # Keys are numbered as they occur, so those of `keys` have their index as number.
+    found = groups[known.num_rows :]
+    return np.where(found < known.num_rows, found, -1)
+
+
 def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     """Return a mask of the rows whose key may be one of `keys`.
 

@@ -10,6 +10,7 @@ from pyarrow import Table
 
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table.conform import exact_array
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.version import TableVersion
@@ -67,7 +68,7 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
     """
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
     try:
-        columns = [_exact([row[field.name] for row in keys], field.type) for field in fields]
+        columns = [exact_array([row[field.name] for row in keys], field.type) for field in fields]
     except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
@@ -75,16 +76,3 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
     # -0.0 becomes 0.0, as in the rows.
     columns = [pc.add(column, 0) if pa.types.is_floating(column.type) else column for column in columns]
     return pa.table(columns, schema=pa.schema(fields))
-
-
-def _exact(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values as an Arrow array.
-
-    Raises `TypeError` where Arrow would round or cut one to fit its type.
-    """
-    found = pa.array(values, kind)
-    for given, back in zip(values, found.to_pylist(), strict=True):
-        # Arrow rounds some values without a word. A NaN differs from itself, and was not rounded.
-        if given != back and given == given:
-            raise TypeError(f"{given!r:.40} is no {kind}")
-    return found

@@ -61,12 +61,27 @@ def first_duplicate(rows: pa.Table, key: list[str]) -> str | None:
 
     The rows are in order of their key.
     """
+    found = np.flatnonzero(_repeats_next(rows, key))
+    return show_key(rows, key, found[0]) if len(found) else None
+
+
+def key_starts(rows: pa.Table, key: list[str]) -> Any:
+    """Return the index of the first row of each key.
+
+    Rows of one key stand together.
+    """
+    if rows.num_rows == 0:
+        return np.empty(0, dtype=np.int64)
+    return np.concatenate([[0], np.flatnonzero(~_repeats_next(rows, key)) + 1])
+
+
+def _repeats_next(rows: pa.Table, key: list[str]) -> Any:
+    """Return for each row but the last whether the next one has the same key."""
     same = np.ones(max(rows.num_rows - 1, 0), dtype=bool)
     (keys,) = large_rows.widen(rows.select(key))
     for name in key:
         same &= _equals_next(keys[name].combine_chunks())
-    found = np.flatnonzero(same)
-    return show_key(rows, key, found[0]) if len(found) else None
+    return same
 
 
 def show_key(rows: pa.Table, key: list[str], row: int) -> str:

@@ -1,0 +1,121 @@
+"""Check what `table.apply` and `table.apply_groups` are given, before any task runs."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.spark.arguments import check_names, check_schema
+from pyspark_checkpointer.table.apply import UserFunction
+from pyspark_checkpointer.table.frames import check_frames
+from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.types import arrow_type, plain_type
+from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A user's function, and how it is applied to a table.
+
+    `groups`: it is called once for each key. `frames` is what it is given its rows as.
+    """
+
+    where: str
+    verb: str
+    user: Callable[..., Any]
+    groups: bool
+    frames: Any
+    output: StructType | None
+    order_by: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        table: str,
+        function: Any,
+        output: Any,
+        order_by: Any,
+        frames: Any,
+        *,
+        groups: bool,
+    ) -> "Application":
+        """Return the application if all arguments are what they must be.
+
+        Raises `IllegalArgumentError` otherwise.
+        """
+        verb = "apply_groups" if groups else "apply"
+        where = f"table {table!r}: {verb}()"
+        if not callable(function):
+            raise IllegalArgumentError(f"{where}: function={function!r:.80}: expected a function")
+        if not (groups and frames == "rows"):
+            check_frames(where, frames)
+        _check_picklable(where, function)
+        schema = None if output is None else check_schema(f"{where}: output", output)
+        return cls(where, verb, function, groups, frames, schema, check_names(f"{where}: order_by", order_by))
+
+    def function(self, schema: TableSchema) -> UserFunction:
+        """Return the function as tasks apply it to a table of this schema."""
+        what = f"{self.where}: {_name(self.user)}"
+        output = None if self.output is None else _emitted_columns(self.where, self.output)
+        call: Any = (
+            GroupCall(what, self.user, self.frames, schema.arrow(), output or pa.schema([]))
+            if self.groups
+            else FrameCall(what, self.user, self.frames)
+        )
+        return UserFunction(what, schema, call, output)
+
+
+def _emitted_columns(where: str, output: StructType) -> pa.Schema:
+    """Return the columns of emitted rows as Arrow stores them."""
+    fields = []
+    for field in output.fields:
+        try:
+            fields.append(pa.field(field.name, arrow_type(plain_type(field.jsonValue()["type"]))))
+        except IllegalArgumentError as error:
+            raise IllegalArgumentError(f"{where}: output: column {field.name!r}: {error}") from None
+    names = [field.name.lower() for field in fields]
+    if twice := [field.name for field in fields if names.count(field.name.lower()) > 1]:
+        raise IllegalArgumentError(f"{where}: output: column {twice[0]!r} is there twice: rename one")
+    return pa.schema(fields)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _check_picklable(where: str, function: Callable[..., Any]) -> None:
+    """Raise `IllegalArgumentError` for a function that cannot be sent to tasks.
+
+    The error names the variable that it uses and that cannot be sent, where one is found.
+    """
+    if (error := _pickling_error(function)) is not None:
+        culprit = next((name for name, value in _variables(function) if _pickling_error(value)), None)
+        uses = "" if culprit is None else f" because of {culprit!r}, which it uses"
+        raise IllegalArgumentError(
+            f"{where}: {_name(function)} cannot be sent to tasks{uses}: {type(error).__name__}: {error}: make such an "
+            "object within the function, or use plain values"
+        )
+
+
+def _variables(function: Callable[..., Any]) -> Sequence[tuple[str, Any]]:
+    try:
+        used = inspect.getclosurevars(function)
+    except TypeError:  # It is no plain function, but for instance an object with __call__.
+        return list(vars(function).items()) if hasattr(function, "__dict__") else []
+    return [*used.nonlocals.items(), *used.globals.items()]
+
+
+def _pickling_error(value: Any) -> Exception | None:
+    try:
+        cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    except Exception as error:  # Anything that an object's own pickling raises.
+        return error
+    return None
+
+
+__all__ = ["Application"]

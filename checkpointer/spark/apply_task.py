@@ -1,0 +1,177 @@
+"""The task that applies a user's function to rows and the state of their keys.
+
+rows in order of partition and key → parts of whole keys → state of these keys → the function → one pack of changes
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_checkpointer.checkpoint import upload
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.scan import read_keys
+from pyspark_checkpointer.spark.write_tasks import Target, TaskOutput, run_task, stream
+from pyspark_checkpointer.table import kept_columns, large_rows, parquet_encode, row_order
+from pyspark_checkpointer.table.apply import UserFunction
+from pyspark_checkpointer.table.hashing import check_partitions
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION
+from pyspark_checkpointer.table.user_calls import Keys
+from pyspark_checkpointer.table.version import TableVersion
+
+MAX_CALL_ROWS = 1 << 20
+MAX_CALL_BYTES = 128 << 20
+"""The most rows, and bytes of them, that a function is called with.
+
+All rows of a key come in one call, so a single key may bring more.
+"""
+
+MAX_HELD_BYTES = 128 << 20
+"""Bytes of changes, or of emitted rows, that a task holds before it writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyTask:
+    """The task that applies a function to some partitions of a table.
+
+    It is given all rows of these partitions, in order of partition and key. `checkpoint` keeps the objects of `version`
+    alive, which is what the function sees: also if the task runs again.
+    """
+
+    target: Target
+    checkpoint: CheckpointId | None
+    version: TableVersion
+    function: UserFunction
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield run_task(partial(self._apply, batches))
+
+    def _apply(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
+        with large_rows.explain_arrow_errors(self.target.table):
+            made = _Made(self)
+            for rows in whole_keys(batches, self.version.schema.key):
+                made.take(*self._call(self._prepared(rows)))
+            return made.finish()
+
+    def _call(self, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+        keys = Keys.of(rows, self.version.schema.key)
+        state = pa.concat_tables(read_keys(self.target.root, self.checkpoint, self.version, keys.rows))
+        found = self.function.apply(keys, rows.drop_columns([PARTITION]), state)
+        changes = row_order.in_order(found.changes, self.version.schema.key)
+        # In a partition without rows there is nothing to delete.
+        known = pa.array(list(self.version.chains), pa.int32())
+        useless = pc.and_(pc.equal(changes[CHANGE], DELETE), pc.invert(pc.is_in(changes[PARTITION], known)))
+        return changes.filter(pc.invert(useless)), found.output
+
+    def _prepared(self, rows: pa.Table) -> pa.Table:
+        """Return rows whose keys have the types of the state, so that a function can compare the two."""
+        stored = {column.name: column.field().type for column in self.version.schema.columns if column.role == "key"}
+        fields = [pa.field(f.name, stored.get(f.name, _in_utc(f.type))) for f in rows.schema]
+        return rows.cast(pa.schema(fields))
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type that state has for times: Spark gives them the time zone of its session."""
+    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
+
+
+class _Made:
+    """What the calls of one task made so far."""
+
+    def __init__(self, task: ApplyTask) -> None:
+        self._task = task
+        self._output = TaskOutput()
+        self._changes: list[pa.Table] = []
+        self._emitted: list[pa.Table] = []
+        self._whole = set(range(task.target.partitions)) if not task.version.chains else set[int]()
+        """Partitions that would become snapshots: nothing is below them, and nothing of them is written yet."""
+
+    def take(self, changes: pa.Table, emitted: pa.Table | None) -> None:
+        """Take what one call made, and write it once it is much."""
+        if changes.num_rows:
+            self._changes.append(changes)
+        if emitted is not None and emitted.num_rows:
+            self._emitted.append(emitted)
+        if _size(self._changes) > MAX_HELD_BYTES:
+            # More rows of the last partition may follow, and then a snapshot would not have all of them.
+            self._whole.discard(self._changes[-1][PARTITION][-1].as_py())
+            self._write_changes()
+        if _size(self._emitted) > MAX_HELD_BYTES:
+            self._write_emitted()
+
+    def finish(self) -> TaskOutput:
+        """Write the rest, or leave it to the driver, and return what the task made."""
+        target, output = self._task.target, self._output
+        if self._changes and not output.packs and target.leaves_to_driver(_size(self._changes)):
+            rows = self._held_changes()
+            check_partitions(rows, target.schema, target.partitions, target.table)
+            output.rows = stream(rows)
+        elif self._changes:
+            self._write_changes()
+        if self._emitted and not output.emitted and target.leaves_to_driver(_size(self._emitted)):
+            output.emitted.append(stream(pa.concat_tables(self._emitted)))
+        elif self._emitted:
+            self._write_emitted()
+        return output
+
+    def _held_changes(self) -> pa.Table:
+        rows = kept_columns.concat(self._changes)
+        self._changes.clear()
+        return rows
+
+    def _write_changes(self) -> None:
+        rows = self._held_changes()
+        self._task.target.write(rows, self._whole, self._output)
+        self._whole -= set(rows[PARTITION].unique().to_pylist())
+
+    def _write_emitted(self) -> None:
+        """Write emitted rows as an object that no manifest names.
+
+        The driver removes it when the batch ends, and cleanup does if the driver cannot.
+        """
+        target, session = self._task.target, self._task.target.root.open().session
+        encoded = parquet_encode.encode(pa.concat_tables(self._emitted))
+        self._emitted.clear()
+        path = object_paths.pack(target.table, target.owner, encoded.digest, codecs.PARQUET.name)
+        run_sync(upload.put_once(session.store, path, encoded.data))
+        self._output.place = target.root.place
+        self._output.emitted.append(path)
+
+
+def _size(tables: list[pa.Table]) -> int:
+    return sum(table.nbytes for table in tables)
+
+
+def whole_keys(batches: Iterator[pa.RecordBatch], key: list[str]) -> Iterator[pa.Table]:
+    """Yield rows in parts that have all rows of their keys.
+
+    Rows of one key stand together. A part has about `MAX_CALL_ROWS` rows or `MAX_CALL_BYTES` bytes at most, unless one
+    key has more.
+    """
+    held: list[pa.RecordBatch] = []
+    most_rows, most_bytes = MAX_CALL_ROWS, MAX_CALL_BYTES
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        held.append(batch)
+        if sum(b.num_rows for b in held) < most_rows and sum(b.nbytes for b in held) < most_bytes:
+            continue
+        rows = pa.Table.from_batches(held)
+        # The last key may go on in the next batch.
+        last = int(row_order.key_starts(rows, key)[-1])
+        if last:
+            yield rows.slice(0, last)
+            held = rows.slice(last).to_batches()
+            most_rows, most_bytes = MAX_CALL_ROWS, MAX_CALL_BYTES
+        else:
+            # One key has all of these rows. Looking for its end in every batch would take quadratic time.
+            most_rows, most_bytes = 2 * rows.num_rows, 2 * rows.nbytes
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+__all__ = ["ApplyTask", "whole_keys"]

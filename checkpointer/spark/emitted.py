@@ -1,0 +1,64 @@
+"""Read the rows that a user's function emitted while its batch goes on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pyspark_checkpointer.checkpoint import download
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.scan import small_batches, task_numbers
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
+
+
+def frame(
+    spark: SparkSession, root: TaskRoot, schema: StructType, columns: pa.Schema, emitted: list[bytes | str]
+) -> DataFrame:
+    """Return emitted rows as a DataFrame.
+
+    The rows are those that the function emitted when the state was changed: it is not called again. `emitted` are
+    streams of rows, and paths of objects that tasks wrote.
+    """
+    paths = [part for part in emitted if isinstance(part, str)]
+    here = [pa.ipc.open_stream(part).read_all() for part in emitted if isinstance(part, bytes)]
+    # In one chunk: Spark stops reading at a chunk without rows.
+    rows = pa.concat_tables([columns.empty_table(), *here]).combine_chunks()
+    found = None if paths and not rows.num_rows else spark.createDataFrame(rows, schema)
+    if not paths:
+        assert found is not None
+        return found
+    task = EmittedTask(root, paths)
+    stored = task_numbers(spark, len(paths)).mapInArrow(lambda batches: task.run(batches), schema)
+    return stored if found is None else found.unionAll(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedTask:
+    """The task that reads objects of emitted rows."""
+
+    root: TaskRoot
+    paths: list[str]
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from small_batches(self._read(self.paths[number]))
+
+    def _read(self, path: str) -> pa.Table:
+        session = self.root.open().session
+        try:
+            data = run_sync(download.read_by_path(session.store, session.host, path))
+        except ObjectNotFoundError:
+            raise InvalidStateError(
+                f"{path}: rows that a function emitted are kept until their batch ends, and it has ended: read or "
+                "write them within the function of the batch"
+            ) from None
+        return pq.read_table(pa.BufferReader(data))
+
+
+__all__ = ["EmittedTask", "frame"]

@@ -1,0 +1,170 @@
+"""Run the Spark jobs of one table in a batch, and write what their tasks leave to the driver."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.dataframes import Work, map_batches
+from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
+from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
+
+DRIVER_BYTES = 16 << 20
+"""Stored bytes that the driver reads to compact chains itself.
+
+Tasks compact the other chains. The driver also writes changes of a batch itself, up to a quarter of this, as Arrow.
+"""
+
+
+class TableJobs:
+    """The Spark jobs that write one table for one checkpoint."""
+
+    def __init__(self, spark: SparkSession, client: Checkpointer, checkpoint: CheckpointWriter, name: str) -> None:
+        self.spark = spark
+        self.client = client
+        self._checkpoint = checkpoint
+        self._name = name
+
+    @property
+    def root(self) -> TaskRoot:
+        return TaskRoot.of(self.client, self.spark)
+
+    @property
+    def parent(self) -> CheckpointId | None:
+        """Return the checkpoint that this batch goes on from.
+
+        It keeps the objects alive that are read.
+        """
+        manifest = self._checkpoint.base.manifest
+        return None if manifest is None else manifest.id
+
+    @property
+    def place(self) -> tuple[SparkSession, Checkpointer, CheckpointId | None]:
+        """Return what `scan` and `lookup` take before the version: the session, the client and the parent."""
+        return self.spark, self.client, self.parent
+
+    def target(self, schema: TableSchema, partitions: int) -> Target:
+        """Return what tasks have to know of the table that they write."""
+        return Target(self.root, self._checkpoint.id, self._name, schema, partitions, DRIVER_BYTES // 4)
+
+    def extend(
+        self, chains: dict[int, Chain], outputs: list[TaskOutput], schema: TableSchema, *, deletes_only: bool = False
+    ) -> None:
+        """Put what tasks wrote on top of the chains, and write what they left to the driver.
+
+        With `deletes_only` all of it are deletions, which say nothing in a partition without rows.
+        """
+        for output in outputs:
+            chains |= {partition: (snapshot,) for partition, snapshot in output.snapshots.items()}
+        only = set(chains) if deletes_only else None
+        for pack in (*(pack for output in outputs for pack in output.packs), self._pack(outputs, schema, only)):
+            for partition, delta in pack.items():
+                if only is None or partition in only:
+                    chains[partition] = on_top(chains.get(partition, ()), delta)
+
+    def run(self, frame: DataFrame, work: Work) -> list[TaskOutput]:
+        """Run tasks over a DataFrame, and return what each wrote.
+
+        Raises what a task refused.
+        """
+        results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
+        outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
+        for output in outputs:
+            # A refusal comes back as a value, since Spark would repeat a task that raises it.
+            if output.refused is not None:
+                raise output.refused
+            # The driver has to find what the task wrote before it reads any of it to compact chains.
+            if (first := output.first(self._checkpoint.id)) is not None:
+                run_sync(self._checkpoint.prove(output.place, first))
+        # Two snapshots of one partition mean that its rows were split over tasks: one of them would be lost.
+        counts = Counter(partition for output in outputs for partition in output.snapshots)
+        twice = [partition for partition, count in counts.items() if count > 1]
+        if twice:
+            raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
+        return outputs
+
+    def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:
+        """Compact chains, and return all chains of the table.
+
+        `keep` says how many artifacts of each partition stay as they are. The driver does it while few bytes have to be
+        read for it, and the executors do the rest.
+        """
+        # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
+        here, there = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
+        chains = dict(version.chains)
+        if here:
+            session = self.client.session
+            reader = TableReader(session.store, session.host, version.only(here))
+            keep_here = {partition: keep[partition] for partition in here}
+            with self._checkpoint.meter.blocking():
+                chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, keep_here))
+        if there:
+            sizes = version.sizes({partition: keep[partition] for partition in there})
+            groups = group_by_bytes(sizes, max(self.spark.sparkContext.defaultParallelism, len(there) // 8))
+            task = CompactTask(self.root, self._checkpoint.id, version.only(there), groups, dict(keep))
+            for output in self.run(task_numbers(self.spark, len(groups)), task.run):
+                chains |= output.chains
+        # A partition of which no row is left has no chain (SPEC, Manifests).
+        return {partition: chain for partition, chain in chains.items() if chain}
+
+    def _pack(self, outputs: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
+        """Write the rows that tasks left to the driver as one object.
+
+        With `only`, only rows of those partitions are written.
+        """
+        parts = [pa.ipc.open_stream(output.rows).read_all() for output in outputs if output.rows]
+        if not parts:
+            return {}
+        with large_rows.explain_arrow_errors(self._name):
+            return self._pack_parts(parts, schema, only)
+
+    def _pack_parts(self, parts: list[pa.Table], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
+        rows = kept_columns.concat(parts)
+        if only is not None:
+            rows = rows.filter(pc.is_in(rows[PARTITION], pa.array(sorted(only), pa.int32())))
+        if rows.num_rows == 0:
+            return {}
+        # Each task folded and sorted its own rows, so that one part needs neither.
+        if len(parts) > 1:
+            rows = merge.consolidate(rows, schema, self._name)
+            rows = row_order.in_order(rows, schema.key)
+        with self._checkpoint.meter.blocking():
+            return run_sync(self._writer(schema).pack(rows))
+
+    def _writer(self, schema: TableSchema) -> TableWriter:
+        session = self.client.session
+        return TableWriter(session.store, session.host, self._checkpoint.id, self._name, schema)
+
+
+def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
+    """Return the partitions that can be compacted cheaply, and the others.
+
+    Rewriting the first ones reads at most `most` bytes. An object that several partitions share counts once. In memory
+    the rows may take four times as much.
+    """
+    read: dict[str, int] = {}
+    here, there, in_memory = [], [], 0
+    for partition, count in sorted(keep.items()):
+        artifacts = chains[partition][count:]
+        # Partitions that share an object are read by one request, so its bytes count once.
+        read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
+        in_memory_with = in_memory + sum(artifact.raw_size for artifact in artifacts)
+        if max(sum(read_with.values()), in_memory_with // 4) <= most:
+            here.append(partition)
+            read, in_memory = read_with, in_memory_with
+        else:
+            there.append(partition)
+    return here, there

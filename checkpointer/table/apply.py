@@ -1,0 +1,123 @@
+"""Apply a user's function to rows and the state of their keys, and check what it returns.
+
+rows + state of their keys → the function → upserts, deletions, output → changes of a table, one for each key
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table import conform, kept_columns, row_order
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.types import is_float
+from pyspark_checkpointer.table.user_calls import Keys, Returned
+
+
+class Applied(NamedTuple):
+    """What the function did to some keys: the changes of a delta, and the rows that it emitted."""
+
+    changes: pa.Table
+    output: pa.Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A user's function, as the tasks apply it to a table.
+
+    `what` names it in errors. `call` calls it. `output` are the columns that it may emit; None if it emits none.
+    """
+
+    what: str
+    schema: TableSchema
+    call: Callable[[Keys, pa.Table, pa.Table], Returned]
+    output: pa.Schema | None
+
+    def apply(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Applied:
+        """Call the function with all rows of some keys, and the state rows of these keys.
+
+        Rows of one key stand together, in the order in which the function sees them.
+
+        Raises `IllegalArgumentError` where the function returned something that cannot be done. What it raises itself
+        is passed on, with a note of the key.
+        """
+        # The state comes in the order of the rows, so that a function can walk through both.
+        state = state.take(pa.array(np.argsort(keys.positions(state), kind="stable")))
+        returned = self.call(keys, rows, state)
+        changes = [self._upserts(keys, part) for part in returned.upserts]
+        changes += [self._deletes(keys, part) for part in returned.deletes]
+        made = kept_columns.concat([self.schema.arrow_delta().empty_table(), *changes])
+        self._check_once(made)
+        return Applied(made, self._emitted(keys, returned.output))
+
+    def _upserts(self, keys: Keys, given: pa.Table) -> pa.Table:
+        where = f"{self.what} for {keys}: upserts"
+        if unknown := [name for name in given.column_names if name not in self.schema.names]:
+            raise IllegalArgumentError(
+                f"{where}: the table has no column {', '.join(unknown)}; there are {', '.join(self.schema.names)}: "
+                "name new columns in schema= of state.table(…)"
+            )
+        columns = [c for c in self.schema.columns if c.role == "key" or c.name in given.column_names]
+        rows = self._place(where, keys, conform.conform(where, given, pa.schema([c.field() for c in columns])))
+        absent = [c.id for c in self.schema.values if c.role == "last" and c not in columns]
+        return self._as_changes(rows, MERGE, kept_columns.text_of(absent))
+
+    def _deletes(self, keys: Keys, given: pa.Table) -> pa.Table:
+        where = f"{self.what} for {keys}: deletes"
+        stored = pa.schema([c.field() for c in self.schema.columns if c.role == "key"])
+        return self._as_changes(self._place(where, keys, conform.conform(where, given, stored)), DELETE, None)
+
+    def _place(self, where: str, keys: Keys, rows: pa.Table) -> pa.Table:
+        """Return the rows with the partitions of their keys.
+
+        Raises `IllegalArgumentError` for a key that the function was not called for: another task may change it too.
+        """
+        for column in self.schema.columns:
+            if column.role == "key" and is_float(column.type):
+                # As in all rows of a table, 0.0 stands for -0.0.
+                position = rows.schema.get_field_index(column.name)
+                rows = rows.set_column(position, column.field(), pc.add(rows[column.name], 0))
+        found = keys.positions(rows)
+        if (unknown := np.flatnonzero(found < 0)).size:
+            raise IllegalArgumentError(
+                f"{where}: {row_order.show_key(rows, keys.names, int(unknown[0]))} is none of these keys: change only "
+                "the keys of the rows that it was given"
+            )
+        return rows.append_column(PARTITION, keys.rows[PARTITION].take(pa.array(found)))
+
+    def _as_changes(self, rows: pa.Table, change: int, kept: str | None) -> pa.Table:
+        stored = self.schema.arrow_delta(kept=kept is not None)
+        made = {name: rows[name] for name in rows.column_names}
+        made[CHANGE] = pa.repeat(pa.scalar(change, pa.int8()), rows.num_rows)
+        made[KEPT] = pa.repeat(pa.scalar(kept, pa.string()), rows.num_rows)
+        arrays = [made[f.name] if f.name in made else pa.nulls(rows.num_rows, f.type) for f in stored]
+        return pa.table(arrays, schema=stored)
+
+    def _check_once(self, changes: pa.Table) -> None:
+        twice = row_order.first_duplicate(row_order.in_order(changes, self.schema.key), self.schema.key)
+        if twice is not None:
+            raise IllegalArgumentError(
+                f"{self.what}: returned {twice} more than once, and nothing says which change is the last: return one "
+                "row to upsert for a key, or its deletion"
+            )
+
+    def _emitted(self, keys: Keys, given: list[pa.Table]) -> pa.Table | None:
+        where = f"{self.what} for {keys}: output"
+        if self.output is None:
+            if given:
+                raise IllegalArgumentError(f"{where}: rows are emitted, but output= does not say with which columns")
+            return None
+        for part in given:
+            if unknown := [name for name in part.column_names if name not in self.output.names]:
+                raise IllegalArgumentError(
+                    f"{where}: column {', '.join(unknown)} is not in output=, which has {', '.join(self.output.names)}"
+                )
+        parts = [conform.conform(where, part, self.output) for part in given]
+        return pa.concat_tables([self.output.empty_table(), *parts])
+
+
+__all__ = ["Applied", "UserFunction"]

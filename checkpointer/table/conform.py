@@ -1,0 +1,143 @@
+"""Bring what a user's function returned into the types of a table, without changing a value.
+
+What would be rounded, cut or guessed is refused: text is never taken for a number, nor a number for a time.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+
+
+def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Return the columns of `wanted` in its types and order.
+
+    Raises `IllegalArgumentError` for a missing column, a column that is there twice, and a value that the type of its
+    column does not have. The message begins with `what`.
+    """
+    for name in wanted.names:
+        count = given.column_names.count(name)
+        if count != 1:
+            there = ", ".join(given.column_names) or "none"
+            raise IllegalArgumentError(
+                f"{what}: column {name!r} is {'there twice' if count else 'missing'}; there are {there}"
+            )
+    return pa.table([_column(what, given[field.name], field) for field in wanted], schema=wanted)
+
+
+def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if not _keeps_values(values.type, field.type):
+        raise IllegalArgumentError(
+            f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: cast it there, so that it is "
+            "clear which values are meant"
+        )
+    try:
+        return values.cast(field.type)
+    except pa.ArrowException as error:
+        raise IllegalArgumentError(
+            f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: {error}"
+        ) from None
+
+
+def _keeps_values(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether Arrow's safe cast from one type to the other keeps each value, or fails."""
+    if given == wanted or pa.types.is_null(given):
+        return True
+    # A dictionary, and offsets of other widths, are other ways to store the same values.
+    if pa.types.is_dictionary(given):
+        return _keeps_values(given.value_type, wanted)
+    if _is_list(wanted):
+        return _is_list(given) and _keeps_values(given.value_type, wanted.value_type)
+    if pa.types.is_map(wanted):
+        inner = ((given.key_type, wanted.key_type), (given.item_type, wanted.item_type)) if _is_map(given) else None
+        return inner is not None and all(_keeps_values(one, other) for one, other in inner)
+    if pa.types.is_struct(wanted):
+        return bool(
+            pa.types.is_struct(given)
+            and [field.name for field in given] == [field.name for field in wanted]
+            and all(_keeps_values(one.type, other.type) for one, other in zip(given, wanted, strict=True))
+        )
+    if pa.types.is_timestamp(wanted):
+        return bool(pa.types.is_timestamp(given) and (given.tz is None) == (wanted.tz is None))
+    # Arrow also fails where an integer has no equal float, but rounds a float to a narrower one.
+    if pa.types.is_floating(wanted):
+        return bool(pa.types.is_integer(given) or (pa.types.is_floating(given) and given.bit_width <= wanted.bit_width))
+    return any(is_kind(wanted) and is_source(given) for is_kind, is_source in _FAMILIES)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_map(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_map(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+_FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...] = (
+    (_is_text, _is_text),
+    (_is_bytes, _is_bytes),
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_decimal, _is_exact),
+    (pa.types.is_date, pa.types.is_date),
+    (pa.types.is_duration, pa.types.is_duration),
+)
+"""Kinds of types, each with the kinds whose values a safe cast brings there unchanged."""
+
+
+def table_of(what: str, rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) -> pa.Table:
+    """Return rows of Python values as an Arrow table.
+
+    Values are never rounded. Raises `IllegalArgumentError` for a missing column or a value of another type.
+    """
+    columns = []
+    for field in wanted:
+        try:
+            columns.append(exact_array([row[field.name] for row in rows], field.type))
+        except KeyError:
+            raise IllegalArgumentError(f"{what}: column {field.name!r} is missing in one of {len(rows)} rows") from None
+        except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
+            raise IllegalArgumentError(f"{what}: column {field.name!r}: {error}") from None
+    return pa.table(columns, schema=wanted)
+
+
+def exact_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return the values as an Arrow array.
+
+    Raises `TypeError` where Arrow would round or cut one to fit its type.
+    """
+    found = pa.array(values, kind)
+    for given, back in zip(values, found.to_pylist(), strict=True):
+        # Arrow rounds some values without an error.
+        if given != back and not _is_same(given, back):
+            raise TypeError(f"{given!r:.40} is no {kind}")
+    return found
+
+
+def _is_same(given: Any, back: Any) -> bool:
+    """Return whether a value came back from Arrow as it was given, in other containers maybe."""
+    if isinstance(back, dict) and isinstance(given, Mapping):
+        return all(_is_same(given.get(name), value) for name, value in back.items())
+    if isinstance(back, list) and isinstance(given, Mapping):  # Arrow gives a map as pairs.
+        return len(given) == len(back) and all(_is_same(given.get(key), value) for key, value in back)
+    if isinstance(back, list | tuple) and isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return len(given) == len(back) and all(map(_is_same, given, back))
+    # NaN differs from itself, and was not rounded.
+    return bool(given == back or (given != given and back != back))
+
+
+__all__ = ["conform", "exact_array", "table_of"]

@@ -1,0 +1,57 @@
+"""Convert between Arrow and what a user's function works with: Arrow, pandas or polars."""
+
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+
+Frames = Literal["arrow", "pandas", "polars"]
+"""What a function is given, and may return: `pyarrow.Table`, `pandas.DataFrame` or `polars.DataFrame`."""
+
+
+def check_frames(call: str, frames: Any) -> Frames:
+    """Return the argument if it names a kind of frame that is installed.
+
+    Raises `IllegalArgumentError` otherwise.
+    """
+    if frames not in get_args(Frames):
+        raise IllegalArgumentError(f"{call}: frames={frames!r:.40}: expected one of {', '.join(get_args(Frames))}")
+    if frames != "arrow" and find_spec(frames) is None:
+        raise IllegalArgumentError(f"{call}: frames={frames!r}: {frames} is not installed: pip install {frames}")
+    found: Frames = frames
+    return found
+
+
+def from_arrow(rows: pa.Table, frames: Frames) -> Any:
+    """Return Arrow rows as a frame."""
+    if frames == "pandas":
+        import pandas
+
+        # Pandas' own types turn integers with nulls into floats, which lose digits above 2^53.
+        return rows.to_pandas(types_mapper=pandas.ArrowDtype)
+    if frames == "polars":
+        import polars
+
+        return polars.from_arrow(rows)
+    return rows
+
+
+def to_arrow(given: Any) -> pa.Table | None:
+    """Return a frame of any kind as Arrow rows; None for anything that is no frame."""
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, pa.RecordBatch):
+        return pa.Table.from_batches([given])
+    module = type(given).__module__.partition(".")[0]
+    # Looked for by name: a package that is not installed cannot be imported, and needs no import then.
+    if module == "pandas" and type(given).__name__ == "DataFrame":
+        # The index of a frame is no column of a table.
+        return pa.Table.from_pandas(given, preserve_index=False)
+    if module == "polars" and type(given).__name__ == "DataFrame":
+        return given.to_arrow()
+    return None
+
+
+__all__ = ["Frames", "check_frames", "from_arrow", "to_arrow"]

@@ -1,0 +1,255 @@
+"""Call a user's function, with frames of many keys or with the rows of one key.
+
+Both ways return the same. So all that is checked afterwards is checked in one place, `apply.py`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table import conform, merge, row_order
+from pyspark_checkpointer.table.change import Change
+from pyspark_checkpointer.table.frames import Frames, from_arrow, to_arrow
+from pyspark_checkpointer.table.schema import PARTITION
+
+GroupRows = Literal["rows"] | Frames
+"""What a function of one key is given its rows as: "rows" is a list of dicts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one call: a row for each, with its partition, and the index at which its rows begin."""
+
+    names: list[str]
+    rows: pa.Table
+    starts: Any
+
+    @classmethod
+    def of(cls, rows: pa.Table, names: list[str]) -> "Keys":
+        """Return the keys of rows of which those of one key stand together."""
+        starts = row_order.key_starts(rows, names)
+        return cls(names, rows.select([*names, PARTITION]).take(pa.array(starts)), starts)
+
+    def positions(self, rows: pa.Table) -> Any:
+        """Return the index of each row's key, or -1 where it is none of these."""
+        return merge.positions(rows, self.rows, self.names)
+
+    def __str__(self) -> str:
+        first = row_order.show_key(self.rows, self.names, 0)
+        more = self.rows.num_rows - 1
+        return f"{first} and {more} more key{'s' if more > 1 else ''}" if more else first
+
+
+class Returned(NamedTuple):
+    """What the function returned, as Arrow rows in its own types.
+
+    There may be several parts, each with columns of its own.
+    """
+
+    upserts: list[pa.Table]
+    deletes: list[pa.Table]
+    output: list[pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCall:
+    """A function that is called with the rows and the state of many keys: `function(rows, state)`.
+
+    `what` names the function in errors.
+    """
+
+    what: str
+    function: Callable[[Any, Any], Any]
+    frames: Frames
+
+    def __call__(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Returned:
+        try:
+            given = self._call(rows, state)
+        except Exception as error:
+            error.add_note(f"{self.what} raised this when it was called for {self._culprit(keys, rows, state)}")
+            raise
+        if given is None:
+            raise IllegalArgumentError(
+                f"{self.what} returned None for {keys}: return the rows to upsert, or a Change (Change() changes "
+                "nothing)"
+            )
+        change = given if isinstance(given, Change) else Change(upserts=given)
+        return Returned(
+            self._frame("upserts", change.upserts),
+            self._frame("deletes", change.deletes),
+            self._frame("output", change.output),
+        )
+
+    def _call(self, rows: pa.Table, state: pa.Table) -> Any:
+        return self.function(from_arrow(rows, self.frames), from_arrow(state, self.frames))
+
+    def _frame(self, part: str, given: Any) -> list[pa.Table]:
+        if given is None:
+            return []
+        rows = to_arrow(given)
+        if rows is None:
+            raise IllegalArgumentError(
+                f"{self.what} returned {type(given).__qualname__} as {part}: expected a pyarrow Table, a pandas or "
+                "polars DataFrame, or a Change with these"
+            )
+        return [rows]
+
+    def _culprit(self, keys: Keys, rows: pa.Table, state: pa.Table) -> str:
+        """Return a key, as text, of which the rows alone make the function fail.
+
+        Returns all keys where no half of them does. The function is called about twice for each halving.
+        """
+        of_state = keys.positions(state)
+        ends = [*keys.starts.tolist(), rows.num_rows]
+        low, high = 0, len(keys.starts)
+
+        def fails(first: int, last: int) -> bool:
+            own = rows.slice(ends[first], ends[last] - ends[first])
+            below = state.take(pa.array(np.flatnonzero((of_state >= first) & (of_state < last))))
+            try:
+                self._call(own, below)
+            except Exception:
+                return True
+            return False
+
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fails(low, middle):
+                high = middle
+            elif fails(middle, high):
+                low = middle
+            else:
+                break
+        return str(Keys(keys.names, keys.rows.slice(low, high - low), keys.starts[low:high]))
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What the calls for single keys returned so far, with the index of each key."""
+
+    upserts: dict[tuple[str, ...], list[tuple[int, Mapping[str, Any]]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By their columns: columns that a row does not have keep their values, so rows with others stand apart."""
+    deletes: list[int] = field(default_factory=list)
+    emitted: list[Mapping[str, Any]] = field(default_factory=list)
+    frames: list[pa.Table] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCall:
+    """A function that is called once for each key: `function(key, rows, row)`.
+
+    `row` is the state of the key as a dict, or None. `stored` and `output` have the types of the table's columns and of
+    the emitted ones.
+    """
+
+    what: str
+    function: Callable[[tuple[Any, ...], Any, dict[str, Any] | None], Any]
+    rows_as: GroupRows
+    stored: pa.Schema
+    output: pa.Schema
+
+    def __call__(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Returned:
+        below = dict(zip(keys.positions(state).tolist(), state.to_pylist(), strict=True))
+        values = [tuple(row.values()) for row in keys.rows.select(keys.names).to_pylist()]
+        collected = _Collected()
+        for number, (key, own) in enumerate(zip(values, self._groups(keys, rows), strict=True)):
+            try:
+                given = self.function(key, own, below.get(number))
+            except Exception as error:
+                error.add_note(f"{self.what} raised this when it was called for {self._show(keys, number)}")
+                raise
+            self._collect(collected, keys, number, given)
+        return self._returned(collected, keys)
+
+    def _groups(self, keys: Keys, rows: pa.Table) -> Iterator[Any]:
+        ends = [*keys.starts.tolist(), rows.num_rows]
+        # All rows at once: converting them key by key takes several times as long.
+        found: Any = rows.to_pylist() if self.rows_as == "rows" else None
+        for start, end in pairwise(ends):
+            if self.rows_as == "rows":
+                yield found[start:end]
+            else:
+                yield from_arrow(rows.slice(start, end - start), self.rows_as)
+
+    def _collect(self, collected: _Collected, keys: Keys, number: int, given: Any) -> None:
+        change = given if isinstance(given, Change) else Change(upserts=given)
+        where = f"{self.what} for {{}}"
+        if change.upserts is not None:
+            if not isinstance(change.upserts, Mapping):
+                raise IllegalArgumentError(
+                    f"{where.format(self._show(keys, number))}: returned {type(change.upserts).__qualname__}: expected "
+                    "a dict of columns to upsert, a Change, or None to change nothing"
+                )
+            collected.upserts[tuple(change.upserts)].append((number, change.upserts))
+        if change.deletes not in (None, True, False):
+            raise IllegalArgumentError(
+                f"{where.format(self._show(keys, number))}: deletes={change.deletes!r:.40}: expected True or None"
+            )
+        if change.deletes:
+            collected.deletes.append(number)
+        if change.output is None:
+            return
+        if (frame := to_arrow(change.output)) is not None:
+            collected.frames.append(frame)
+        elif isinstance(change.output, Sequence) and all(isinstance(row, Mapping) for row in change.output):
+            collected.emitted.extend(change.output)
+        else:
+            raise IllegalArgumentError(
+                f"{where.format(self._show(keys, number))}: output is {type(change.output).__qualname__}: expected a "
+                "list of dicts, or a frame"
+            )
+
+    def _returned(self, collected: _Collected, keys: Keys) -> Returned:
+        upserts = []
+        for columns, some in collected.upserts.items():
+            made = _table(self.what, columns, [row for _, row in some], self.stored)
+            numbers = pa.array([number for number, _ in some], pa.int64())
+            upserts.append(self._with_own_keys(keys, numbers, made))
+        deletes = [keys.rows.select(keys.names).take(pa.array(collected.deletes, pa.int64()))]
+        output = list(collected.frames)
+        if collected.emitted:
+            columns = tuple(dict.fromkeys(name for row in collected.emitted for name in row))
+            output.append(_table(f"{self.what}: output", columns, collected.emitted, self.output))
+        return Returned(upserts, deletes, output)
+
+    def _with_own_keys(self, keys: Keys, numbers: pa.Array, made: pa.Table) -> pa.Table:
+        """Return the rows with the key columns of their groups.
+
+        Raises `IllegalArgumentError` where the function gave a row another key.
+        """
+        own = keys.rows.select(keys.names).take(numbers)
+        # The function may return no column at all, and then `made` has no rows either.
+        made = pa.table({name: own[name] for name in keys.names} | {name: made[name] for name in made.column_names})
+        other = np.flatnonzero(keys.positions(made) != numbers.to_numpy())
+        if len(other):
+            raise IllegalArgumentError(
+                f"{self.what} for {self._show(keys, numbers[other[0]].as_py())}: returned a row of "
+                f"{row_order.show_key(made, keys.names, int(other[0]))}: leave the key out, or return it as it came"
+            )
+        return made
+
+    @staticmethod
+    def _show(keys: Keys, number: int) -> str:
+        return row_order.show_key(keys.rows, keys.names, number)
+
+
+def _table(what: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], known: pa.Schema) -> pa.Table:
+    """Return rows as Arrow, in the types of the known columns.
+
+    An unknown column has no type and no values: its name is refused later, with the names that there are.
+    """
+    wanted = pa.schema([known.field(name) for name in columns if name in known.names])
+    made = conform.table_of(what, rows, wanted)
+    unknown = {name: pa.nulls(len(rows)) for name in columns if name not in known.names}
+    return pa.table({name: made[name] for name in made.column_names} | unknown)
+
+
+__all__ = ["FrameCall", "GroupCall", "GroupRows", "Keys", "Returned"]

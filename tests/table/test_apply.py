@@ -1,0 +1,356 @@
+"""A user's function is called with all rows and the state of its keys, and what it returns is checked before it counts."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table.apply import Applied, UserFunction
+from pyspark_checkpointer.table.change import Change
+from pyspark_checkpointer.table.conform import conform, exact_array
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys
+from tests.table.tables import mapping, schema_of
+
+SCHEMA = schema_of({"k": "long", "part": "string", "n": "long", "note": "string"}, ["k", "part"])
+OUTPUT = pa.schema([("k", pa.int64()), ("sum", pa.int64())])
+PLACES = {1: 5, 2: 5, 3: 9}
+
+
+def given(*rows: tuple[int, str, int]) -> pa.Table:
+    """Rows with a key of two columns, a value, and the partition of each key."""
+    columns = list(zip(*rows, strict=True))
+    table = pa.table({"k": pa.array(columns[0], pa.int64()), "part": columns[1], "value": columns[2]})
+    return table.append_column(PARTITION, pa.array([PLACES[k] for k in columns[0]], pa.int32()))
+
+
+def state(*rows: tuple[int, str, int | None, str | None]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA.arrow())
+
+
+def applied(
+    function: Callable[..., Any],
+    rows: pa.Table,
+    below: pa.Table | None = None,
+    *,
+    groups: bool = False,
+    frames: Any = None,
+    output: pa.Schema | None = OUTPUT,
+    schema: TableSchema = SCHEMA,
+) -> Applied:
+    what = f"table 't': apply(): {function.__name__}"
+    call: Any = (
+        GroupCall(what, function, frames or "rows", schema.arrow(), output or pa.schema([]))
+        if groups
+        else FrameCall(what, function, frames or "arrow")
+    )
+    keys = Keys.of(rows, schema.key)
+    below = schema.arrow().empty_table() if below is None else below
+    return UserFunction(what, schema, call, output).apply(keys, rows.drop_columns([PARTITION]), below)
+
+
+def changes(found: Applied) -> list[tuple[Any, ...]]:
+    """Each change: partition, kind, key, and the values that it gives; what it keeps, if anything."""
+    rows = found.changes.to_pylist()
+    kinds = {MERGE: "upsert", DELETE: "delete"}
+    return [
+        (row[PARTITION], kinds[row[CHANGE]], row["k"], row["part"], row["n"], row["note"], row.get(KEPT))
+        for row in rows
+    ]
+
+
+ROWS = given((1, "a", 10), (1, "b", 5), (1, "b", 6), (3, "a", 7))
+
+
+def test_the_function_sees_all_rows_of_its_keys_and_their_state_in_the_order_of_the_rows() -> None:
+    seen = []
+
+    def look(rows: pa.Table, below: pa.Table) -> Change:
+        seen.append((rows.column_names, rows["value"].to_pylist(), below.to_pylist()))
+        return Change()
+
+    found = applied(look, ROWS, state((3, "a", 1, "x"), (1, "b", 2, None)))
+    below = [{"k": 1, "part": "b", "n": 2, "note": None}, {"k": 3, "part": "a", "n": 1, "note": "x"}]
+    assert seen == [(["k", "part", "value"], [10, 5, 6, 7], below)]
+    assert (changes(found), found.output) == ([], OUTPUT.empty_table())
+
+
+def test_upserts_and_deletions_come_with_their_partitions_and_columns_that_are_not_given_keep_their_values() -> None:
+    def decide(rows: pa.Table, below: pa.Table) -> Change:
+        some = pa.table({"n": [15, 1], "part": ["b", "a"], "k": [1, 3]})
+        return Change(some, pa.table({"k": [1], "part": ["a"], "ignored": [0]}), pa.table({"sum": [9], "k": [1]}))
+
+    found = applied(decide, ROWS)
+    note = next(c.id for c in SCHEMA.columns if c.name == "note")
+    assert changes(found) == [
+        (5, "upsert", 1, "b", 15, None, str(note)),
+        (9, "upsert", 3, "a", 1, None, str(note)),
+        (5, "delete", 1, "a", None, None, None),
+    ]
+    assert found.output is not None
+    assert found.output.to_pylist() == [{"k": 1, "sum": 9}]
+
+
+def total_in_pandas(rows: pd.DataFrame, below: pd.DataFrame) -> Change:
+    sums = rows.groupby(["k", "part"], as_index=False)["value"].sum().rename(columns={"value": "n"})
+    return Change(sums, output=sums[["k"]].assign(sum=sums["n"]))
+
+
+def total_in_polars(rows: pl.DataFrame, below: pl.DataFrame) -> Change:
+    sums = rows.group_by("k", "part", maintain_order=True).agg(n=pl.col("value").sum())
+    return Change(sums, output=sums.select("k", sum="n"))
+
+
+@pytest.mark.parametrize(("frames", "function"), [("pandas", total_in_pandas), ("polars", total_in_polars)])
+def test_pandas_and_polars_see_and_return_the_same(frames: str, function: Callable[..., Any]) -> None:
+    found = applied(function, ROWS, frames=frames)
+    assert [row[2:5] for row in changes(found)] == [(1, "a", 10), (1, "b", 11), (3, "a", 7)]
+    assert found.output is not None
+    assert found.output["sum"].to_pylist() == [10, 11, 7]
+
+
+@pytest.mark.parametrize("frames", ["arrow", "pandas", "polars"])
+def test_a_large_integer_beside_a_null_stays_exact(frames: str) -> None:
+    below = state((1, "a", 2**62 + 1, None), (1, "b", None, None))
+    found = applied(lambda rows, below: below, given((1, "a", 0), (1, "b", 0)), below, frames=frames)
+    assert [row[4] for row in changes(found)] == [2**62 + 1, None]
+
+
+def test_a_function_of_one_key_is_called_with_its_rows_and_its_row() -> None:
+    seen = []
+
+    def one(key: tuple[Any, ...], rows: list[dict[str, Any]], row: dict[str, Any] | None) -> Any:
+        seen.append((key, [r["value"] for r in rows], row and row["n"]))
+        match key:
+            case (1, "a"):
+                return {"n": 1, "note": "x"}
+            case (1, "b"):
+                return Change(upserts={"k": 1, "n": 2}, output=[{"sum": 4, "k": 1}, {"k": 2, "sum": None}])
+            case _:
+                return Change(deletes=True)
+
+    found = applied(one, ROWS, state((1, "b", 3, None)), groups=True)
+    assert seen == [((1, "a"), [10], None), ((1, "b"), [5, 6], 3), ((3, "a"), [7], None)]
+    assert [row[:6] for row in changes(found)] == [
+        (5, "upsert", 1, "a", 1, "x"),
+        (5, "upsert", 1, "b", 2, None),
+        (9, "delete", 3, "a", None, None),
+    ]
+    assert [row[6] for row in changes(found)] == [None, "4", None]
+    assert found.output is not None
+    assert found.output.to_pylist() == [{"k": 1, "sum": 4}, {"k": 2, "sum": None}]
+
+
+@pytest.mark.parametrize("frames", ["arrow", "pandas", "polars"])
+def test_a_function_of_one_key_may_take_and_emit_frames(frames: str) -> None:
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        total = int(sum(rows["value"].to_pylist() if frames == "arrow" else rows["value"].to_list()))
+        return Change({"n": total}, output=pa.table({"k": [key[0]], "sum": [total]}))
+
+    found = applied(one, ROWS, groups=True, frames=frames)
+    assert [row[4] for row in changes(found)] == [10, 11, 7]
+    assert found.output is not None
+    assert found.output["sum"].to_pylist() == [10, 11, 7]
+
+
+def test_a_function_of_one_key_may_insert_the_key_alone() -> None:
+    found = applied(lambda key, rows, row: {}, ROWS, groups=True)
+    assert [row[1:6] for row in changes(found)] == [
+        ("upsert", 1, "a", None, None),
+        ("upsert", 1, "b", None, None),
+        ("upsert", 3, "a", None, None),
+    ]
+
+
+def test_a_function_of_one_key_that_returns_none_changes_nothing() -> None:
+    assert changes(applied(lambda key, rows, row: None, ROWS, groups=True)) == []
+
+
+def of(**columns: Any) -> pa.Table:
+    return pa.table({"k": [1], "part": ["a"]} | columns)
+
+
+BAD = {
+    "another key": (lambda r, s: pa.table({"k": [2], "part": ["a"], "n": [1]}), "k=2, part='a' is none of these keys"),
+    "a key twice": (
+        lambda r, s: pa.table({"k": [1, 1], "part": ["a", "a"], "n": [1, 2]}),
+        "k=1, part='a' more than once",
+    ),
+    "upserted and deleted": (lambda r, s: Change(of(n=[1]), of()), "k=1, part='a' more than once"),
+    "an unknown column": (lambda r, s: of(m=[1]), "the table has no column m; there are k, part, n, note"),
+    "no key": (lambda r, s: pa.table({"n": [1]}), "column 'k' is missing; there are n"),
+    "a column twice": (lambda r, s: pa.table([[1], ["a"], [1], [2]], ["k", "part", "n", "n"]), "'n' is there twice"),
+    "text for a number": (lambda r, s: of(n=["1"]), "column 'n': expected int64, found string"),
+    "a float for a number": (lambda r, s: of(n=[1.0]), "column 'n': expected int64, found double"),
+    "none": (lambda r, s: None, "returned None for k=1, part='a' and 2 more keys"),
+    "a number": (lambda r, s: 5, "returned int as upserts"),
+    "a list as deletions": (lambda r, s: Change(deletes=[1]), "returned list as deletes"),
+    "an unknown output column": (lambda r, s: Change(output=of()), "column part is not in output=, which has k, sum"),
+    "half of the output": (lambda r, s: Change(output=pa.table({"k": [1]})), "column 'sum' is missing"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_done_is_refused_by_name(name: str) -> None:
+    function, said = BAD[name]
+    with pytest.raises(IllegalArgumentError) as caught:
+        applied(function, ROWS)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("table 't': apply(): <lambda>")
+
+
+BAD_OF_ONE = {
+    "another key": (lambda k, r, s: {"k": 2, "n": 1}, "returned a row of k=2, part='a'"),
+    "an unknown column": (lambda k, r, s: {"m": 1}, "the table has no column m"),
+    "text for a number": (lambda k, r, s: {"n": "1"}, "column 'n'"),
+    "a fraction for a number": (lambda k, r, s: {"n": 1.5}, "column 'n'"),
+    "bytes for text": (lambda k, r, s: {"note": b"x"}, "column 'note'"),
+    "a list": (lambda k, r, s: [{"n": 1}], "returned list: expected a dict"),
+    "a key to delete": (lambda k, r, s: Change(deletes=k), "deletes=(1, 'a'): expected True or None"),
+    "a dict as output": (lambda k, r, s: Change(output={"k": 1}), "output is dict: expected a list of dicts"),
+    "upserted and deleted": (lambda k, r, s: Change({"n": 1}, deletes=True), "k=1, part='a' more than once"),
+    "an unknown output column": (
+        lambda k, r, s: Change(output=[{"k": 1, "sum": 1, "x": 2}]),
+        "column x is not in output",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OF_ONE)
+def test_what_cannot_be_done_of_one_key_is_refused_by_name(name: str) -> None:
+    function, said = BAD_OF_ONE[name]
+    with pytest.raises(IllegalArgumentError) as caught:
+        applied(function, ROWS, groups=True)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_output_without_a_schema_is_refused(groups: bool) -> None:
+    emitted: Any = [{"k": 1}] if groups else of()
+    with pytest.raises(IllegalArgumentError, match=r"rows are emitted, but output= does not say"):
+        applied(lambda *_: Change(output=emitted), ROWS, groups=groups, output=None)
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("culprit", [0, 1, 2])
+def test_an_exception_of_the_function_names_the_key(culprit: int, groups: bool) -> None:
+    value, key = ((10, "k=1, part='a'"), (6, "k=1, part='b'"), (7, "k=3, part='a'"))[culprit]
+
+    def fail(*arguments: Any) -> Any:
+        rows = arguments[1] if groups else arguments[0].to_pylist()
+        if any(row["value"] == value for row in rows):
+            raise ZeroDivisionError("planted")
+        return None if groups else Change()
+
+    with pytest.raises(ZeroDivisionError, match="planted") as caught:
+        applied(fail, ROWS, groups=groups)
+    assert caught.value.__notes__ == [f"table 't': apply(): fail raised this when it was called for {key}"]
+
+
+def test_an_exception_that_no_half_of_the_keys_raises_names_them_all() -> None:
+    def fail(rows: pa.Table, below: pa.Table) -> Change:
+        if rows.num_rows == 4:
+            raise ZeroDivisionError("planted")
+        return Change()
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        applied(fail, ROWS)
+    assert caught.value.__notes__[0].endswith("called for k=1, part='a' and 2 more keys")
+
+
+def test_keys_that_are_null_nan_or_a_negative_zero_are_found() -> None:
+    schema = schema_of({"k": "double", "n": "long"}, ["k"])
+    rows = pa.table({"k": [None, math.nan, 0.0]}).append_column(PARTITION, pa.array([1, 2, 3], pa.int32()))
+    returned = pa.table({"k": [-0.0, math.nan, None], "n": [1, 2, 3]})
+    found = applied(lambda r, s: returned, rows, schema=schema).changes
+    assert found[PARTITION].to_pylist() == [3, 2, 1]
+    assert math.copysign(1, found["k"][0].as_py()) == 1
+
+
+KINDS = {
+    "narrower integer": (pa.array([7], pa.int8()), pa.int64(), 7),
+    "wider integer that fits": (pa.array([7], pa.int64()), pa.int8(), 7),
+    "wider integer that does not": (pa.array([300], pa.int64()), pa.int8(), None),
+    "integer as float": (pa.array([2**53], pa.int64()), pa.float64(), float(2**53)),
+    "integer that no float is": (pa.array([2**53 + 1], pa.int64()), pa.float64(), None),
+    "narrower float": (pa.array([1.5], pa.float32()), pa.float64(), 1.5),
+    "wider float": (pa.array([1.5], pa.float64()), pa.float32(), None),
+    "null": (pa.array([None]), pa.string(), "null"),
+    "large text": (pa.array(["a"], pa.large_string()), pa.string(), "a"),
+    "text view": (pa.array(["a"], pa.string_view()), pa.string(), "a"),
+    "dictionary": (pa.array(["a"]).dictionary_encode(), pa.string(), "a"),
+    "text as bytes": (pa.array(["a"]), pa.binary(), None),
+    "bytes as text": (pa.array([b"a"]), pa.string(), None),
+    "seconds": (pa.array([datetime(2026, 1, 1)], pa.timestamp("s")), pa.timestamp("us"), datetime(2026, 1, 1)),
+    "lost nanoseconds": (pa.array([1], pa.timestamp("ns")), pa.timestamp("us"), None),
+    "time without a zone": (pa.array([1], pa.timestamp("us")), pa.timestamp("us", "UTC"), None),
+    "time of another zone": (
+        pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", "Asia/Tokyo")),
+        pa.timestamp("us", "UTC"),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    ),
+    "date as time": (pa.array([date(2026, 1, 1)]), pa.timestamp("us"), None),
+    "time as date": (pa.array([datetime(2026, 1, 1)]), pa.date32(), None),
+    "integer as decimal": (pa.array([7], pa.int64()), pa.decimal128(38, 2), Decimal("7.00")),
+    "longer decimal": (pa.array([Decimal("1.234")]), pa.decimal128(10, 2), None),
+    "boolean as integer": (pa.array([True]), pa.int64(), None),
+    "list": (pa.array([[1]], pa.large_list(pa.int8())), pa.list_(pa.int64()), [1]),
+    "list of text": (pa.array([["1"]]), pa.list_(pa.int64()), None),
+    "struct": (pa.array([{"a": 1}]), pa.struct([("a", pa.int64())]), {"a": 1}),
+    "struct of others": (pa.array([{"b": 1}]), pa.struct([("a", pa.int64())]), None),
+    "map": (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8())), pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+    "map of others": (
+        pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())),
+        pa.map_(pa.string(), pa.int8()),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_column_takes_the_type_of_the_table_only_where_no_value_changes(name: str) -> None:
+    values, wanted, expected = KINDS[name]
+    if expected is None:
+        with pytest.raises(IllegalArgumentError, match=r"here: column 'c': expected"):
+            conform("here", pa.table({"c": values}), pa.schema([("c", wanted)]))
+        return
+    found = conform("here", pa.table({"c": values}), pa.schema([("c", wanted)]))["c"]
+    assert (found.type, found.to_pylist()) == (wanted, [None if expected == "null" else expected])
+
+
+VALUES = {
+    "map": ({"a": 1}, pa.map_(pa.string(), pa.int64()), True),
+    "pairs": ([("a", 1)], pa.map_(pa.string(), pa.int64()), True),
+    "struct": ({"a": 1, "b": [1.5, math.nan]}, pa.struct([("a", pa.int8()), ("b", pa.list_(pa.float64()))]), True),
+    "rounded inside": ({"a": [0.1]}, pa.struct([("a", pa.list_(pa.float32()))]), False),
+    "rounded": (0.1, pa.float32(), False),
+    "cut": (datetime(2026, 1, 1, 12), pa.date32(), False),
+    "digits": (Decimal("1.234"), pa.decimal128(10, 2), False),
+    "bytes": (b"a", pa.string(), False),
+    "null": (None, pa.int64(), True),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_python_value_is_taken_exactly_or_refused(name: str) -> None:
+    value, kind, is_taken = VALUES[name]
+    if is_taken:
+        assert exact_array([value], kind).type == kind
+    else:
+        with pytest.raises((TypeError, pa.ArrowException)):
+            exact_array([value], kind)
+
+
+def test_columns_of_maps_are_given_and_taken_as_they_are_stored() -> None:
+    schema = schema_of({"k": "long", "m": mapping("string", "long")}, ["k"])
+    rows = pa.table({"k": [1]}).append_column(PARTITION, pa.array([5], pa.int32()))
+    found = applied(lambda key, rows, row: {"m": {"a": 1}}, rows, groups=True, schema=schema).changes
+    assert found["m"].to_pylist() == [[("a", 1)]]
