@@ -47,9 +47,13 @@ class EmittedTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from small_batches(self._read(self.paths[number]))
+                yield from small_batches(self.read(self.paths[number]))
 
-    def _read(self, path: str) -> pa.Table:
+    def read(self, path: str) -> pa.Table:
+        """Return the rows of one object.
+
+        Raises `InvalidStateError` once the batch has ended.
+        """
         session = self.root.open().session
         try:
             data = run_sync(download.read_by_path(session.store, session.host, path))

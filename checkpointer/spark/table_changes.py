@@ -225,7 +225,10 @@ class TableChanges:
         schema = self._known_version().schema
         declared = [field for field in self._declared if field["name"] not in {*schema.names, *schema.key}]
         fields = [field for field in fields_of(rows) if field["name"] in schema.key]
-        return extended_schema(self.name, schema, [*fields, *declared], self._key, self._combine)
+        known = {*schema.names, *(field["name"] for field in declared)}
+        # A job may name how a column is combined that only a later upsert brings.
+        combine = {column: how for column, how in self._combine.items() if column in known}
+        return extended_schema(self.name, schema, [*fields, *declared], self._key, combine)
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

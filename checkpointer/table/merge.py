@@ -146,10 +146,11 @@ def positions(wanted: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     No two rows of `keys` have one key.
     """
     known = keys.select(key)
-    groups, _ = _groups(pa.concat_tables([known, wanted.select(key).cast(known.schema)]), key)
-    # Keys are numbered as they occur, so those of `keys` have their index as number.
-    found = groups[known.num_rows :]
-    return np.where(found < known.num_rows, found, -1)
+    groups, count = _groups(pa.concat_tables([known, wanted.select(key).cast(known.schema)]), key)
+    # Arrow numbers keys in any order, so the numbers of known keys are brought back to their indexes.
+    index = np.full(count, -1, dtype=np.int64)
+    index[groups[: known.num_rows]] = np.arange(known.num_rows)
+    return index[groups[known.num_rows :]]
 
 
 def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:

@@ -214,10 +214,10 @@ def test_the_longer_a_chain_may_be_the_less_is_written() -> None:
 
 
 def test_what_the_model_takes_from_layers_above_it_is_what_they_have() -> None:
-    from pyspark_checkpointer.spark import table_changes
+    from pyspark_checkpointer.spark import table_jobs
     from pyspark_checkpointer.table import parquet_encode, reader
 
-    assert model.DRIVER_CHANGES == table_changes.DRIVER_BYTES // 4
+    assert model.DRIVER_CHANGES == table_jobs.DRIVER_BYTES // 4
     assert model.STREAMED_SNAPSHOT == reader.STREAMED_SNAPSHOT_BYTES
     assert model.ROW_GROUP == parquet_encode.ROW_GROUP_ROWS
 

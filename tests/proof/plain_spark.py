@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_checkpointer import Checkpointer
@@ -19,9 +20,10 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import table_changes
+from pyspark_checkpointer.spark import table_changes, table_jobs
 from pyspark_checkpointer.spark import write_tasks as write_module
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
+from pyspark_checkpointer.spark.emitted import EmittedTask
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -54,6 +56,10 @@ class PlainFrame:
     def rows(self) -> pa.Table:
         return pa.concat_tables(self.parts)
 
+    @property
+    def columns(self) -> list[str]:
+        return list(self.parts[0].column_names)
+
     def repartition(self, column: str) -> "PlainFrame":
         rows, tasks = self.rows, self.draw.choice([1, 2, 5])
         numbers = rows[column].to_numpy() % tasks
@@ -85,6 +91,18 @@ def _placed(frame: PlainFrame, schema: TableSchema, partitions: int) -> PlainFra
     return PlainFrame(frame.draw, list(map(place, frame.parts)))
 
 
+def _whole(frame: PlainFrame, schema: TableSchema, partitions: int, order_by: list[str]) -> PlainFrame:
+    """All columns, each row with its partition, all rows of a partition in one task, in order."""
+    keys = _placed(_keys("", frame, schema), schema, partitions)
+    parts = []
+    for part, of_key in zip(frame.parts, keys.parts, strict=True):
+        others = {name: part[name] for name in part.column_names if name not in schema.key}
+        parts.append(pa.table({name: of_key[name] for name in of_key.column_names} | others))
+    order = [(name, "ascending", "at_start") for name in (PARTITION, *schema.key, *order_by)]
+    moved = PlainFrame(frame.draw, parts).repartition(PARTITION)
+    return PlainFrame(frame.draw, [part.take(pc.sort_indices(part, order)) for part in moved.parts])
+
+
 def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], result: Any) -> PlainFrame:
     """Call the task for each part, some of them twice, as Spark does where one is slow or its executor is lost."""
     parts = []
@@ -109,17 +127,26 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     def task_numbers(spark: Any, tasks: int) -> PlainFrame:
         return PlainFrame(draw, [pa.table({"id": [task]}) for task in range(tasks)])
 
+    def emitted(spark: Any, root: Any, schema: Any, columns: pa.Schema, given: list[bytes | str]) -> PlainFrame:
+        parts = [
+            EmittedTask(root, [part]).read(part) if isinstance(part, str) else pa.ipc.open_stream(part).read_all()
+            for part in given
+        ]
+        return PlainFrame(draw, [part.cast(columns) for part in parts] or [columns.empty_table()])
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write_module, "TaskContext", SimpleNamespace(get=lambda: _running.task))
         patch.setattr(table_changes, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
         patch.setattr(table_changes, "fields_of", _fields)
         patch.setattr(table_changes, "keys_of", _keys)
         patch.setattr(table_changes, "rows_of", _placed)
-        patch.setattr(table_changes, "map_batches", _mapped)
+        patch.setattr(table_changes, "whole_rows_of", _whole)
+        patch.setattr(table_changes, "frame", emitted)
+        patch.setattr(table_jobs, "map_batches", _mapped)
         patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
         patch.setattr(table_changes, "scan", scanned)
-        patch.setattr(table_changes, "task_numbers", task_numbers)
-        patch.setattr(table_changes.TaskRoot, "of", lambda *_: SimpleNamespace(open=lambda: client, place="a task"))
+        patch.setattr(table_jobs, "task_numbers", task_numbers)
+        patch.setattr(table_jobs.TaskRoot, "of", lambda *_: SimpleNamespace(open=lambda: client, place="a task"))
         yield
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import table_changes
+from pyspark_checkpointer.spark import apply_task, table_jobs
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.table import large_rows
@@ -25,9 +26,11 @@ from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state
-from tests.proof.table_model import COMBINE, KEY, Drawn, Key, Row, TableModel
+from tests.proof.table_model import COMBINE, KEY, Decide, Drawn, Key, Row, TableModel
 
 Figures = Counter[str]
+
+EMITTED = StructType().add("k", "long").add("part", "string").add("saw", "string")
 Found = dict[Key, list[Any]]
 
 
@@ -51,7 +54,9 @@ class History:
     def limits(self, patch: pytest.MonkeyPatch) -> None:
         """Rows and bytes at which something changes, most of them so small that it does."""
         choose = self.draw.choice
-        patch.setattr(table_changes, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
+        patch.setattr(table_jobs, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
+        patch.setattr(apply_task, "MAX_CALL_ROWS", choose([1, 7, 1 << 20]))
+        patch.setattr(apply_task, "MAX_HELD_BYTES", choose([1, 3000, 128 << 20]))
         patch.setattr(compaction, "COMPACT_ROWS", choose([8, 65_536]))
         patch.setattr(compaction, "COMPACT_BYTES", choose([1000, 64 << 20]))
         patch.setattr(compaction, "MAX_DELTA_BYTES", choose([1, 5000, 512 << 20]))
@@ -153,6 +158,8 @@ class Step:
                 parts = [given[start::3] for start in range(3)] if draw.random() < 0.2 else [given]
                 model.upsert(given, columns)
                 together(*(partial(self.table.upsert, self.frame(part, columns)) for part in parts))
+            case "apply" if self.table._changes.version is not None:
+                self._apply([name for name in model.columns if name not in self.combine or draw.random() < 0.5])
             case "replace":
                 columns = list(dict.fromkeys([*columns, *self.combine]))
                 given = self.drawn.rows(columns)
@@ -173,6 +180,21 @@ class Step:
             rows = [row.asDict(recursive=True) for row in self.table.read([*KEY, *columns]).collect()]
             by_key = {tuple(row[name] for name in KEY): [_plain(row[name]) for name in columns] for row in rows}
             assert (by_key, len(rows)) == (model.found(columns), len(model.rows))
+
+    def _apply(self, columns: list[str]) -> None:
+        """Rows of some keys, several of some of them, and a function that looks at the state; once it is repeated."""
+        draw, model = self.drawn.draw, self.model
+        columns = draw.sample(columns, draw.randrange(len(columns) + 1))
+        given = [row | {"at": at} for at in range(draw.choice([1, 3])) for row in self.drawn.rows(columns)]
+        draw.shuffle(given)
+        groups = draw.random() < 0.5
+        decide = Decide(list(KEY), columns, groups)
+        apply: Any = self.table.apply_groups if groups else self.table.apply
+        output = apply(self.frame(given, [*columns, "at"]), decide, EMITTED, order_by=["at"])
+        expected = model.apply(given, decide)
+        for _ in range(2):
+            rows = output.rows.to_pylist() if self.spark is None else [row.asDict() for row in output.collect()]
+            assert sorted(map(str, rows)) == sorted(map(str, expected))
 
     def frame(self, rows: list[Row], columns: list[str]) -> Any:
         table = self.drawn.table(rows, columns)

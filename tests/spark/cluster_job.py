@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import pyspark_checkpointer
-from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes, table_jobs
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 
 SETTINGS = {
@@ -125,7 +125,7 @@ def main(scenario: str, root: str, folder: str) -> None:
     if scenario.startswith("tables"):
         Faulty.scenario = scenario
         spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        table_changes.DRIVER_BYTES, table_changes.WriteTask = 1, Faulty  # type: ignore[misc]
+        table_jobs.DRIVER_BYTES, table_changes.WriteTask = 1, Faulty  # type: ignore[misc]
 
     @stateful(root, json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}")))
     def update(batch: DataFrame, batch_id: int, state: State) -> None:

@@ -1,19 +1,15 @@
-"""`table.apply` on real Spark: the function sees all rows and the state of its keys, and what it returns is the batch."""
+"""`table.apply` on real Spark: a function sees the rows and the state of its keys, and decides what becomes of them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from pyspark.errors.exceptions.captured import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark import Change, State, stateful
 from tests.spark.conftest import Job
-from tests.spark.tables import once, refused, rows
+from tests.spark.tables import rows
 
 SCHEMA = "key string, n long, total long"
 

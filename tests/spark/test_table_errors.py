@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
-from pyspark_checkpointer.spark import State, read_state, stateful, table_changes
+from pyspark_checkpointer.spark import State, read_state, stateful, table_changes, table_jobs
 from pyspark_checkpointer.table.schema import PARTITION
 from tests.spark.conftest import Job
 from tests.spark.tables import Body, artifacts, once, refused, rows
@@ -98,7 +98,7 @@ def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
     once(job, add(2**62))
     for body in (add(2**62, 2**62), add(2**62, compact=True)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(table_changes, "DRIVER_BYTES", 1)
+            patch.setattr(table_jobs, "DRIVER_BYTES", 1)
             with pytest.raises(StreamingQueryException, match="does not fit into its type"):
                 once(job, body)
         once(job, lambda batch, batch_id, state: None)

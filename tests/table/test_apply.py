@@ -1,4 +1,4 @@
-"""A user's function is called with all rows and the state of its keys, and what it returns is checked before it counts."""
+"""A function is called with all rows and the state of its keys; what it returns is checked before it counts."""
 
 import math
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.table import kept_columns
-from pyspark_checkpointer.table.merge import apply, consolidate, matching
+from pyspark_checkpointer.table.merge import apply, consolidate, matching, positions
 from pyspark_checkpointer.table.row_order import check_unique, first_duplicate, in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.types import arrow_type
@@ -368,3 +368,22 @@ def test_a_late_date_that_is_there_twice_is_refused_too() -> None:
     late = pa.array([5_000_000, 5_000_000], pa.int32()).cast(pa.date32())
     with pytest.raises(IllegalArgumentError, match="several rows have the key"):
         check_unique(pa.table([late], schema=schema.arrow()), schema, "t")
+
+
+def test_positions_of_keys_are_right_in_whatever_order_arrow_numbers_them() -> None:
+    # With these keys Arrow numbers the ninth before the eighth.
+    numbers = [5, 6, 7, 10, 12, 18, 22, 23, 27, 32]
+    keys = pa.table({"k": numbers, "part": list("babaaaabba")})
+    wanted = pa.table({"part": ["b", "a", "b"], "k": pa.array([23, 23, 27], pa.int32())})
+    assert positions(wanted, keys, ["k", "part"]).tolist() == [7, -1, 8]
+    for draw in map(random.Random, range(50)):
+        drawn = [(draw.randrange(60), draw.choice("ab")) for _ in range(draw.randrange(1, 200))]
+        known = list(dict.fromkeys(drawn[: len(drawn) // 2]))
+        tables = [
+            pa.table(
+                {"k": pa.array([k for k, _ in some], pa.int64()), "part": pa.array([p for _, p in some], pa.string())}
+            )
+            for some in (drawn, known)
+        ]
+        expected = [known.index(key) if key in known else -1 for key in drawn]
+        assert positions(*tables, ["k", "part"]).tolist() == expected

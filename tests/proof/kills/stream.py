@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights.events import emit
-from pyspark_checkpointer.spark import State, stateful, table_changes
+from pyspark_checkpointer.spark import State, stateful, table_jobs
 from tests.proof.kills.ledger import ADDED, Ledger
 
 OPTIONS = "TEST_STORAGE_OPTIONS"
@@ -46,7 +46,7 @@ def main(root: str, folder: str, master: str) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    table_changes.DRIVER_BYTES = 1  # what is written is written by tasks
+    table_jobs.DRIVER_BYTES = 1  # what is written is written by tasks
     ledger = Ledger(Path(folder) / "ledgers" / "driver.jsonl")
 
     @stateful(root, json.loads(os.environ.get(OPTIONS, "{}")) or None)
