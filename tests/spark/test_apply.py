@@ -1,15 +1,20 @@
 """`table.apply` on real Spark: a function sees the rows and the state of its keys, and decides what becomes of them."""
 
+import uuid
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.errors import PythonException
+from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.spark import Change, State, stateful
+from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_jobs
 from tests.spark.conftest import Job
-from tests.spark.tables import rows
+from tests.spark.tables import artifacts, once, refused, rows
 
 SCHEMA = "key string, n long, total long"
 
@@ -21,6 +26,11 @@ def running(given: pa.Table, state: pa.Table) -> Change:
     both = pa.concat_tables([new, state.select(["key", "n", "total"])])
     made = both.group_by("key").aggregate([("n", "sum"), ("total", "sum")]).rename_columns(["key", "n", "total"])
     return Change(upserts=made, output=made.select(["key", "total"]))
+
+
+def running_alone(given: pa.Table, state: pa.Table) -> pa.Table:
+    upserts: pa.Table = running(given, state).upserts
+    return upserts
 
 
 def running_of_one(key: tuple[Any, ...], given: list[dict[str, Any]], row: dict[str, Any] | None) -> Change:
@@ -52,3 +62,153 @@ def test_state_is_read_decided_on_and_written_in_one_call(job: Job, groups: bool
     assert restored is not None
     found = restored.table("t").sort_by("key").to_pylist()
     assert [tuple(row.values()) for row in found] == [("a", 3, 15), ("b", 1, 2), ("c", 2, 12)]
+
+
+def test_rows_of_a_key_come_in_one_call_in_the_order_asked_for(job: Job) -> None:
+    seen: list[Any] = []
+
+    def look(key: tuple[Any, ...], given: list[dict[str, Any]], row: Any) -> Change:
+        return Change({"n": len(given)}, output=[{"seen": repr([one["at"] for one in given])}])
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        numbers = batch.sparkSession.range(200).selectExpr("id % 3 AS k", "nullif(199 - id, 150) AS at", "id AS __rest")
+        table = state.table("t", ["k"], num_partitions=2, schema="k int, n long")  # The rows have a wider key.
+        output = table.apply_groups(numbers.repartition(5), look, "seen string", order_by=["at"])
+        assert output is not None
+        seen.extend(sorted(row.seen for row in output.collect()))
+        seen.append(rows(table.read()))
+
+    once(job, body)
+    expected = [[199 - n for n in range(199, -1, -1) if n % 3 == k] for k in range(3)]
+    expected = [([None] if 150 in one else []) + [at for at in one if at != 150] for one in expected]
+    assert seen[:3] == sorted(map(repr, expected))
+    assert seen[3] == [(0, 67), (1, 67), (2, 66)]
+
+
+def test_output_of_any_size_and_type_is_what_was_emitted_and_goes_with_its_batch(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each emitted value is random: a function that was called again would emit others."""
+    kept: list[DataFrame] = []
+    written: list[set[str]] = []
+
+    def emit(given: pa.Table, state: pa.Table) -> Change:
+        ids = [uuid.uuid4().hex for _ in range(given.num_rows)]
+        upserts = pa.table({"k": given["k"], "id": ids, "at": given["at"]})
+        return Change(upserts, output=upserts.append_column("more", pa.array([[{"a": i}] for i in ids])))
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        given = batch.sparkSession.range(50).selectExpr("id AS k", "timestamp_micros(id * 1000001) AS at")
+        table = state.table("t", ["k"], num_partitions=4, schema="k long, id string, at timestamp")
+        output = table.apply(given, emit, "k long, id string, at timestamp, more array<struct<a: string>>")
+        assert output is not None
+        assert output.where("more[0].a = id").count() == 50
+        assert rows(output.select("k", "id", "at")) == rows(table.read(["k", "id", "at"]))
+        written.append(objects(job))
+        kept.append(output)
+
+    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 1)
+    once(job, body)
+    with pytest.raises(PythonException, match="kept until their batch ends"):
+        kept[0].collect()
+    assert {a.path for a in artifacts(job.root, "t")} == objects(job) < written[0]
+
+
+def objects(job: Job) -> set[str]:
+    return {str(path.relative_to(job.root)) for path in Path(job.root).rglob("*.parquet")}
+
+
+def test_columns_that_the_job_declares_are_added_to_the_table(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        declared = "key string, n long" + ("" if batch_id == 0 else ", note string, most long")
+        combine: Any = {"most": "max"}
+        table = state.table("t", ["key"], schema=declared, combine=combine if batch_id else None)
+        columns = {"n": 1} if batch_id == 0 else {"note": "new", "most": batch_id}
+        table.apply_groups(batch, lambda key, given, row: columns)
+
+    for _ in range(3):
+        once(job, body)
+    assert rows(read_state(spark, job.root, "t")) == [("x", 1, "new", 2)]
+
+
+BAD: dict[str, tuple[Callable[[State, DataFrame], Any], str]] = {
+    "no schema": (
+        lambda state, batch: state.table("new", ["key"]).apply(batch, running),
+        "nothing was written to it yet: its columns are not known: open it with schema=",
+    ),
+    "no function": (lambda state, batch: opened(state).apply(batch, 5), "apply(): function=5: expected a function"),
+    "no frame": (lambda state, batch: opened(state).apply([1], running), "apply() takes a Spark DataFrame, not"),
+    "no key": (
+        lambda state, batch: opened(state).apply(batch.drop("key"), running),
+        "column 'key' is missing; there are",
+    ),
+    "another key's type": (
+        lambda state, batch: opened(state).apply(batch.selectExpr("amount AS key"), running),
+        "column 'key' is string, which is no part of long",
+    ),
+    "a column twice": (
+        lambda state, batch: opened(state).apply(batch.selectExpr("*", "amount AS AMOUNT"), running),
+        "column 'amount' is there twice: rename one",
+    ),
+    "a reserved column": (
+        lambda state, batch: opened(state).apply(batch.selectExpr("*", "1 AS __partition"), running),
+        "column '__partition': the name is taken",
+    ),
+    "an unknown order": (
+        lambda state, batch: opened(state).apply(batch, running, order_by=["at"]),
+        "apply(): order_by: there is no column at; there are key, amount",
+    ),
+    "order by a name": (
+        lambda state, batch: opened(state).apply(batch, running, order_by="amount"),
+        "expected a list of column names",
+    ),
+    "unknown frames": (
+        lambda state, batch: opened(state).apply(batch, running, frames="rows"),
+        "frames='rows': expected one of arrow, pandas, polars",
+    ),
+    "output that cannot be stored": (
+        lambda state, batch: opened(state).apply(batch, running, output="a interval year"),
+        "output: column 'a': type interval year cannot be stored",
+    ),
+    "output twice": (
+        lambda state, batch: opened(state).apply(batch, running, output="a long, A long"),
+        "output: column 'a' is there twice",
+    ),
+    "a session in the function": (
+        lambda state, batch: opened(state).apply(batch, lambda given, below: batch.sparkSession.range(1)),
+        "cannot be sent to tasks because of 'batch', which it uses",
+    ),
+    "another key": (
+        lambda state, batch: opened(state).apply(batch, lambda given, below: pa.table({"key": ["other"], "n": [1]})),
+        "key='other' is none of these keys",
+    ),
+}
+
+
+def opened(state: State) -> Any:
+    return state.table("t", ["key"], num_partitions=2, schema=SCHEMA)
+
+
+def test_what_cannot_be_applied_is_refused_by_name_and_changes_nothing(job: Job, spark: SparkSession) -> None:
+    once(job, lambda batch, _, state: opened(state).apply(batch, running_alone))
+    for name, (use, said) in BAD.items():
+        assert said in refused(job, lambda batch, _, state, use=use: use(state, batch)), name  # type: ignore[misc]
+    assert rows(read_state(spark, job.root, "t")) == [("x", 1, 1)]
+
+
+def test_an_exception_of_the_function_fails_the_batch_and_names_the_key(job: Job, spark: SparkSession) -> None:
+    def fail(given: pa.Table, below: pa.Table) -> Change:
+        if "bad" in given["key"].to_pylist():
+            raise ZeroDivisionError("planted")
+        return Change()
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        opened(state).apply(batch, fail)
+
+    job.feed(*((f"good{n}", n) for n in range(20)), ("bad", 1), *((f"fine{n}", n) for n in range(20)))
+    with pytest.raises(StreamingQueryException) as caught:
+        job.run(update)
+    assert "ZeroDivisionError: planted" in str(caught.value)
+    assert "fail raised this when it was called for key='bad'\n" in str(caught.value)
+    assert Checkpointer(job.root).restore() is None
