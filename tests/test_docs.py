@@ -231,9 +231,14 @@ def run_with_spark() -> None:
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     chosen = [name for name, texts in EXAMPLES.items() if uses_spark(texts)]
     chosen.sort(key=lambda name: not name.endswith(".State"))  # the others read what it writes
+    done: dict[str, dict[str, Any]] = {}
     for name in chosen:
         with_spark = names_for(name) | {"spark": spark}
         for text in EXAMPLES[name]:
+            if text in done:  # The example of a class, which those of its methods go on from: its query ran already.
+                with_spark |= done[text]
+                continue
+            done[text] = with_spark
             with_text = play(text, name, with_spark)
             try:
                 with_text.send(None)

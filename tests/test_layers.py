@@ -101,7 +101,7 @@ LAYERS = (
         "Tables are merged in Arrow alone, so that executors, the driver and readers without Spark do it alike.",
         ("pyspark_checkpointer.table",),
         ("format", "errors", "compaction", "runtime", "store", "checkpoint", "admin"),
-        ("pyarrow", "numpy"),
+        ("pyarrow", "numpy", "pandas", "polars"),
     ),
     Layer(
         "client",

@@ -1,6 +1,5 @@
 """Convert between Arrow and what a user's function works with: Arrow, pandas or polars."""
 
-from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -18,9 +17,13 @@ def check_frames(call: str, frames: Any) -> Frames:
     """
     if frames not in get_args(Frames):
         raise IllegalArgumentError(f"{call}: frames={frames!r:.40}: expected one of {', '.join(get_args(Frames))}")
-    if frames != "arrow" and find_spec(frames) is None:
-        raise IllegalArgumentError(f"{call}: frames={frames!r}: {frames} is not installed: pip install {frames}")
     found: Frames = frames
+    try:
+        from_arrow(pa.table({}), found)
+    except ImportError as error:
+        raise IllegalArgumentError(
+            f"{call}: frames={found!r}: {error.name} is not installed: pip install {error.name}"
+        ) from None
     return found
 
 
