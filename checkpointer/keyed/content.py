@@ -12,7 +12,7 @@ from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.key_kinds import MIXED
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition
 from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
-from pyspark_checkpointer.manifests.keyed_records import place_key
+from pyspark_checkpointer.manifests.keyed_records import check_places, place_key
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
@@ -221,6 +221,16 @@ class Content:
             if refused:
                 return refused
         return {}
+
+    def check_places(self) -> None:
+        """Raise `CorruptionError` for a key that is not in its own partition.
+
+        It would never be found again, and a second one would be set beside it.
+
+        For content that was just restored.
+        """
+        for number, part in enumerate(self.parts):
+            check_places(part.data, number, len(self.parts), part.saved.chain, part.saved.deltas)
 
     # ---- saving ---------------------------------------------------------------------------------------------------
 

@@ -138,7 +138,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             part = version.content.parts[number]
             live = part.live.get(key, MISSING)
             if live is MISSING:
-                packed = part.data[key]
+                try:
+                    packed = part.data[key]
+                except KeyError:
+                    owner.exclusively(owner.pass_check)  # it may stand in another partition, where it is no use
+                    raise
                 # An empty value stands for one that was never packed. It is live by now, so `change` below finds it.
                 if packed:
                     value = unpack(packed)
@@ -318,7 +322,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         version = self._owner.version
         # While no change runs, one look-up needs no lock, which would take longer than the look-up itself.
         if not version.running and not version.successor and self._owner.guard is None:
-            return version.content.parts[number].contains(key)
+            if version.content.parts[number].contains(key):
+                return True
+            if self._owner.check is None:
+                return False
         return self._owner.change(Content.contains, number, key)
 
     def __len__(self) -> int:
@@ -408,6 +415,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         for part, (chain, data, deltas) in zip(state._parts, parts, strict=True):
             part.restore(SavedChain(chain, deltas), data)
         move_misplaced_keys(state._parts)
+        if len(parts) > 1:
+            # Asking every key takes a fifth of the time of a restore, and much more for tuples. So it waits until
+            # somebody uses more of the state than a key that is found.
+            state._owner.check = Content.check_places
         return state
 
     def repartitioned_for_restore(self, partitions: int) -> "KeyedState":
@@ -417,6 +428,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         For `checkpoint/restore.py`, and only for a state that nobody has used yet: live values are not taken along.
         """
+        self._owner.pass_check()
         state = KeyedState(partitions=partitions)
         place_keys(state._parts, (pair for part in self._parts for pair in part.data.items()))
         return state
