@@ -33,7 +33,7 @@ from pyspark_checkpointer.errors import (
     OperatorNotFoundError,
     RetiredError,
 )
-from pyspark_checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
+from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.keyed_records import check_places
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
@@ -135,9 +135,6 @@ class CheckpointReader:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
-        # A manifest may claim up to 2**31 partitions, and the list below would take memory for each of them.
-        if not 1 <= operator.partitions <= MOST_PARTITIONS:
-            raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
         decoded: dict[Artifact, Records] = {}
 
         async def load() -> None:

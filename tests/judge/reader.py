@@ -17,13 +17,14 @@ import struct
 import sys
 import urllib.parse
 import uuid
+import zlib
 import zoneinfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-CODECS = ("raw", "msgpack+zstd", "parquet")
+PARTITIONERS = {"raw": "explicit", "msgpack+zstd": "crc32-key-1", "parquet": "spark-murmur3-1"}
 MAX = 2**63 - 1
 DAY = dt.timedelta(days=1)
 NOTHING = hashlib.sha256(b"").hexdigest()
@@ -419,12 +420,16 @@ def extension(code, data, inside):
 # --- Equal keys ------------------------------------------------------------------------------------------------------
 
 
+EPOCH = dt.datetime(1970, 1, 1)
+
+
 class Moment:
-    """A time with a zone: by its clock among zones of one IANA name, else by the moment (the offset of fold 0)."""
+    """A time with a zone: by its clock among zones of one IANA name, else by the moment, if it has only one."""
 
     def __init__(self, t):
         self.clock, self.zone = t.replace(tzinfo=None), getattr(t.tzinfo, "key", None)
-        self.at = self.clock - dt.datetime(1970, 1, 1) - t.replace(fold=0).utcoffset()
+        self.at = self.clock - EPOCH - t.replace(fold=0).utcoffset()
+        self.two = t.replace(fold=0).utcoffset() != t.replace(fold=1).utcoffset()
 
     def __hash__(self):
         return hash(self.at)
@@ -432,7 +437,9 @@ class Moment:
     def __eq__(self, other):
         if not isinstance(other, Moment):
             return NotImplemented
-        return self.clock == other.clock if self.zone and self.zone == other.zone else self.at == other.at
+        if self.zone and self.zone == other.zone:
+            return self.clock == other.clock
+        return self.at == other.at and not (self.two or other.two)
 
 
 def is_nan(k):
@@ -453,6 +460,13 @@ def canon(k):
         f"{k!r:.80} is no key",
     )
     return k
+
+
+def zoned(k):
+    """Whether a key is or holds a time in a zone with an IANA name."""
+    if isinstance(k, (tuple, frozenset)):
+        return any(map(zoned, k))
+    return isinstance(k, dt.datetime) and isinstance(k.tzinfo, zoneinfo.ZoneInfo)
 
 
 def distinct(seen, k, nan=False):
@@ -476,6 +490,91 @@ def entries(data, row):
             out.append((canon(k), k, v))
     need(len(out) == row["records"], f"{len(out)} records, expected {row['records']}")
     return out
+
+
+NUMBER_HASH = 2**61 - 1
+
+
+def number(n):
+    """Partitioners: the hash of a number, in decimal."""
+    if isinstance(n, (float, decimal.Decimal)) and abs(n) == float("inf"):
+        h = 314159
+    else:
+        p, q = abs(n).as_integer_ratio() if not isinstance(n, decimal.Decimal) else ratio(n)
+        h = 314159 if q % NUMBER_HASH == 0 else p * pow(q, -1, NUMBER_HASH) % NUMBER_HASH
+    h = -h if n < 0 else h
+    return b"%d" % (-2 if h == -1 else h)
+
+
+def ratio(n):
+    """A fraction that gives the same hash, without the huge powers of ten that a decimal may have."""
+    _, digits, exponent = n.as_tuple()
+    p = int("".join(map(str, digits)))
+    ten = pow(10, abs(exponent), NUMBER_HASH)
+    return (p * ten, 1) if exponent >= 0 else (p, ten)
+
+
+def micros(d):
+    return b"%d" % (d // dt.timedelta(microseconds=1))
+
+
+def canonical(k):
+    """Partitioners, crc32-key-1: the canonical bytes of a key."""
+    if isinstance(k, (str, bytes)):
+        return k.encode("utf-8") if isinstance(k, str) else k
+    if k is None:
+        return b"nil"
+    if isinstance(k, (int, float, decimal.Decimal)):
+        return number(k)
+    if isinstance(k, tuple):
+        return b"(" + b",".join(map(canonical, k)) + b")"
+    if isinstance(k, frozenset):
+        return b"{" + b",".join(sorted(map(canonical, k))) + b"}"
+    if isinstance(k, dt.timedelta):
+        return micros(k)
+    if isinstance(k, uuid.UUID):
+        return k.bytes
+    if isinstance(k, dt.datetime) and k.tzinfo:
+        return micros(Moment(k).at)
+    return (k if type(k) is dt.date else k.replace(fold=0)).isoformat().encode()
+
+
+def same(a, b):
+    """Whether two equal keys are one value, in one zone."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple):
+        return all(map(same, a, b))
+    if isinstance(a, frozenset):
+        return all(any(same(x, y) for y in b) for x in a)
+    return repr(a) == repr(b)
+
+
+def read_map(chains, partitions, load):
+    whole_map = {}
+    for p, chain in chains.items():
+        state = {}
+        for row in chain:
+            data = load(row)
+            with about(f"{row['object']['path']}, partition {p}"):
+                for c, k, v in entries(data, row):
+                    old, below = state.pop(c, (k, None))
+                    need(
+                        below is None or same(old, k) or not (zoned(old) or zoned(k)),
+                        f"{old!r:.80} and {k!r:.80} are equal by the rules of a zone",
+                    )
+                    state[c] = k, v  # key and value are replaced
+        for c, (k, v) in state.items():
+            if v is None:
+                continue
+            need(
+                zoned(k) or zlib.crc32(canonical(k)) % partitions == p,
+                f"{k!r:.80} in partition {p} of {partitions}, which is not its own",
+            )
+            need(c not in whole_map, f"equal keys in two partitions: {k!r:.80} and {whole_map.get(c, '')!r:.80}")
+            with about(f"the value of {k!r:.80}"):
+                whole_map[c] = k, unpack(v)
+    return list(whole_map.values())
 
 
 # --- The pointer -----------------------------------------------------------------------------------------------------
@@ -505,6 +604,11 @@ def read_pointer(data):
     last = sequence(committed["id"]) if committed else 0
     need(not prepared or sequence(prepared["id"]) == last + 1, "the prepared sequence is not the next one")
     boundary = get(o, "boundary", integer(1, max(last, 1)))
+    catalog = get(o, "catalog", or_null(catalog_reference))
+    need(
+        not catalog or catalog["id"] not in {r["id"] for r in (committed, prepared) if r},
+        "a checkpoint has the id of the catalog",
+    )
     for r in get(o, "retired", array):
         get(obj(r), "boundary", integer(1, boundary))
         get(r, "catalog", or_null(catalog_reference)), get(r, "at", time)
@@ -512,14 +616,14 @@ def read_pointer(data):
         "committed": committed,
         "prepared": prepared,
         "boundary": boundary,
-        "catalog": get(o, "catalog", or_null(catalog_reference)),
+        "catalog": catalog,
     }
 
 
 # --- Catalogs --------------------------------------------------------------------------------------------------------
 
 
-def read_catalog(data, ref, checkpoints):
+def read_catalog(data, ref):
     compare(data, ref["digest"])
     o = parse(data)
     version(o)
@@ -537,7 +641,7 @@ def read_catalog(data, ref, checkpoints):
             need(n not in savepoints, f"{n!r} twice")
             savepoints[n] = r | {"created": created}
     need(digests, "no entries")
-    need(ref["id"] not in digests.keys() | checkpoints, "a checkpoint has the id of the catalog")
+    need(ref["id"] not in digests, "a checkpoint has the id of the catalog")
     return savepoints
 
 
@@ -634,8 +738,9 @@ def read_segments(root, rows, op, codec, partitions, upto):
 def read_operator(root, op, o, upto):
     partitions, partitioner = get(obj(o), "partitions", integer(0, 2**31)), get(o, "partitioner", text)
     codec, schema = get(o, "codec", text), get(o, "schema", anything)
-    need(codec in CODECS, f"the codec {codec!r:.80}")
-    need((codec == "parquet") == (partitioner == "spark-murmur3-1"), f"{codec} with {partitioner}")
+    need(codec in PARTITIONERS, f"the codec {codec!r:.80}")
+    need(partitioner == PARTITIONERS[codec], f"{codec} with {partitioner!r:.80}")
+    need(codec != "msgpack+zstd" or 1 <= partitions <= 131072, f"a map of {partitions} partitions")
     columns = read_schema(schema) if codec == "parquet" else None
     if "segments" in o:
         need("objects" not in o and "chains" not in o, "segments beside chains")
@@ -981,21 +1086,7 @@ def read_content(root, op):
         return read_table(root, op, load)
     if op["codec"] == "raw":
         return {"kind": "raw", "content": {p: [load(r) for r in chain] for p, chain in op["chains"].items()}}
-    whole_map = {}
-    for p, chain in op["chains"].items():
-        state = {}
-        for row in chain:
-            data = load(row)
-            with about(f"{row['object']['path']}, partition {p}"):
-                for c, k, v in entries(data, row):
-                    state.pop(c, None)  # key and value are replaced
-                    if v is not None:
-                        state[c] = k, v
-        for c, (k, v) in state.items():
-            need(c not in whole_map, f"equal keys in two partitions: {k!r:.80} and {whole_map.get(c, '')!r:.80}")
-            with about(f"the value of {k!r:.80}"):
-                whole_map[c] = k, unpack(v)
-    return {"kind": "map", "content": list(whole_map.values())}
+    return {"kind": "map", "content": read_map(op["chains"], op["partitions"], load)}
 
 
 def read_once(root, data):
@@ -1024,13 +1115,16 @@ def read_once(root, data):
         for op, o in manifest["operators"].items():
             with about(f"operator {op!r:.200}"):
                 out["operators"][op] = read_content(root, o) | {"partitions": o["partitions"]}
+    if pointer["prepared"]:  # Restore 7: what is handed out is read
+        path = f"manifests/{pointer['prepared']['id']}.json"
+        data = fetch(root, path)
+        with about(path):
+            read_manifest(root, data, pointer["prepared"])
     if pointer["catalog"]:
         path = pointer["catalog"]["path"]
         data = fetch(root, path)
         with about(path):
-            out["savepoints"] = read_catalog(
-                data, pointer["catalog"], {r["id"] for r in (ref, pointer["prepared"]) if r}
-            )
+            out["savepoints"] = read_catalog(data, pointer["catalog"])
     return out
 
 

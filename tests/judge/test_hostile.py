@@ -47,11 +47,6 @@ MAY = (
         "A reader may ignore the order of the columns, other metadata, and what a type says of nulls and comments.",
     ),
     Excuse(
-        r"manifest operators\.\?\.partitioner: .*",
-        JUDGE_ACCEPTS,
-        "A reader that looks up keys must know it. One that reads everything need not.",
-    ),
-    Excuse(
         r"(manifest operators\.\?|segment)\.? ?objects\.\*\.\*: .*",
         VERIFY_REFUSES,
         "Its own digest need not be compared where its slices are.",
@@ -61,11 +56,6 @@ MAY = (
 
 OPEN = (
     # The library is wrong.
-    Excuse(
-        r"(records|frame) of many partitions: .*|manifest operators\.\?\.(partitions|chains\S*): .*|row: (moved|again)",
-        LOSES_KEYS,
-        "A key in another partition than its own is in len(), but not in items(). Nobody need check its place.",
-    ),
     Excuse(
         r"parquet (delta|snapshot): row groups: .*",
         LIBRARY_ACCEPTS,
@@ -114,33 +104,7 @@ OPEN = (
         LIBRARY_ACCEPTS,
         "Of rows that name one pack of a table, only the first is compared with its digest.",
     ),
-    Excuse(
-        r"(manifest operators\.\?\.|segment )(objects|segments)\.\*\.\*: text 9",
-        LIBRARY_ACCEPTS,
-        "The sequence in the path of an object may be 0.",
-    ),
-    Excuse(r"catalog entries\S*: .*", LIBRARY_ACCEPTS, "A checkpoint in a catalog may have the id of the catalog."),
-    Excuse(
-        r"parquet delta: our column not null",
-        JUDGE_ACCEPTS,
-        "InvalidStateError where one pack has __partition or __change as a required column, and another one has not.",
-    ),
     # The text is not clear.
-    Excuse(
-        r"records of many partitions: .*",
-        LIBRARY_ACCEPTS,
-        "Are equal keys in two partitions refused, which need not be checked?",
-    ),
-    Excuse(
-        r"records of one partition: .*keys? .*0493b.*",
-        DIFFER,
-        "Times of a repeated or skipped hour and of other zones: are they compared by the moment of fold 0?",
-    ),
-    Excuse(
-        r"records of one partition: .*keys? .*0493b.*",
-        LIBRARY_ACCEPTS,
-        "The same, of two keys of one artifact.",
-    ),
     Excuse(
         r"parquet (delta|snapshot): (rows (reversed|shuffled|nulls first)|__partition -?\d+)",
         LIBRARY_ACCEPTS,
@@ -157,25 +121,9 @@ OPEN = (
         "Is a column with a field id whose name is __kept, __partition or __change one of ours?",
     ),
     Excuse(
-        r"manifest operators\.\?\.partitioner: .*",
-        LIBRARY_ACCEPTS,
-        "May an operator that is no table have the partitioner spark-murmur3-1?",
-    ),
-    Excuse(
-        r"manifest operators\.\?\.partitions: .*",
-        JUDGE_ACCEPTS,
-        "May a reader refuse a map of no partitions, or of more than 131,072?",
-    ),
-    Excuse(
         r"manifest operators\.\?\.schema\.columns\.\*\.name: .*",
         JUDGE_ACCEPTS,
         "Is the case of __partition, __change and __kept ignored, and by which rules that of other names?",
-    ),
-    Excuse(r"parquet (delta|snapshot): no key", LIBRARY_ACCEPTS, "Is a key column that a file does not have null?"),
-    Excuse(
-        r"pointer prepared.*",
-        JUDGE_ACCEPTS,
-        "Does a reader read the manifest of the prepared checkpoint, and refuse it?",
     ),
 )
 """Disagreements that are to be settled: the library is wrong there, or the text is not clear."""

@@ -1,6 +1,7 @@
 """A key in a partition that is not its own is refused before anybody can miss it."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -151,6 +152,23 @@ def test_a_key_with_a_named_zone_may_be_in_any_partition_and_is_found(world: Wor
     found = restored(world).keyed("s")
     assert found[key] == 1
     assert len(found) == len([*found.items()]) == len(state)
+
+
+def test_the_error_names_the_object_also_where_a_key_with_a_named_zone_was_moved(world: World) -> None:
+    state = filled(partitions=3)
+    number = misplace(state, "x")
+    zoned = next(k for k in zoned_keys() if (partition_of(k, 3) + 1) % 3 == number)
+    misplace(state, zoned)
+    save(world.actor(), state)
+    (artifact,) = restored(world).operator("s").chain(number)
+    found = restored(world).keyed("s")
+    assert found[zoned] == 1
+    with pytest.raises(CorruptionError, match=f"^{re.escape(artifact.path)}: .*found 'x'"):
+        len(found)
+
+
+def zoned_keys() -> Iterator[datetime]:
+    return (datetime(2024, 7, day, tzinfo=ZoneInfo("Europe/Berlin")) for day in range(1, 32))
 
 
 def test_partitions_that_share_an_empty_snapshot_stay_apart(world: World) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.manifest_json import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -185,12 +186,14 @@ def pointers(draw: st.DrawFn) -> Pointer:
     committed = draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.integers(1, 10**9), hexes), digests))
     sequence = committed.id.sequence if committed else 0
     boundary = draw(st.integers(1, max(sequence, 1)))
+    prepared = draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.just(sequence + 1), hexes), digests))
+    taken = {str(ref.id) for ref in (committed, prepared) if ref}
     return Pointer(
         writer=Writer(draw(st.integers(1, 2**62)), draw(nonces)),
         committed=committed,
-        prepared=draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.just(sequence + 1), hexes), digests)),
+        prepared=prepared,
         boundary=boundary,
-        catalog=draw(st.none() | catalog_refs()),
+        catalog=draw(st.none() | catalog_refs().filter(lambda ref: str(object_paths.owner(ref.path)) not in taken)),
         retired=tuple(
             draw(st.lists(st.builds(Retired, st.integers(1, boundary), st.none() | catalog_refs(), times), max_size=3))
         ),
@@ -226,11 +229,12 @@ def manifests(draw: st.DrawFn) -> Manifest:
     operators = {}
     for name in draw(st.sets(names, max_size=3)):
         codec = draw(st.sampled_from([*codecs.CODECS]))
-        partitions = draw(st.integers(0, 2**31))
+        least, most = (1, MAX_MAP_PARTITIONS) if codec == codecs.MSGPACK.name else (0, 2**31)
+        partitions = draw(st.integers(least, most))
         numbers = draw(st.sets(st.integers(0, partitions - 1), max_size=4)) if partitions else set()
         operators[name] = Operator(
             partitions=partitions,
-            partitioner=draw(texts),
+            partitioner=codecs.CODECS[codec].partitioner,
             codec=codec,
             chains={number: draw(chains(name, number, codec, owner)) for number in numbers},
             schema=draw(json_values),
@@ -262,4 +266,4 @@ catalogs = st.builds(
         unique_by=(lambda entry: entry.name or entry.ref, lambda entry: entry.ref.id),
     ).map(tuple),
     extras,
-)
+).filter(lambda catalog: all(entry.ref.id != catalog.id for entry in catalog.entries))

@@ -490,7 +490,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
         *({name: segments([[SEGMENT, 1, 1, 1]])} for name in BAD_NAMES),
     ],
     "operators.totals.partitions": [..., 2, 2**31 + 1, *WRONG_INTEGERS],
-    "operators.totals.partitioner": [..., *WRONG_TEXTS],
+    "operators.totals.partitioner": [..., *WRONG_TEXTS, "", "other", "crc32-key-1", "spark-murmur3-1"],
     "operators.totals.codec": [..., *WRONG_TEXTS, "", "pickle", "RAW", "msgpack+zstd", "parquet"],
     "operators.totals.schema": [...],
     OBJECTS: [..., None, {}, "a", [], [None], [[]]],
