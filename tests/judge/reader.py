@@ -329,11 +329,11 @@ def value(b, i, level, inside):
             v, i = value(b, i, level + 1, inside)
             out.append(v)
         return out, i
-    out, seen = {}, set()
+    out = {}
     for _ in range(n):
         k, i = value(b, i, level + 1, inside)
         v, i = value(b, i, level + 1, inside)
-        distinct(seen, k, nan=True)  # a reader may accept equal keys here; this one does not
+        distinct(set(), k, nan=True)  # a reader may accept equal keys here
         out[k] = v
     return out, i
 
