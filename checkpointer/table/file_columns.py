@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_checkpointer.table import kept_columns, row_order
 from pyspark_checkpointer.table.schema import (

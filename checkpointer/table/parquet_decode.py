@@ -178,27 +178,26 @@ def _read(
     check_rows(file.metadata)
     # Columns are known by their id alone: a file has the names of the time when it was written.
     stored, own = file_columns.find(file.schema_arrow, schema, own)
-    wanted = [stored[name] for name in columns if name in stored] + own
+    # The key is read in any case, as it tells whether the rows are in order.
+    names = [name for name in schema.names if name in columns or name in schema.key]
+    wanted = [stored[name] for name in names if name in stored] + own
     if groups is None:
         groups = list(range(file.metadata.num_row_groups))
-    parts = [
-        file.read_row_groups(run, columns=wanted, use_threads=False)
-        for run in (_runs(file.metadata, groups) if wanted else [groups])
-    ]
+    parts = [file.read_row_groups(run, columns=wanted, use_threads=False) for run in _runs(file.metadata, groups)]
     # Concatenating tables without columns would forget how many rows they have.
     found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
     by_name = {column.name: column for column in schema.columns}
     # Not the fields of the file: a column may be without nulls in one file and with them in another.
     own_fields = [pa.field(name, OWN_COLUMNS[name]) for name in own]
-    arrays = [file_columns.align(found, stored.get(name), by_name[name]) for name in columns]
+    arrays = [file_columns.align(found, stored.get(name), by_name[name]) for name in names]
     arrays += [file_columns.align_own(found, field) for field in own_fields]
     expected = sum(file.metadata.row_group(group).num_rows for group in groups)
     # Pages may hold another number of rows than the footer says, and Arrow need not notice.
-    if wanted and found.num_rows != expected:
+    if found.num_rows != expected:
         raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
-    rows = pa.table(arrays, schema=pa.schema([*(by_name[name].field() for name in columns), *own_fields]))
+    rows = pa.table(arrays, schema=pa.schema([*(by_name[name].field() for name in names), *own_fields]))
     file_columns.check_rows(rows, schema)
-    return rows
+    return rows.select([*columns, *own])
 
 
 def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:

@@ -14,7 +14,6 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Oper
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.table.schema import TableSchema
 
-
 MAX_PARTITIONS = 2**31 - 1
 """The most partitions of a table: Spark divides the hash of a key by an integer of 32 bits."""
 

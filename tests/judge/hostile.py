@@ -26,8 +26,6 @@ from pyspark_checkpointer.manifests import msgpack_values
 from tests.judge import reader, stores
 
 SPEC = Path(__file__).parents[2] / "manifests" / "SPEC.md"
-MOST_PARTITIONS = 600
-"""A reader may take time for each partition of a table, whether it has a chain or not."""
 
 
 def sha256(data: bytes) -> str:
@@ -447,9 +445,6 @@ class Forgery:
                 row[:] = [path, len(data), len(raw), len(patches) if isinstance(patches, dict) and patches else row[3]]
                 self.files[path] = data
         if "manifest" in self._changed or self._changed & self.segments.keys():
-            operators = self.manifest.get("operators")
-            for operator in operators.values() if isinstance(operators, dict) else ():
-                self._limit(operator)
             data = dump(self.manifest)
             self.files[f"manifests/{self.latest['committed']['id']}.json"] = data
             self.latest["committed"]["digest"] = sha256(data)
@@ -460,17 +455,6 @@ class Forgery:
             self.files[path] = data
         body = dump(self.latest)[:-1]
         self.files["_latest"] = self._pointer_bytes or body + b',"digest":"' + sha256(body).encode() + b'"}'
-
-    @staticmethod
-    def _limit(operator: Any) -> None:
-        if (
-            isinstance(operator, dict)
-            and operator.get("codec") == "parquet"
-            and operator.get("partitions") not in (None, 0)
-        ):
-            count = operator["partitions"]
-            if isinstance(count, int) and MOST_PARTITIONS < count <= 2**31:
-                operator["partitions"] = MOST_PARTITIONS
 
     def _put(self, old: Any, new: Any) -> None:
         """What had the name `old` has the name `new` too, so that the name alone may be wrong."""
