@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_checkpointer.table import kept_columns, row_order
 from pyspark_checkpointer.table.schema import (
@@ -87,8 +87,10 @@ def align_own(found: pa.Table, field: pa.Field) -> Any:
 
 def check_rows(rows: pa.Table, schema: TableSchema) -> None:
     """Raise `ValueError` for rows that no snapshot or delta has."""
-    if CHANGE in rows.column_names and not np.isin(rows[CHANGE].to_numpy(), CHANGES).all():
-        raise ValueError(f"{CHANGE}: expected {', '.join(map(str, CHANGES))}, found another number")
+    if CHANGE in rows.column_names and rows.num_rows:
+        found = pc.min_max(rows[CHANGE])
+        if wrong := [bound for bound in (found["min"].as_py(), found["max"].as_py()) if bound not in CHANGES]:
+            raise ValueError(f"{CHANGE}: expected one of {', '.join(map(str, CHANGES))}, found {wrong[0]}")
     if KEPT in rows.column_names:
         kept_columns.check(rows, schema)
     order = [PARTITION, *schema.key] if PARTITION in rows.column_names else schema.key
