@@ -110,6 +110,8 @@ def _neighbours(values: Any) -> tuple[Any, Any]:
 def _equals_next(values: pa.Array | pa.ChunkedArray) -> Any:
     """Return for each value but the last whether the next one equals it."""
     here, after = _neighbours(values)
+    if values.null_count == 0 and pa.types.is_integer(values.type):
+        return here.to_numpy() == after.to_numpy()
     # Comparing with a null gives null, and NaN differs from itself. As keys both are equal to themselves.
     same = pc.or_(pc.fill_null(pc.equal(here, after), False), pc.and_(here.is_null(), after.is_null()))
     if pa.types.is_floating(values.type):

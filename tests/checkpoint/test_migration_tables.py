@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from pyspark_checkpointer import compaction
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.model import Operator
 from pyspark_checkpointer.table import migration
@@ -141,5 +141,5 @@ def test_parquet_that_is_no_table_is_not_transformed(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
         cp.writer.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
-    with pytest.raises(IllegalArgumentError, match=r"'x': is .*, not a table"):
+    with pytest.raises(MalformedError, match=r"'x': expected a table partitioned by spark-murmur3-1, found 'explicit'"):
         client.restore(transform={"x": lambda rows: rows})
