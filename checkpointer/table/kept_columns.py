@@ -31,8 +31,9 @@ def ids_of(text: str | None) -> frozenset[int]:
         return frozenset()
     # Text that cannot be right gives no ids, for which `text_of` returns None, so the check below refuses it. The
     # limit keeps damaged text from costing much time.
-    ids = [int(part) for part in text.split(",")] if text.isascii() and len(text) < 1 << 20 else []
-    # `int` also takes blanks, signs, underscores and leading zeros. Writing the ids again finds all of these.
+    parts = text.split(",") if text.isascii() and len(text) < 1 << 20 else []
+    ids = [int(part) for part in parts] if all(map(str.isdigit, parts)) else []
+    # `int` also takes leading zeros. Writing the ids again finds them.
     if text_of(ids) != text or len(set(ids)) < len(ids) or min(ids) < 1:
         raise ValueError(f"{KEPT}: expected ids of columns, found {text!r:.40}")
     return frozenset(ids)
