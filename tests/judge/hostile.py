@@ -140,14 +140,14 @@ NAMED: dict[str, tuple[Any, ...]] = {
         {"type": "map", "keyType": "string", "valueType": "long"},
         {"type": "udt", "class": "x"},
     ),
-    "partitions": (0, 1, 2, 3, 2**31, 2**31 + 1, 600),
+    "partitions": (0, 1, 2, 3, 2**31 - 1, 2**31, 2**31 + 1, 600),
     "metadata": ({"__COLLATIONS": {"x": "icu.UNICODE_CI"}}, {"other": 1}, {"__COLLATIONS": None}, None, {}),
     "boundary": (1, 2, 3, 4, 5, 6, 0),
     "offsets": ("v1\n", "v1", "1\n", "v\nx", "v\u0661\n", "v12\n\n", "V1\nx", " v1\nx"),
     "lists": ({"a/1": "x"}, {"a/": "x"}, {"/1": "x"}, {"a-b/1": ""}, {"é/1": "x"}, {"a/" + "1" * 19: "x"}, {"a/1": 1}),
     "driver": ("", None),
     "epoch": (-(2**63), -(2**63) - 1, 2**63 - 1, 2**63, None),
-    "next_id": (1, 2, 3, 10**20),
+    "next_id": (1, 2, 3, 10**20, 2**31, 2**31 + 1),
     "format_version": (0, 1, 2, -1, True, "1", 1.0, 10**30),
 }
 """What a field of this name is exchanged for now and then."""
@@ -941,6 +941,10 @@ class ChangedTable:
                 pa.null(),
                 pa.decimal128(5, 3),
             ]
+            kinds += [pa.decimal128(38, 0), pa.decimal256(5, 2), pa.list_(pa.string()), pa.list_(pa.int32())]
+            kinds += [pa.large_list(pa.large_string()), pa.map_(pa.string(), pa.list_(pa.int32()))]
+            kinds += [pa.struct({"x": pa.float32(), "y": pa.list_(pa.date32())}), pa.struct({"x": pa.float64()})]
+            kinds += [pa.struct({"metadata": pa.binary(), "value": pa.binary()})]
             new = random.choice(kinds)
             try:
                 column = table.column(at).cast(new)
