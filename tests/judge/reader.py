@@ -682,9 +682,11 @@ def read_row(v, objects, partition, codec, used):
     if codec == "raw":
         need(row["raw"] == row["length"] and row["records"] == 1, "raw size or records of a raw artifact")
     if codec == "parquet" and row["kind"] == "delta":  # Tables
-        need(len(v) == 7 and row["length"] == o["size"], "a delta of a table that is not all of a pack")
+        need(len(v) == 7 and row["digest"] == o["digest"], "a delta of a table that is not all of a pack")
     if codec == "parquet" and row["kind"] == "snapshot" and len(v) == 7:
         need(v[1:] == [0, 0, "snapshot", 0, 0, NOTHING], "a snapshot of a table in a pack, not empty")
+    elif codec == "parquet":
+        need(o["size"] > 0, "an empty file")
     return row
 
 
@@ -740,7 +742,8 @@ def read_operator(root, op, o, upto):
     codec, schema = get(o, "codec", text), get(o, "schema", anything)
     need(codec in PARTITIONERS, f"the codec {codec!r:.80}")
     need(partitioner == PARTITIONERS[codec], f"{codec} with {partitioner!r:.80}")
-    need(codec != "msgpack+zstd" or 1 <= partitions <= 131072, f"a map of {partitions} partitions")
+    least, most = {"raw": (0, 2**31), "msgpack+zstd": (1, 131072), "parquet": (1, 2**31 - 1)}[codec]
+    integer(least, most)(partitions)
     columns = read_schema(schema) if codec == "parquet" else None
     if "segments" in o:
         need("objects" not in o and "chains" not in o, "segments beside chains")
@@ -831,11 +834,9 @@ def arrow(t, nested=False):
             return pa.decimal128(int(m[1]), int(m[2]))
         if t in INTERVALS:
             return pa.duration("us")
-        if re.fullmatch(r"(char|varchar)\([1-9][0-9]*\)", t):
-            return pa.string()
         if t == "variant":
             need(not nested, "a variant inside another type")
-            return "variant"
+            return "struct", ("value", pa.binary()), ("metadata", pa.binary())
         need(t in ATOMS, f"the type {t!r:.80}")
         return ATOMS[t]
     kind = get(obj(t), "type", text)
@@ -867,7 +868,7 @@ def read_schema(s):
     out, names = [], set()
     for c in get(obj(s), "columns", array):
         col = {
-            "id": get(obj(c), "id", integer(1)),
+            "id": get(obj(c), "id", integer(1, 2**31 - 1)),
             "name": get(c, "name", text),
             "role": get(c, "role", text),
             "type": get(c, "type", anything),
@@ -877,25 +878,22 @@ def read_schema(s):
         t = col["arrow"]
         need(col["role"] in ("key", "last", "sum", "min", "max"), f"the role {col['role']!r:.80}")
         if col["role"] in ("key", "min", "max"):
-            need(
-                isinstance(t, pa.DataType) and not (t == pa.string() and "__COLLATIONS" in metadata),
-                f"{col['role']} of {c['type']!r:.80}",
-            )
+            need(isinstance(t, pa.DataType) and "__COLLATIONS" not in metadata, f"{col['role']} of {c['type']!r:.80}")
         if col["role"] == "sum":
             need(
                 t in DIGITS or t in (pa.float32(), pa.float64()) or isinstance(t, pa.Decimal128Type),
                 f"a sum of {c['type']!r:.80}",
             )
-        need(
-            col["name"] not in ("__partition", "__change", "__kept") and col["name"].lower() not in names,
-            f"the name {col['name']!r:.80}",
-        )
-        names.add(col["name"].lower())
+        small = col["name"].lower()
+        need(small not in ("__partition", "__change", "__kept") and small not in names, f"the name {small!r:.80}")
+        names.add(small)
         need(col["role"] != "key" or all(k["role"] == "key" for k in out), "a key behind another column")
         out.append(col)
     need(out and out[0]["role"] == "key", "no key")
     ids = [c["id"] for c in out]
-    need(len(set(ids)) == len(ids) and max(ids) < get(s, "next_id", size), "ids twice, or not below next_id")
+    need(
+        len(set(ids)) == len(ids) and max(ids) < get(s, "next_id", integer(0, 2**31)), "ids twice, or not below next_id"
+    )
     return out
 
 
@@ -905,20 +903,14 @@ def read_schema(s):
 def widen(found, col):
     """A function that makes a value of the type in the file one of the column."""
     f, t = normal(found), col["arrow"]
-    if f == t or (
-        t == "variant"
-        and isinstance(f, tuple)
-        and f[0] == "struct"
-        and sorted(f[1:], key=lambda x: x[0]) == [("metadata", pa.binary()), ("value", pa.binary())]
-    ):
+    if f == t:
         return lambda v: v
     if (f in DIGITS and t in DIGITS and DIGITS[f] < DIGITS[t]) or (f == pa.float32() and t == pa.float64()):
         return lambda v: v
     if isinstance(t, pa.Decimal128Type):
         holds = t.precision - t.scale
         if (f in DIGITS and DIGITS[f] <= holds) or (
-            isinstance(f, (pa.Decimal128Type, pa.Decimal256Type))
-            and (f.scale <= t.scale and f.precision - f.scale <= holds)
+            isinstance(f, pa.Decimal128Type) and f.scale <= t.scale and f.precision - f.scale <= holds
         ):
             one = decimal.Decimal((0, (1,), -t.scale))
             return lambda v: None if v is None else decimal.Decimal(v).quantize(one, context=EXACT)
@@ -938,6 +930,7 @@ def parquet(data, tail, columns, delta):
         need(f.metadata.row_group(i).num_rows <= 1048576, f"row group {i} has too many rows")
     need(not tail or tail[0] == len(data) - at, "the tail is not what follows the last row group")
     table, by_id, by_name = f.read(), {}, {}
+    need(len(set(table.column_names)) == table.num_columns, "two columns of one name")
     for i, field in enumerate(table.schema):
         n = int((field.metadata or {}).get(b"PARQUET:field_id", -1))
         into, k = (by_id, n) if n >= 0 else (by_name, field.name)
@@ -946,6 +939,7 @@ def parquet(data, tail, columns, delta):
     values = {}
     for c in columns:
         column = by_id.get(c["id"])
+        need(column is not None or c["role"] != "key", f"no column {c['id']}, which is part of the key")
         values[c["id"]] = (
             [None] * table.num_rows if column is None else list(map(widen(column.type, c), column.to_pylist()))
         )
@@ -953,10 +947,7 @@ def parquet(data, tail, columns, delta):
     rows = [{c: v[i] for c, v in values.items()} for i in range(table.num_rows)]
     out = [(tuple(order(r[k]) for k in keys), r) for r in rows]
     if not delta:
-        for (a, _), (b, _) in itertools.pairwise(out):
-            x, y = next(((x, y) for x, y in zip(a, b, strict=True) if x != y), (None, None))
-            need(a != b and (x is None or y is None or x < y), "rows that are not in order of their key")
-        return no_key_twice(out)
+        return in_order(out, [()] * len(out))
     special = []
     for n, t in (("__partition", pa.int32()), ("__change", pa.int8()), ("__kept", pa.string())):
         if n == "__kept" and n not in by_name:
@@ -964,15 +955,14 @@ def parquet(data, tail, columns, delta):
             continue
         need(n in by_name and normal(by_name[n].type) == t, f"no column {n} of {t}")
         special.append(by_name[n].to_pylist())
-        need(any(v is not None for v in special[-1]) if n == "__kept" else None not in special[-1], f"nulls in {n}")
-    need(special[0] == sorted(special[0]), "a delta that is not in order of __partition")
+        need(n == "__kept" or None not in special[-1], f"nulls in {n}")
+    in_order(out, [(p,) for p in special[0]])
     out = [(k, r, p, change, kept_ids(kept)) for (k, r), p, change, kept in zip(out, *special, strict=True)]
     last = {c["id"] for c in columns if c["role"] == "last"}
     for _, r, _, change, kept in out:
         need(change in (0, 1, 2), f"__change {change}")
         need(change == 0 or not kept, "a row keeps columns, but does not merge")
         need(all(r[c] is None for c in kept & last), "a kept column that is not null")
-        need(change != 2 or all(v is None for c, v in r.items() if c not in keys), "a delete with values")
     return out
 
 
@@ -985,8 +975,12 @@ def kept_ids(s):
     return set(ids)
 
 
-def no_key_twice(rows):
-    need(len({r[0] for r in rows}) == len(rows), "a key twice")
+def in_order(rows, partitions):
+    """The rows, each above the one before: by partition, then by key, with nulls behind all else."""
+    places = [(*p, *((v is None, v) for v in r[0])) for p, r in zip(partitions, rows, strict=True)]
+    for a, b in itertools.pairwise(places):
+        x, y = next(((x, y) for x, y in zip(a, b, strict=True) if x != y), (None, None))
+        need(a != b and x < y, "rows that are not in order, each key once")
     return rows
 
 
@@ -1041,7 +1035,7 @@ def read_table(root, op, load):
                     rows = rows_of(row, False) if row["length"] else load(row) or []
                     state = dict(rows)
                 else:
-                    rows = no_key_twice([r for r in rows_of(row, True) if r[2] == partition])
+                    rows = [r for r in rows_of(row, True) if r[2] == partition]
                 need(len(rows) == row["records"], f"{len(rows)} records, expected {row['records']}")
                 for key, new, _, change, kept in rows if row["kind"] == "delta" else ():
                     below = state.pop(key, None)

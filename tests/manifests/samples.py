@@ -74,6 +74,18 @@ def packed(
     return found
 
 
+def table_delta(size: int, *, operator: str = "totals", owner: CheckpointId = PARENT) -> Artifact:
+    """A delta of a table: all of a pack."""
+    content = digest(("pack", owner, size))
+    path = object_paths.pack(operator, owner, content, codecs.PARQUET.name)
+    return Artifact(path, DELTA, 0, size, size, 3 * size, 1, content)
+
+
+def empty_snapshot(pack: Artifact) -> Artifact:
+    """The snapshot of a table's partition that was empty before this pack."""
+    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, hashlib.sha256(b"").hexdigest())
+
+
 _PACK = packed([5, 0, 7], kind=DELTA, owner=ID)
 
 MANIFEST = Manifest(
@@ -204,6 +216,11 @@ def pointers(draw: st.DrawFn) -> Pointer:
 
 @st.composite
 def chains(draw: st.DrawFn, operator: str, partition: int, codec: str, owner: CheckpointId) -> Chain:
+    if codec == codecs.PARQUET.name:
+        sizes = st.integers(1, 99)
+        deltas = [table_delta(draw(sizes), operator=operator, owner=owner) for _ in range(draw(st.integers(0, 3)))]
+        whole = alone(partition, operator=operator, owner=owner, codec=codec, size=draw(sizes))
+        return (empty_snapshot(deltas[0]) if deltas and draw(st.booleans()) else whole, *deltas)
     found: list[Artifact] = []
     for kind in [SNAPSHOT, *[DELTA] * draw(st.integers(0, 3))]:
         if draw(st.booleans()):
