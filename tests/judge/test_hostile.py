@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from tests.judge import stores
+from tests.judge import readings, stores
 from tests.judge.hostile import SPEC, Hostile, files_of, hostile
 
 LIBRARY_ACCEPTS = "the library alone accepts it"
@@ -71,8 +71,8 @@ def placed(root: Path, files: dict[str, bytes], change: Hostile) -> Iterator[Non
 
 def disagreement(root: Path) -> tuple[str | None, str]:
     """How the readers disagree about a store, if they do; and what they did."""
-    judged, read = stores.judged(root), stores.library(root)
-    verified = read is not None and stores.verified(root)
+    judged, read = readings.judged(root), readings.library(root)
+    verified = read is not None and readings.verified(root)
     if judged is None and not verified:
         return None, "refused by both"
     if judged is None:
