@@ -6,12 +6,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
+from pyspark_checkpointer.manifests.keyed_records import partition_of
+from pyspark_checkpointer.manifests.msgpack_values import unpack
 from tests.judge import reader, readings, stores
+from tests.judge.hostile.value_pool import KEYS
+from tests.judge.reader.keys import canon
+from tests.judge.reader.partitioner import canonical
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,3 +88,12 @@ def test_both_read_the_same(name: str, tmp_path: Path) -> None:
     assert readings.judged(root) is not None
     assert readings.judged(root) == readings.library(root)
     assert readings.verified(root)
+
+
+def test_both_know_the_same_keys_as_equal_and_place_them_alike() -> None:
+    known = [unpack(key) for key in KEYS]
+    known += [Decimal("1E+999999999999999999"), Decimal("1." + "3" * 60), Decimal("-1E-999999999999999999"), 2**61 - 1]
+    for key in known:
+        assert crc32(canonical(key)) == partition_of(key, 2**32), key
+        for other in known:
+            assert (canon(key) == canon(other)) == (key == other), (key, other)

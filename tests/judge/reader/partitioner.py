@@ -11,10 +11,10 @@ NUMBER_HASH = 2**61 - 1
 
 def number(n):
     """Partitioners: the hash of a number, in decimal."""
-    if isinstance(n, (float, decimal.Decimal)) and abs(n) == float("inf"):
+    if n in (float("inf"), float("-inf")):
         h = 314159
     else:
-        p, q = abs(n).as_integer_ratio() if not isinstance(n, decimal.Decimal) else ratio(n)
+        p, q = ratio(n) if isinstance(n, decimal.Decimal) else abs(n).as_integer_ratio()
         h = 314159 if q % NUMBER_HASH == 0 else p * pow(q, -1, NUMBER_HASH) % NUMBER_HASH
     h = -h if n < 0 else h
     return b"%d" % (-2 if h == -1 else h)
