@@ -44,8 +44,8 @@ MAY = (
     Excuse(
         r"manifest operators\.\?\.partitioner: .*",
         JUDGE_ACCEPTS,
-        "A reader that looks up keys must know it. One that reads everything need not, and need not check that a key is "
-        "in its partition.",
+        "A reader that looks up keys must know it. One that reads everything need not, and need not check that a key "
+        "is in its partition.",
     ),
     Excuse(
         r"(manifest operators\.\?|segment)\.? ?objects\.\*\.\*: .*",
