@@ -137,7 +137,7 @@ class ArtifactReader:
         if self._is_raw and (records != 1 or raw_size != length):
             self._refuse_raw(partition, row, length)
         if self._is_table:
-            self._check_table_slice(partition, row, size, digest == name.digest)
+            self._check_table_slice(partition, row, size, name.digest)
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
 
     def _refuse_raw(self, partition: int, row: list[Json], length: int) -> NoReturn:
@@ -147,13 +147,15 @@ class ArtifactReader:
         """
         self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
 
-    def _check_table_slice(self, partition: int, row: list[Json], size: int, is_whole: bool) -> None:
+    def _check_table_slice(self, partition: int, row: list[Json], size: int, of_pack: str) -> None:
         """Raise `MalformedError` unless a row is a table's delta or empty snapshot.
 
         The delta is the whole pack, as all partitions share one file and one digest: then a reader compares it once.
         """
-        is_delta = row[3] == DELTA and is_whole and size > 0
-        if not is_delta and (row[1:6] != _EMPTY_SNAPSHOT or row[6] != _NOTHING):
+        digest = of_pack if row[6] is None else row[6]
+        is_delta = row[3] == DELTA and digest == of_pack and size > 0
+        # A repair that keeps nothing else of a pack leaves an object without bytes, whose digest this is too.
+        if not is_delta and (row[1:6] != _EMPTY_SNAPSHOT or digest != _NOTHING):
             self.fields.fail(
                 f"partition {partition}: expected a delta that is all of a pack of {size} bytes, or an empty snapshot, "
                 f"found {show(row)}"

@@ -676,7 +676,13 @@ BAD_VALUES |= {
 }
 
 
-@pytest.mark.parametrize("base", [ROWS, empty_snapshot(CHANGES)])
+NO_BYTES = object_paths.pack("totals", PARENT, empty_snapshot(CHANGES).digest, "parquet")
+"""What a repair makes of a pack of which it keeps only the empty snapshot."""
+
+
+@pytest.mark.parametrize(
+    "base", [ROWS, empty_snapshot(CHANGES), replace(empty_snapshot(CHANGES), path=NO_BYTES, size=0)]
+)
 def test_the_rows_of_a_table_are_snapshots_and_whole_packs(base: Artifact) -> None:
     manifest = with_rows(base, CHANGES, CHANGES)
     assert decode_manifest(manifest.id, encode_manifest(manifest)) == manifest

@@ -66,7 +66,8 @@ def read_row(v, objects, partition, codec, used):
     if codec == "parquet" and row["kind"] == "delta":  # Tables
         need(len(v) == 7 and row["digest"] == o["digest"], "a delta of a table that is not all of a pack")
     if codec == "parquet" and row["kind"] == "snapshot" and len(v) == 7:
-        need(v[1:] == [0, 0, "snapshot", 0, 0, NOTHING], "a snapshot of a table in a pack, not empty")
+        need(v[1:6] == [0, 0, "snapshot", 0, 0], "a snapshot of a table in a pack, not empty")
+        need(row["digest"] == NOTHING, "an empty snapshot of a table with a digest")
     elif codec == "parquet":
         need(o["size"] > 0, "an empty file")
     return row
