@@ -53,6 +53,8 @@ def decode_catalog(path: str, data: bytes) -> Catalog:
         fields.fail("one checkpoint has two digests")
     if len(catalog.entries) - len(names) > len({entry.ref for entry in catalog.entries if entry.name is None}):
         fields.fail("one checkpoint has two entries without a name")
+    if catalog.id in {ref.id for ref in refs}:
+        fields.fail(f"a checkpoint has the id of the catalog, {catalog.id}")
     if not catalog.entries:
         fields.fail("expected at least one entry")
     return catalog

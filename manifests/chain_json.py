@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, NoReturn
 
 from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Tail
@@ -91,6 +92,7 @@ class ArtifactReader:
             fields.fail("objects: one is there twice")
         self._used = bytearray(len(self._objects))
         self._is_raw = codec == codecs.RAW.name
+        self._is_table = codec == codecs.PARQUET.name
 
     def _object(self, row: Json, operator: str, codec: str, sequence: int) -> "_Object":
         if not isinstance(row, list) or len(row) not in (2, 4) or not isinstance(row[0], str):
@@ -120,6 +122,8 @@ class ArtifactReader:
                 fields.fail(f"partition {partition}: {path} is not its own")
             if self._is_raw and (records != 1 or raw_size != size):
                 self._refuse_raw(partition, row, size)
+            if self._is_table and (name.kind == DELTA or not size):
+                fields.fail(f"partition {partition}: expected a snapshot of a table with bytes, found {show(row)}")
             return Artifact(path, name.kind, 0, size, size, raw_size, records, name.digest, tail)
         kind, digest = row[3], name.digest if row[6] is None else row[6]
         offset, length = fields.check_integers("offset, length", row[4:6])
@@ -132,6 +136,8 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: the digest of the whole pack on a part of it")
         if self._is_raw and (records != 1 or raw_size != length):
             self._refuse_raw(partition, row, length)
+        if self._is_table:
+            self._check_table_slice(partition, row, size, name.digest)
         return Artifact(path, kind, offset, length, size, raw_size, records, digest, tail)
 
     def _refuse_raw(self, partition: int, row: list[Json], length: int) -> NoReturn:
@@ -140,6 +146,20 @@ class ArtifactReader:
         The record must have as many bytes as are stored.
         """
         self.fields.fail(f"partition {partition}: expected {length} bytes and 1 record, found {show(row)}")
+
+    def _check_table_slice(self, partition: int, row: list[Json], size: int, of_pack: str) -> None:
+        """Raise `MalformedError` unless a row is a table's delta or empty snapshot.
+
+        The delta is the whole pack, as all partitions share one file and one digest: then a reader compares it once.
+        """
+        digest = of_pack if row[6] is None else row[6]
+        is_delta = row[3] == DELTA and digest == of_pack and size > 0
+        # A repair that keeps nothing else of a pack leaves an object without bytes, whose digest this is too.
+        if not is_delta and (row[1:6] != _EMPTY_SNAPSHOT or digest != _NOTHING):
+            self.fields.fail(
+                f"partition {partition}: expected a delta that is all of a pack of {size} bytes, or an empty snapshot, "
+                f"found {show(row)}"
+            )
 
     def _tail(self, length: Json, digest: Json, size: int) -> Tail:
         if not _is_digest(digest):
@@ -162,6 +182,11 @@ class ArtifactReader:
         unused = self._used.find(0)
         if unused >= 0:
             self.fields.fail(f"objects: no row names {self._objects[unused].path}")
+
+
+_NOTHING = sha256(b"")
+_EMPTY_SNAPSHOT: list[Json] = [0, 0, SNAPSHOT, 0, 0]
+"""Raw size, records, kind, offset and length in the row of a table's partition that had no rows below its deltas."""
 
 
 def _object(artifact: Artifact) -> list[Json]:

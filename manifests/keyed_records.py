@@ -25,6 +25,7 @@ import zstandard
 from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests.idle import Idle
+from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import (
     BAD_VALUE,
     MAX_DEPTH,
@@ -262,6 +263,30 @@ def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
     except UnicodeEncodeError:
         return None
     return None
+
+
+def check_places(
+    keys: Collection[Any], partition: int, partitions: int, chain: Chain, deltas: Sequence[Records]
+) -> None:
+    """Raise `MalformedError` for a key that belongs to another partition.
+
+    `chain` and the records of its deltas tell which object the error has to name. The partition of a key with a named
+    zone depends on the rules of that zone, which may have changed since it was written, so such a key may be in any
+    partition.
+    """
+    left = iter(keys)
+    while some := list(islice(left, CHUNK_ENTRIES)):
+        numbers = partitions_of(some, partitions) or [partition_of(key, partitions) for key in some]
+        if set(numbers) == {partition}:
+            continue
+        for key, number in zip(some, numbers, strict=True):
+            if number != partition and not is_zoned(key):
+                newest_first = zip(reversed(chain), reversed(deltas), strict=False)
+                path = next((artifact.path for artifact, delta in newest_first if key in delta), chain[0].path)
+                raise MalformedError(
+                    f"{path}: expected keys of partition {partition} of {partitions}, found {show(key)}, which belongs "
+                    f"to partition {number}"
+                )
 
 
 def _canonical(key: Any) -> bytes:

@@ -44,6 +44,12 @@ MAX_PARTITIONS = 2**31
 Their numbers fit in a signed integer of 32 bits.
 """
 
+MAX_MAP_PARTITIONS = 131_072
+"""Partitions of a map, at most.
+
+100,000 are proven. With this limit, no manifest makes a restore ask for memory without end.
+"""
+
 COST_FIELDS = ("requests", "objects", "bytes", "elapsed_us", "blocked_us")
 
 LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")
@@ -103,6 +109,10 @@ def decode_pointer(data: bytes) -> Pointer:
         fields.fail(f"boundary {pointer.boundary} is above the committed sequence {committed}")
     if pointer.prepared is not None and pointer.prepared.id.sequence != committed + 1:
         fields.fail(f"prepared {pointer.prepared.id} does not follow the committed sequence {committed}")
+    owner = None if pointer.catalog is None else object_paths.owner(pointer.catalog.path)
+    # The id was drawn for the catalog, so that no attempt at a checkpoint can have it.
+    if owner is not None and owner in {ref.id for ref in (pointer.committed, pointer.prepared) if ref is not None}:
+        fields.fail(f"catalog: has the id of a checkpoint, {owner}")
     if any(old.boundary > pointer.boundary for old in pointer.retired):
         fields.fail(f"retired: a boundary above the present one, {pointer.boundary}, which never decreases")
     return pointer
@@ -299,6 +309,10 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     # one.
     if codec not in codecs.CODECS:
         fields.fail(f"unknown codec {codec!r:.60}")
+    if partitioner != (expected := codecs.CODECS[codec].partitioner):
+        fields.fail(f"expected the partitioner of {codec}, {expected}, found {show(partitioner)}")
+    if codec == codecs.MSGPACK.name and not 1 <= partitions <= MAX_MAP_PARTITIONS:
+        fields.fail(f"{partitions} partitions of a map, from 1 to {MAX_MAP_PARTITIONS} are possible")
     segments = fields.optional("segments")
     # Chains in segments are not loaded here: this module has no way to read another object.
     if segments is not None:

@@ -47,7 +47,7 @@ The list is part of the format.
 """
 
 _NAME = r"(?P<operator>[A-Za-z0-9_%.~-]+)"
-_OWNER = r"(?P<id>[0-9]{10}-[0-9a-f]{8})"
+_OWNER = r"(?P<id>(?!0{10})[0-9]{10}-[0-9a-f]{8})"
 _DIGEST = r"(?P<digest>[0-9a-f]{64})"
 _CODEC = rf"(?P<codec>{'|'.join(map(re.escape, CODECS))})"
 _ARTIFACT = re.compile(

@@ -302,10 +302,10 @@ class _Table(_Model):
         """
         whole = sum(size for _, size in parts.values())
         path = self._pack_path(objects, whole)
-        digest = sha256(path.encode()).hexdigest()
         for partition, (keep, size) in parts.items():
             # The object is one file: each partition names all of it, with the rows and raw bytes that are its own.
-            one = Artifact(path, DELTA, 0, whole, whole, RAW * size, max(1, size // STORED_ROW), digest)
+            records, digest = max(1, size // STORED_ROW), object_paths.digest_of(path)
+            one = Artifact(path, DELTA, 0, whole, whole, RAW * size, records, digest)
             self.chains[partition] = (*self.chains[partition][:keep], one)
 
     @staticmethod
@@ -314,7 +314,8 @@ class _Table(_Model):
 
     def _artifact(self, path: str, kind: Kind, offset: int, length: int, size: int, digest: str) -> Artifact:
         found = super()._artifact(path, kind, offset, length, size, digest)
-        return replace(found, raw_size=RAW * length)
+        # Nothing of a table is a part of an object, so that its digest is that in the path.
+        return replace(found, raw_size=RAW * length, digest=object_paths.digest_of(path))
 
 
 def _snapshot_gets(base: Artifact) -> int:

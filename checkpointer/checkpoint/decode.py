@@ -3,6 +3,8 @@
 `encode.py` is the mirror image.
 """
 
+from collections import Counter
+
 from pyspark_checkpointer.checkpoint.download import read_slices
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests import codecs
@@ -13,6 +15,10 @@ from pyspark_checkpointer.storage.base import Store
 
 Records = dict[object, bytes | None]
 """Keys and packed values of one artifact; None where a delta deletes the key."""
+
+
+Merged = tuple[Chain, dict[object, bytes], list[Records]]
+"""The chain of a partition, its packed values, and what each of its deltas holds."""
 
 
 async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[Artifact, Records]:
@@ -27,6 +33,19 @@ async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[
 def decode(artifact: Artifact, data: bytes) -> Records:
     """Return the records of one artifact."""
     return codecs.MSGPACK.decode(artifact.path, data, artifact.raw_size, artifact.records)
+
+
+def merge_all(chains: list[Chain], decoded: dict[Artifact, Records]) -> list[Merged]:
+    """Return what `merge` gives for each partition of a map."""
+    # A chain changes the records of its snapshot. Several chains may name one snapshot, for instance an empty one.
+    times = Counter(chain[0] for chain in chains if chain)
+    unchanged = {snapshot: dict(decoded[snapshot]) for snapshot, count in times.items() if count > 1}
+    merged = []
+    for chain in chains:
+        if chain and chain[0] in unchanged:
+            decoded[chain[0]] = dict(unchanged[chain[0]])
+        merged.append((chain, *merge(chain, decoded)))
+    return merged
 
 
 def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, bytes], list[Records]]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.decode import Records, decode, merge, read_decoded
+from pyspark_checkpointer.checkpoint.decode import Records, decode, merge, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all, read_artifact, read_by_path
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
@@ -33,8 +33,9 @@ from pyspark_checkpointer.errors import (
     OperatorNotFoundError,
     RetiredError,
 )
-from pyspark_checkpointer.keyed.state import MOST_PARTITIONS, KeyedState
+from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.keyed_records import check_places
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
@@ -134,9 +135,6 @@ class CheckpointReader:
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
-        # A manifest may claim up to 2**31 partitions, and the list below would take memory for each of them.
-        if not 1 <= operator.partitions <= MOST_PARTITIONS:
-            raise CorruptionError(f"operator {name!r}: {operator.partitions} partitions of keyed state")
         decoded: dict[Artifact, Records] = {}
 
         async def load() -> None:
@@ -148,7 +146,7 @@ class CheckpointReader:
 
         def build() -> KeyedState:
             chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
-            state = KeyedState.from_checkpoint([(chain, *merge(chain, decoded)) for chain in chains])
+            state = KeyedState.from_checkpoint(merge_all(chains, decoded))
             return state if partitions in (None, state.partitions) else state.repartitioned_for_restore(partitions)
 
         return await self.session.host.run(build)
@@ -159,9 +157,10 @@ class CheckpointReader:
         chain = self.operator(name).chains[partition]
 
         def merged() -> dict[object, bytes]:
-            return merge(
-                chain, {artifact: decode(artifact, data) for artifact, data in zip(chain, stored, strict=True)}
-            )[0]
+            decoded = {artifact: decode(artifact, data) for artifact, data in zip(chain, stored, strict=True)}
+            entries, deltas = merge(chain, decoded)
+            check_places(entries, partition, self.operator(name).partitions, chain, deltas)
+            return entries
 
         return await self.session.host.run(merged)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.key_kinds import MIXED
-from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition
+from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
-from pyspark_checkpointer.manifests.keyed_records import place_key
+from pyspark_checkpointer.manifests.keyed_records import check_places, place_key
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
@@ -221,6 +221,16 @@ class Content:
             if refused:
                 return refused
         return {}
+
+    def check_places(self, saved: Sequence[SavedChain]) -> None:
+        """Raise `CorruptionError` for a key that is not in its own partition.
+
+        It would never be found again, and a second one would be set beside it.
+
+        For content that was just restored. `saved` has what each partition was restored from.
+        """
+        for number, (part, known) in enumerate(zip(self.parts, saved, strict=True)):
+            check_places(part.data, number, len(self.parts), known.chain, known.deltas)
 
     # ---- saving ---------------------------------------------------------------------------------------------------
 

@@ -124,6 +124,11 @@ class Exclusive(Generic[C]):
 
         Code that reads without the lock asks it first. `close` sets it.
         """
+        self.check: Callable[[C], None] | None = None
+        """A check that content which was just restored has to pass before the first operation.
+
+        Until it has passed, code that reads without the lock may trust only what it finds.
+        """
         self._lock = threading.RLock()
         self._taken = False
         """Whether a thread has the lock.
@@ -164,6 +169,8 @@ class Exclusive(Generic[C]):
             try:
                 if self.guard is not None:
                     self.guard(operation)
+                if self.check is not None:
+                    self.pass_check()
                 while True:
                     version = self.version
                     if version.successor:
@@ -197,6 +204,16 @@ class Exclusive(Generic[C]):
                 if self.version.successor:
                     self.version = self.last()
                 self._taken = outer
+
+    def pass_check(self) -> None:
+        """Make the check of restored content, if it was not made yet.
+
+        A check that raises is made again before the next operation. It changes nothing, so that an interruption may
+        make it too.
+        """
+        if self.check is not None:
+            self.check(self.last().content)
+            self.check = None
 
     def exclusively(self, work: Callable[..., R], *args: Any) -> R:
         """Call `work(*args)` while no other thread makes a change."""

@@ -18,6 +18,7 @@ from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, Save
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
 from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set
 from pyspark_checkpointer.manifests.keyed_records import place_key
+from pyspark_checkpointer.manifests.manifest_json import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 from pyspark_checkpointer.manifests.shown import show
@@ -27,12 +28,6 @@ DEFAULT_PARTITIONS = 8
 """Partitions of a state unless the caller sets another number.
 
 There are enough for every core of a small driver to encode at once.
-"""
-
-MOST_PARTITIONS = 131_072
-"""Largest number of partitions that a state may have.
-
-100,000 are proven. With this limit, no manifest makes a restore ask for memory without end.
 """
 
 MIN_LIVE_VALUES = 256
@@ -96,9 +91,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def __init__(
         self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = DEFAULT_PARTITIONS
     ) -> None:
-        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MOST_PARTITIONS:
+        if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_MAP_PARTITIONS:
             raise IllegalArgumentError(
-                f"partitions {partitions!r:.40}: expected an integer from 1 to {MOST_PARTITIONS}"
+                f"partitions {partitions!r:.40}: expected an integer from 1 to {MAX_MAP_PARTITIONS}"
             )
         self._partitions = partitions
         parts = [MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)]
@@ -138,7 +133,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             part = version.content.parts[number]
             live = part.live.get(key, MISSING)
             if live is MISSING:
-                packed = part.data[key]
+                try:
+                    packed = part.data[key]
+                except KeyError:
+                    owner.exclusively(owner.pass_check)  # it may stand in another partition, where it is no use
+                    raise
                 # An empty value stands for one that was never packed. It is live by now, so `change` below finds it.
                 if packed:
                     value = unpack(packed)
@@ -318,7 +317,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         version = self._owner.version
         # While no change runs, one look-up needs no lock, which would take longer than the look-up itself.
         if not version.running and not version.successor and self._owner.guard is None:
-            return version.content.parts[number].contains(key)
+            if version.content.parts[number].contains(key):
+                return True
+            if self._owner.check is None:
+                return False
         return self._owner.change(Content.contains, number, key)
 
     def __len__(self) -> int:
@@ -407,7 +409,12 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         state = cls(partitions=len(parts))
         for part, (chain, data, deltas) in zip(state._parts, parts, strict=True):
             part.restore(SavedChain(chain, deltas), data)
+        saved = [part.saved for part in state._parts]  # what is moved forgets from where it was restored
         move_misplaced_keys(state._parts)
+        if len(parts) > 1:
+            # Asking every key takes a fifth of the time of a restore, and much more for tuples. So it waits until
+            # somebody uses more of the state than a key that is found.
+            state._owner.check = lambda content: content.check_places(saved)
         return state
 
     def repartitioned_for_restore(self, partitions: int) -> "KeyedState":
@@ -417,6 +424,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         For `checkpoint/restore.py`, and only for a state that nobody has used yet: live values are not taken along.
         """
+        self._owner.pass_check()
         state = KeyedState(partitions=partitions)
         place_keys(state._parts, (pair for part in self._parts for pair in part.data.items()))
         return state

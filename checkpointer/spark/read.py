@@ -127,7 +127,7 @@ def diff(
     # Equal chains hold equal rows only under one schema and one number of partitions. Else everything is compared.
     partitions: list[list[int] | None] = [None, None]
     if (old.partitions, old.schema) == (new.partitions, new.schema):
-        changed = [p for p in range(old.partitions) if old.chains.get(p, ()) != new.chains.get(p, ())]
+        changed = [p for p in sorted({*old.chains, *new.chains}) if old.chains.get(p, ()) != new.chains.get(p, ())]
         partitions = [[p for p in changed if p in version.chains] for version in versions]
     before, after = (
         scan(spark, client, side.id, version, partitions=wanted)

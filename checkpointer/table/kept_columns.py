@@ -31,26 +31,24 @@ def ids_of(text: str | None) -> frozenset[int]:
         return frozenset()
     # Text that cannot be right gives no ids, for which `text_of` returns None, so the check below refuses it. The
     # limit keeps damaged text from costing much time.
-    ids = [int(part) for part in text.split(",")] if text.isascii() and len(text) < 1 << 20 else []
-    # `int` also takes blanks, signs, underscores and leading zeros. Writing the ids again finds all of these.
+    parts = text.split(",") if text.isascii() and len(text) < 1 << 20 else []
+    ids = [int(part) for part in parts] if all(map(str.isdigit, parts)) else []
+    # `int` also takes leading zeros. Writing the ids again finds them.
     if text_of(ids) != text or len(set(ids)) < len(ids) or min(ids) < 1:
         raise ValueError(f"{KEPT}: expected ids of columns, found {text!r:.40}")
     return frozenset(ids)
 
 
-def check(rows: pa.Table) -> None:
-    """Check that column `__kept` follows the rules of the format.
-
-    Raises `ValueError` or `TypeError` where it does not.
-    """
-    values = rows[KEPT]
-    if values.type != pa.string():
-        raise TypeError(f"{KEPT}: expected text, found {values.type}")
-    # Each distinct text is parsed once, not each row: there are few of them.
-    for text in pc.unique(values).to_pylist():
-        ids_of(text)
-    if pc.any(pc.and_(values.is_valid(), pc.not_equal(rows[CHANGE], MERGE))).as_py():
+def check(rows: pa.Table, schema: TableSchema) -> None:
+    """Raise `ValueError` unless column `__kept` and the columns that it names follow the rules of the format."""
+    # This parses each distinct text, also those that only name ids of dropped columns.
+    keeps = KeptColumns(rows, schema)
+    if pc.any(pc.and_(rows[KEPT].is_valid(), pc.not_equal(rows[CHANGE], MERGE))).as_py():
         raise ValueError(f"{KEPT}: a row that resets or deletes keeps a column")
+    for column in schema.values:
+        # Where nothing is below, the value would stay, although the row says that it gives none.
+        if column.id in keeps.ids and (keeps.mask(column.id) & rows[column.name].is_valid().to_numpy()).any():
+            raise ValueError(f"{KEPT}: a row has a value in column {column.name!r:.80}, which it keeps")
 
 
 def concat(parts: Sequence[pa.Table]) -> pa.Table:

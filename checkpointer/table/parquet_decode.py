@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests.digest import verify
-from pyspark_checkpointer.table import kept_columns
+from pyspark_checkpointer.table import file_columns
 from pyspark_checkpointer.table.footer import check_footer, check_rows
 from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
-from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, KEPT, PARTITION, Column, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION, TableSchema
 
 DECODE_BATCH_BYTES = 256 << 20
 """Bytes of row groups that are decoded together.
@@ -119,7 +119,7 @@ class RowGroups:
         The bounds of their key columns tell.
         """
         with _explain_decode_errors(self._name):
-            names = _names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
+            names = file_columns.names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
             key = self._schema.key
             wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
             return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
@@ -177,32 +177,27 @@ def _read(
     # First of all: Arrow allocates memory for as many rows as the footer declares.
     check_rows(file.metadata)
     # Columns are known by their id alone: a file has the names of the time when it was written.
-    names = _names_by_id(file.schema_arrow, schema)
-    stored = dict(zip(names.values(), names, strict=True))
-    if own and KEPT in file.schema_arrow.names:
-        own = [*own, KEPT]
-    wanted = [stored[name] for name in columns if name in stored] + own
+    stored, own = file_columns.find(file.schema_arrow, schema, own)
+    # The key is read in any case, as it tells whether the rows are in order.
+    names = [name for name in schema.names if name in columns or name in schema.key]
+    wanted = [stored[name] for name in names if name in stored] + own
     if groups is None:
         groups = list(range(file.metadata.num_row_groups))
-    parts = [
-        file.read_row_groups(run, columns=wanted, use_threads=False)
-        for run in (_runs(file.metadata, groups) if wanted else [groups])
-    ]
+    parts = [file.read_row_groups(run, columns=wanted, use_threads=False) for run in _runs(file.metadata, groups)]
     # Concatenating tables without columns would forget how many rows they have.
     found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-    for name, kind in DELTA_COLUMNS.items():
-        if name in own and (found[name].type != kind or found[name].null_count):
-            raise TypeError(f"{name}: expected {kind} without nulls, found {found[name].type}")
-    if KEPT in own:
-        kept_columns.check(found)
     by_name = {column.name: column for column in schema.columns}
-    arrays = [_align(found, stored.get(name), by_name[name]) for name in columns] + [found[name] for name in own]
-    fields = [by_name[name].field() for name in columns] + [found.schema.field(name) for name in own]
+    # Not the fields of the file: a column may be without nulls in one file and with them in another.
+    own_fields = [pa.field(name, OWN_COLUMNS[name]) for name in own]
+    arrays = [file_columns.align(found, stored.get(name), by_name[name]) for name in names]
+    arrays += [file_columns.align_own(found, field) for field in own_fields]
     expected = sum(file.metadata.row_group(group).num_rows for group in groups)
     # Pages may hold another number of rows than the footer says, and Arrow need not notice.
-    if wanted and found.num_rows != expected:
+    if found.num_rows != expected:
         raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
-    return pa.table(arrays, schema=pa.schema(fields))
+    rows = pa.table(arrays, schema=pa.schema([*(by_name[name].field() for name in names), *own_fields]))
+    file_columns.check_rows(rows, schema)
+    return rows.select([*columns, *own])
 
 
 def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
@@ -222,11 +217,6 @@ def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
     return runs
 
 
-def _align(found: pa.Table, stored: str | None, column: Column) -> Any:
-    kind = column.field().type
-    return pa.nulls(found.num_rows, kind) if stored is None else found[stored].cast(kind)
-
-
 def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
     """Return the values in order, or None.
 
@@ -238,19 +228,6 @@ def _sorted(values: pa.ChunkedArray) -> list[Any] | None:
         return None
     # Parquet's bounds leave nulls and NaN out (SPEC, Tables), so with one of these the column rules nothing out.
     return None if any(value is None or value != value for value in found) else sorted(found)
-
-
-def _names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
-    """Return the current name of each stored column, by its stored name.
-
-    Columns that `schema` no longer has are left out.
-    """
-    ids = {str(column.id).encode(): column.name for column in schema.columns}
-    return {
-        field.name: ids[field.metadata[FIELD_ID]]
-        for field in stored
-        if field.metadata and field.metadata.get(FIELD_ID) in ids
-    }
 
 
 _DECODE_ERRORS = (

@@ -97,11 +97,15 @@ class TableReader:
         """
         self.bytes_read = 0
 
+    def empty(self) -> pa.Table:
+        """Return a table without rows that has the columns of this reader."""
+        return self._schema.arrow().empty_table().select(self._shown)
+
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
         """Return the rows of a partition, or those of them whose key is one of `keys`."""
         chain = self._version.chains.get(partition, ())
         if not chain:
-            return self._schema.arrow().empty_table().select(self._shown)
+            return self.empty()
         base, *deltas = await asyncio.gather(
             self._base(chain[0], keys), *(self._delta(artifact, partition) for artifact in chain[1:])
         )

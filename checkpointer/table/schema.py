@@ -32,9 +32,13 @@ A delta has it only where some row keeps a column.
 DELTA_COLUMNS = {PARTITION: pa.int32(), CHANGE: pa.int8()}
 """The columns that every delta has besides those of the table."""
 
+OWN_COLUMNS = DELTA_COLUMNS | {KEPT: pa.string()}
+"""All columns that a delta may have besides those of the table."""
+
 RESERVED_NAMES = (PARTITION, CHANGE, KEPT)
 
 MERGE, RESET, DELETE = 0, 1, 2
+CHANGES = (MERGE, RESET, DELETE)
 """Kinds of change: combine with the row below, replace it, delete it."""
 
 Combine = Literal["last", "sum", "min", "max"]
@@ -46,6 +50,9 @@ Combine = Literal["last", "sum", "min", "max"]
 Role = Literal["key", "last", "sum", "min", "max"]
 
 FIELD_ID = b"PARQUET:field_id"
+
+MAX_ID = 2**31 - 1
+"""The largest id of a column: Parquet stores it in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class TableSchema:
 
         With `kept`, some of its rows keep columns.
         """
-        own = DELTA_COLUMNS | ({KEPT: pa.string()} if kept else {})
+        own = OWN_COLUMNS if kept else DELTA_COLUMNS
         return pa.schema([*self.arrow(), *(pa.field(name, kind) for name, kind in own.items())])
 
     def without(self, table: str, columns: Sequence[str]) -> "TableSchema":
@@ -149,10 +156,10 @@ class TableSchema:
     def from_json(cls, name: str, value: Json) -> "TableSchema":
         try:
             columns = tuple(
-                replace(new_column(name, {"metadata": {}, **c, "name": str(c["name"])}, c["role"]), id=_whole(c["id"]))
+                replace(new_column(name, {**c, **_check_texts(c)}, c["role"]), id=_integer(c["id"], MAX_ID))
                 for c in value["columns"]
             )
-            schema = cls(columns, _whole(value["next_id"]))
+            schema = cls(columns, _integer(value["next_id"], MAX_ID + 1))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise MalformedError(f"operator {name!r}: expected the schema of a table: {error}") from None
         # Spark ignores the case of names, so two that differ in it alone would be one column there.
@@ -169,11 +176,19 @@ class TableSchema:
         return f"({', '.join(shown)})"
 
 
-def _whole(value: Json) -> int:
+def _integer(value: Json, most: int) -> int:
     # True is an int too, and JSON has both.
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TypeError(f"expected a positive integer, found {value!r:.40}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise TypeError(f"expected an integer from 1 to {most}, found {value!r:.40}")
     return value
+
+
+def _check_texts(column: Json) -> dict[str, Json]:
+    """Return name and metadata of a column in a manifest; raise `TypeError` for those of another type."""
+    name, metadata = column["name"], column.get("metadata", {})
+    if not isinstance(name, str) or not isinstance(metadata, dict):
+        raise TypeError(f"expected a text and an object, found {name!r:.40} and {metadata!r:.40}")
+    return {"name": name, "metadata": metadata}
 
 
 def new_column(table: str, field: Json, role: Any) -> Column:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.table.schema import RESERVED_NAMES, Column, TableSchema, new_column
+from pyspark_checkpointer.table.schema import MAX_ID, RESERVED_NAMES, Column, TableSchema, new_column
 from pyspark_checkpointer.table.types import is_too_deep, is_wider, show_type
 
 
@@ -79,7 +79,7 @@ def migrated_schema(
     numbered, next_id = [], old.next_id
     for column in _columns(name, described, old.key, combine):
         known = same.get(column.name)
-        numbered.append(replace(column, id=next_id if known is None else known.id))
+        numbered.append(replace(column, id=_new_id(name, column, next_id) if known is None else known.id))
         next_id += known is None
     return TableSchema(tuple(numbered), next_id)
 
@@ -138,7 +138,7 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
                     f"table {name!r}: column {column.name!r} differs from one of {old} in its case alone: keep its name"
                 )
             # An id is never used again: older files may still hold a dropped column under it.
-            numbered.append(replace(column, id=next_id))
+            numbered.append(replace(column, id=_new_id(name, column, next_id)))
             next_id += 1
         else:
             numbered.append(replace(column, id=known.id))
@@ -146,6 +146,19 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
     if old is not None:
         _check_evolution(name, old, new)
     return new
+
+
+def _new_id(name: str, column: Column, next_id: int) -> int:
+    """Return the next id, for this column; raise `IllegalArgumentError` if Parquet cannot store it.
+
+    The column would be written without an id, and its values would never be found again.
+    """
+    if next_id > MAX_ID:
+        raise IllegalArgumentError(
+            f"table {name!r}: column {column.name!r} cannot be added: all {MAX_ID} ids of columns are given: write a "
+            "table of another name"
+        )
+    return next_id
 
 
 def _refusal(

@@ -28,10 +28,16 @@ _ATOMIC = {
 }
 _INTEGERS = ("byte", "short", "integer", "long")
 _FLOATS = ("float", "double")
-_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+# Not \d, which takes digits of every script. There is one text for each type, so a leading zero is refused.
+_DECIMAL = re.compile(r"decimal\(([1-9][0-9]?),(0|[1-9][0-9]?)\)")
 # Spark takes a struct for a variant only if its field `metadata` has this mark.
 _VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})])
-_DURATION = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
+_UNITS = ("day", "hour", "minute", "second")
+_DURATIONS = frozenset(
+    f"interval {unit}" + ("" if unit == last else f" to {last}")
+    for index, unit in enumerate(_UNITS)
+    for last in _UNITS[index:]
+)
 
 MAX_PRECISION = 38
 
@@ -65,17 +71,60 @@ def _inner_type(spark: Json) -> pa.DataType:
     if isinstance(spark, str):
         if spark in _ATOMIC:
             return _ATOMIC[spark]
-        if match := _DECIMAL.fullmatch(spark):
+        # Arrow also has decimals with more digits behind the point than there are, which Spark has not.
+        if (match := _DECIMAL.fullmatch(spark)) and int(match[2]) <= int(match[1]) <= MAX_PRECISION:
             return pa.decimal128(int(match[1]), int(match[2]))
-        if _DURATION.fullmatch(spark):
+        if spark in _DURATIONS:
             return pa.duration("us")
     elif isinstance(spark, dict) and spark.get("type") == "array":
         return pa.list_(pa.field("element", _inner_type(spark["elementType"])))
     elif isinstance(spark, dict) and spark.get("type") == "map":
         return pa.map_(_inner_type(spark["keyType"]), _inner_type(spark["valueType"]))
-    elif isinstance(spark, dict) and spark.get("type") == "struct" and spark["fields"]:
+    # Two fields of one name could not be told apart, in Parquet or as rows of Python.
+    elif isinstance(spark, dict) and spark.get("type") == "struct" and _have_names_of_their_own(spark["fields"]):
         return pa.struct([pa.field(field["name"], _inner_type(field["type"])) for field in spark["fields"]])
     raise IllegalArgumentError(f"type {show_type(spark)} cannot be stored: cast it to another type first")
+
+
+def _have_names_of_their_own(fields: list[Json]) -> bool:
+    return 0 < len(fields) == len({field["name"] for field in fields})
+
+
+def can_read_as(stored: pa.DataType, spark: Json) -> bool:
+    """Return whether a column of a file may be read as a column of the Spark type.
+
+    Its type may be that one, or a narrower one that was widened since. Only a column itself is widened, not what is
+    inside of it.
+    """
+    if hold_the_same(stored, arrow_type(spark)):
+        return True
+    try:
+        return is_wider(spark_type(stored), spark)
+    except IllegalArgumentError:
+        return False
+
+
+def hold_the_same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Return whether two Arrow types have the same values, and differ at most in how Arrow holds them."""
+    return bool(_shape(one) == _shape(other))
+
+
+def _shape(kind: pa.DataType) -> Any:
+    """Return an Arrow type without what does not change its values.
+
+    These are 64-bit offsets, the names of items of lists and maps, and whether parts may be null.
+    """
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return ("list", _shape(kind.value_type))
+    if pa.types.is_map(kind):
+        return ("map", _shape(kind.key_type), _shape(kind.item_type))
+    if pa.types.is_struct(kind):
+        return ("struct", *((field.name, _shape(field.type)) for field in kind))
+    return kind
 
 
 def spark_type(kind: pa.DataType) -> Json:

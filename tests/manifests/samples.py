@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.manifest_json import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -71,6 +72,18 @@ def packed(
         found.append(Artifact(path, kind, offset, length, size, ratio * length, 1, digest((path, number))))
         offset += length
     return found
+
+
+def table_delta(size: int, *, operator: str = "totals", owner: CheckpointId = PARENT) -> Artifact:
+    """A delta of a table: all of a pack."""
+    content = digest(("pack", owner, size))
+    path = object_paths.pack(operator, owner, content, codecs.PARQUET.name)
+    return Artifact(path, DELTA, 0, size, size, 3 * size, 1, content)
+
+
+def empty_snapshot(pack: Artifact) -> Artifact:
+    """The snapshot of a table's partition that was empty before this pack."""
+    return Artifact(pack.path, SNAPSHOT, 0, 0, pack.size, 0, 0, hashlib.sha256(b"").hexdigest())
 
 
 _PACK = packed([5, 0, 7], kind=DELTA, owner=ID)
@@ -185,12 +198,14 @@ def pointers(draw: st.DrawFn) -> Pointer:
     committed = draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.integers(1, 10**9), hexes), digests))
     sequence = committed.id.sequence if committed else 0
     boundary = draw(st.integers(1, max(sequence, 1)))
+    prepared = draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.just(sequence + 1), hexes), digests))
+    taken = {str(ref.id) for ref in (committed, prepared) if ref}
     return Pointer(
         writer=Writer(draw(st.integers(1, 2**62)), draw(nonces)),
         committed=committed,
-        prepared=draw(st.none() | st.builds(Ref, st.builds(CheckpointId, st.just(sequence + 1), hexes), digests)),
+        prepared=prepared,
         boundary=boundary,
-        catalog=draw(st.none() | catalog_refs()),
+        catalog=draw(st.none() | catalog_refs().filter(lambda ref: str(object_paths.owner(ref.path)) not in taken)),
         retired=tuple(
             draw(st.lists(st.builds(Retired, st.integers(1, boundary), st.none() | catalog_refs(), times), max_size=3))
         ),
@@ -201,6 +216,11 @@ def pointers(draw: st.DrawFn) -> Pointer:
 
 @st.composite
 def chains(draw: st.DrawFn, operator: str, partition: int, codec: str, owner: CheckpointId) -> Chain:
+    if codec == codecs.PARQUET.name:
+        sizes = st.integers(1, 99)
+        deltas = [table_delta(draw(sizes), operator=operator, owner=owner) for _ in range(draw(st.integers(0, 3)))]
+        whole = alone(partition, operator=operator, owner=owner, codec=codec, size=draw(sizes))
+        return (empty_snapshot(deltas[0]) if deltas and draw(st.booleans()) else whole, *deltas)
     found: list[Artifact] = []
     for kind in [SNAPSHOT, *[DELTA] * draw(st.integers(0, 3))]:
         if draw(st.booleans()):
@@ -226,11 +246,12 @@ def manifests(draw: st.DrawFn) -> Manifest:
     operators = {}
     for name in draw(st.sets(names, max_size=3)):
         codec = draw(st.sampled_from([*codecs.CODECS]))
-        partitions = draw(st.integers(0, 2**31))
+        least, most = (1, MAX_MAP_PARTITIONS) if codec == codecs.MSGPACK.name else (0, 2**31)
+        partitions = draw(st.integers(least, most))
         numbers = draw(st.sets(st.integers(0, partitions - 1), max_size=4)) if partitions else set()
         operators[name] = Operator(
             partitions=partitions,
-            partitioner=draw(texts),
+            partitioner=codecs.CODECS[codec].partitioner,
             codec=codec,
             chains={number: draw(chains(name, number, codec, owner)) for number in numbers},
             schema=draw(json_values),
@@ -262,4 +283,4 @@ catalogs = st.builds(
         unique_by=(lambda entry: entry.name or entry.ref, lambda entry: entry.ref.id),
     ).map(tuple),
     extras,
-)
+).filter(lambda catalog: all(entry.ref.id != catalog.id for entry in catalog.entries))

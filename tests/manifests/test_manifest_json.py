@@ -57,11 +57,13 @@ from tests.manifests.samples import (
     catalogs,
     changed,
     digest,
+    empty_snapshot,
     json_values,
     manifests,
     packed,
     pointers,
     sealed,
+    table_delta,
 )
 
 POINTER_BYTES = encode_pointer(POINTER)
@@ -490,7 +492,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
         *({name: segments([[SEGMENT, 1, 1, 1]])} for name in BAD_NAMES),
     ],
     "operators.totals.partitions": [..., 2, 2**31 + 1, *WRONG_INTEGERS],
-    "operators.totals.partitioner": [..., *WRONG_TEXTS],
+    "operators.totals.partitioner": [..., *WRONG_TEXTS, "", "other", "crc32-key-1", "spark-murmur3-1"],
     "operators.totals.codec": [..., *WRONG_TEXTS, "", "pickle", "RAW", "msgpack+zstd", "parquet"],
     "operators.totals.schema": [...],
     OBJECTS: [..., None, {}, "a", [], [None], [[]]],
@@ -652,6 +654,38 @@ BAD_VALUES |= {
     "two sizes of one object": with_chain(packed([5, 5])[0], replace(packed([5, 5])[1], size=11, kind="delta")),
     "a negative size": with_chain(alone(0, size=-1)),
 }
+
+
+def with_rows(*artifacts: Artifact) -> Manifest:
+    table = Operator(3, "spark-murmur3-1", "parquet", {0: artifacts})
+    return replace(MANIFEST, operators={"totals": table})
+
+
+ROWS, CHANGES = alone(0, codec="parquet"), table_delta(20)
+BAD_VALUES |= {
+    "a delta of a table that is no pack": with_rows(ROWS, alone(0, kind=DELTA, codec="parquet")),
+    "a delta that is a part of a pack": with_rows(ROWS, replace(CHANGES, length=19, digest=digest("part"))),
+    "a delta with a digest of its own": with_rows(ROWS, replace(CHANGES, digest=digest("other"))),
+    "a delta of no bytes": with_rows(ROWS, table_delta(0)),
+    "a snapshot of a table of no bytes": with_rows(alone(0, codec="parquet", size=0)),
+    "a snapshot of a table in a pack": with_rows(replace(CHANGES, kind="snapshot")),
+    "an empty snapshot with a digest": with_rows(replace(empty_snapshot(CHANGES), digest=digest("x")), CHANGES),
+    "an empty snapshot behind the first byte": with_rows(replace(empty_snapshot(CHANGES), offset=1), CHANGES),
+    "an empty snapshot with records": with_rows(replace(empty_snapshot(CHANGES), records=1), CHANGES),
+    "an empty snapshot with a raw size": with_rows(replace(empty_snapshot(CHANGES), raw_size=1), CHANGES),
+}
+
+
+NO_BYTES = object_paths.pack("totals", PARENT, empty_snapshot(CHANGES).digest, "parquet")
+"""What a repair makes of a pack of which it keeps only the empty snapshot."""
+
+
+@pytest.mark.parametrize(
+    "base", [ROWS, empty_snapshot(CHANGES), replace(empty_snapshot(CHANGES), path=NO_BYTES, size=0)]
+)
+def test_the_rows_of_a_table_are_snapshots_and_whole_packs(base: Artifact) -> None:
+    manifest = with_rows(base, CHANGES, CHANGES)
+    assert decode_manifest(manifest.id, encode_manifest(manifest)) == manifest
 
 
 @pytest.mark.parametrize("manifest", BAD_VALUES.values(), ids=BAD_VALUES)

@@ -220,7 +220,7 @@ def test_an_operator_made_anew_under_an_old_name_takes_nothing_over(codec: str, 
     line = Line(2000)
     line.commit({n: (line.write(n),) for n in range(2000)})
     chains: Chains = {n: (alone(n, operator="op", owner=line.next_id(), codec=codec),) for n in range(601)}
-    line.commit(chains, codec=codec, partitions=partitions)
+    line.commit(chains, codec=codec, partitioner=codecs.CODECS[codec].partitioner, partitions=partitions)
     assert line.operator.chains == chains
     assert len(line.operator.segments) == 1
 

@@ -16,13 +16,15 @@ import pyarrow as pa
 import pytest
 import zstandard
 
+from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import dump
-from pyspark_checkpointer.manifests.keyed_records import decode, encode, partition_of
+from pyspark_checkpointer.manifests.keyed_records import check_places, decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
+    MAX_MAP_PARTITIONS,
     decode_manifest,
     decode_pointer,
     encode_manifest,
@@ -54,7 +56,7 @@ from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.schema_evolution import first_schema
-from tests.manifests.samples import changed, sealed
+from tests.manifests.samples import alone, changed, sealed
 from tests.manifests.test_msgpack_values import same
 
 PAGES = {
@@ -95,8 +97,10 @@ def test_every_example_is_tested() -> None:
         "accepted JSON",
         "accepted values",
         "chains",
+        "equal keys",
         "frames",
         "key partitions of 200",
+        "keys in partition 4 of 8",
         "merged values",
         "merging",
         "msgpack",
@@ -292,6 +296,25 @@ def test_partitions(key: str, canonical: str, crc: str, partition: str) -> None:
     assert partition_of(eval(key, NAMES), 2**32) == int(crc)
 
 
+@pytest.mark.parametrize(("keys", "outcome"), rows("equal keys"))
+def test_equal_keys(keys: str, outcome: str) -> None:
+    one, other = eval(keys, NAMES)
+    assert (one == other) is (outcome == "equal")
+    assert len({one, other}) == len(KeyedState([(one, 1), (other, 2)])) == (1 if outcome == "equal" else 2)
+    if outcome == "equal":
+        assert partition_of(one, 2**32) == partition_of(other, 2**32)
+
+
+@pytest.mark.parametrize(("key", "outcome"), rows("keys in partition 4 of 8"))
+def test_a_key_in_another_partition_than_its_own_is_refused(key: str, outcome: str) -> None:
+    snapshot = alone(4, codec="msgpack+zstd")
+    if outcome == "held":
+        check_places([eval(key, NAMES)], 4, 8, (snapshot,), ())
+        return
+    with pytest.raises(MalformedError, match=f"^{re.escape(snapshot.path)}: .* partition {outcome[-1]}$"):
+        check_places([eval(key, NAMES)], 4, 8, (snapshot,), ())
+
+
 @pytest.mark.parametrize(("types", "values", "partition"), rows("key partitions of 200"))
 def test_partitions_of_tables(types: str, values: str, partition: str) -> None:
     names = [f"k{number}" for number in range(len(re.findall(r"\w+(?:\(.*?\))?", types)))]
@@ -359,6 +382,7 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"a window of at most {MAX_WINDOW >> 20} MiB" in SPEC
     assert f"At most {MAX_DEPTH} extensions" in SPEC
     assert f"at most {object_paths.MAX_NAME} bytes" in SPEC
+    assert f"of a map 1 to {MAX_MAP_PARTITIONS:,}" in SPEC
     assert f"A pointer has at most {MAX_POINTER >> 20} MiB" in SPEC
 
 

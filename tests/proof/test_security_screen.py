@@ -32,8 +32,6 @@ def hostile(tmp_path: Path) -> Path:
             "objects": [],
             "chains": {},
         }
-        for operator in value["operators"].values():
-            operator["partitioner"] = HOSTILE if operator["codec"] == "raw" else operator["partitioner"]
 
     def catalog(value: dict[str, Json]) -> None:
         value["entries"][1]["name"] = HOSTILE

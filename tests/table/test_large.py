@@ -172,11 +172,12 @@ def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monk
     monkeypatch.setattr(reader_module, "STREAMED_SNAPSHOT_BYTES", 0)
     monkeypatch.setattr(reader_module, "MAX_PIECE_ROW_GROUPS", 1)
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 2)
-    place = Place(SIMPLE)
-    rows = snapshot_rows(SIMPLE, [(1, 1), (2, 1), (2, 1), (0, 1)])
-    place.chains[0] = (run_sync(place.writer.snapshot(0, rows)),)
-    with pytest.raises(CorruptionError, match="expected rows in order of their key"):
-        run_sync(_pieces(place.reader(), ordered=False))
+    for keys in ([1, 2, 0, 3], [1, 2, 2, 3], [2, 1, 3, 4], [1, 1, 2, 3]):
+        place = Place(SIMPLE)
+        rows = snapshot_rows(SIMPLE, [(key, 1) for key in keys])
+        place.chains[0] = (run_sync(place.writer.snapshot(0, rows)),)
+        with pytest.raises(CorruptionError, match="expected rows in order of"):
+            run_sync(_pieces(place.reader(), ordered=False))
 
 
 def test_row_groups_are_bounded_by_bytes_where_some_rows_are_wide() -> None:

@@ -147,7 +147,7 @@ def test_what_a_change_keeps_is_what_is_below(keys: int) -> None:
     for first in (DELETE, RESET):
         folded = consolidate(changes_of(schema, [(first, (*key, None, None)), *above]), schema, "t")
         assert (folded[CHANGE].to_pylist(), folded[KEPT].null_count) == ([RESET], 1)
-        kept_columns.check(folded)
+        kept_columns.check(folded, schema)
         assert rows_in(apply(base, folded, schema, "t")) == [(*key, None, "new")]
 
 

@@ -102,7 +102,10 @@ def test_a_delta_comes_back_with_its_own_columns(small_groups: None) -> None:
 @given(st.lists(st.integers(0, 9), max_size=60), st.sets(st.integers(0, 11), min_size=1))
 def test_of_a_pack_the_row_groups_of_some_partitions_are_decoded(numbers: list[int], wanted: set[int]) -> None:
     schema = schema_of({"k": "long", "s": struct(x="long", __partition="long"), "v": "string"}, ["k"])
-    packed = [changes_of(schema, [(0, (1, {"x": 2, "__partition": 3}, "y"))], partition=n) for n in sorted(numbers)]
+    packed = [
+        changes_of(schema, [(0, (key, {"x": 2, "__partition": 3}, "y"))], partition=n)
+        for key, n in enumerate(sorted(numbers))
+    ]
     rows = pa.concat_tables([schema.arrow_delta().empty_table(), *packed])
     with mock.patch.object(parquet_encode, "ROW_GROUP_ROWS", SMALL):
         data = encode(rows).data

@@ -161,7 +161,66 @@ MALFORMED = {
     "reserved name": {"columns": [KEY, VALUE | {"name": CHANGE}], "next_id": 3},
     "key that cannot be one": {"columns": [KEY | {"type": mapping("long", "long")}], "next_id": 3},
     "sum of text": {"columns": [KEY, VALUE | {"type": "string", "role": "sum"}], "next_id": 3},
+    "id 0": {"columns": [KEY | {"id": 0}, VALUE], "next_id": 3},
+    "id is true": {"columns": [KEY | {"id": True}, VALUE], "next_id": 3},
+    "an id that Parquet cannot store": {"columns": [KEY, VALUE | {"id": 2**31}], "next_id": 2**31},
+    "a next id above all": {"columns": [KEY, VALUE], "next_id": 2**31 + 1},
+    "a name that is a number": {"columns": [KEY, VALUE | {"name": 5}], "next_id": 3},
+    "a name that is null": {"columns": [KEY, VALUE | {"name": None}], "next_id": 3},
+    "names that differ in case": {"columns": [KEY, VALUE | {"name": "K"}], "next_id": 3},
+    "a reserved name in capitals": {"columns": [KEY, VALUE | {"name": "__Kept"}], "next_id": 3},
+    "metadata is null": {"columns": [KEY, VALUE | {"metadata": None}], "next_id": 3},
+    "metadata is a list": {"columns": [KEY, VALUE | {"metadata": []}], "next_id": 3},
+    "metadata is a text": {"columns": [KEY, VALUE | {"metadata": "x"}], "next_id": 3},
+    "a collated key": {"columns": [KEY | {"type": "string", "metadata": {"__COLLATIONS": None}}], "next_id": 3},
+    "the least of a collation": {"columns": [KEY, VALUE | {"role": "min", "metadata": COLLATED}], "next_id": 3},
+    **{
+        kind: {"columns": [KEY, VALUE | {"type": kind}], "next_id": 3}
+        for kind in (
+            *(
+                "decimal(010,2)",
+                "decimal(10,02)",
+                "decimal(10, 2)",
+                "decimal(5,6)",
+                "decimal(10,-2)",
+                "decimal(\u0661,0)",
+            ),
+            *("interval second to hour", "interval hour to day", "interval year to month", "interval"),
+            *("char(3)", "varchar(5)", "Long"),
+        )
+    },
+    "fields of one name": {
+        "columns": [
+            KEY,
+            VALUE
+            | {"type": {"type": "struct", "fields": [{"name": "a", "type": "long"}, {"name": "a", "type": "date"}]}},
+        ],
+        "next_id": 3,
+    },
 }
+
+
+def test_the_last_ids_are_read_and_no_column_is_added_then() -> None:
+    """Parquet has 32 bits for an id: a column without one would never be found again."""
+    recorded = {"columns": [KEY, VALUE | {"id": 2**31 - 1}], "next_id": 2**31}
+    schema = TableSchema.from_json("t", recorded)
+    assert schema.to_json() == recorded
+    assert evolve(schema, {"k": "long", "v": "long"}, ["k"]) == schema
+    with pytest.raises(IllegalArgumentError, match="table 't': column 'w' cannot be added: all 2147483647 ids"):
+        evolve(schema, {"k": "long", "v": "long", "w": "long"}, ["k"])
+    with pytest.raises(IllegalArgumentError, match="table 't': column 'v' cannot be added: all 2147483647 ids"):
+        migrated_schema("t", schema, [("k", "long"), ("v", "string")], {})
+
+
+def test_what_a_reader_may_ignore_is_ignored() -> None:
+    plain = {"columns": [KEY, VALUE | {"type": struct(a="long")}], "next_id": 3}
+    told = {
+        "type": "struct",
+        "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"comment": "x"}}],
+    }
+    more = {"columns": [VALUE | {"type": told, "metadata": {"other": 1}}, KEY], "next_id": 3}
+    found = [TableSchema.from_json("t", one) for one in (plain, more)]
+    assert {column.id: column for column in found[0].columns} == {column.id: column for column in found[1].columns}
 
 
 @pytest.mark.parametrize("what", MALFORMED)

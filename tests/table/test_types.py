@@ -8,7 +8,7 @@ import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.types import arrow_type, can_be_key, can_order, can_sum, is_wider, plain_type, show_type
-from tests.table.tables import ORDERED, array, field, mapping, plain, struct
+from tests.table.tables import ORDERED, array, field, fields, mapping, plain, struct
 
 LIMITS = {
     "byte": (-(2**7), 2**7 - 1),
@@ -25,6 +25,12 @@ NOT_STORED = [
     "calendar_interval",
     "interval year to month",
     "decimal(10)",
+    "decimal(010,2)",
+    "decimal(5,6)",
+    "decimal(10,-2)",
+    "char(3)",
+    "varchar(5)",
+    {"type": "struct", "fields": fields({"a": "long"}) * 2},
     "time(6)",
     {"type": "udt", "class": "x.Y"},
     struct(),
@@ -49,6 +55,20 @@ def limits(kind: str) -> list[Any]:
 def test_values_of_every_atomic_type_come_back_from_arrow(kind: str) -> None:
     values = [*ORDERED[kind], None]
     assert plain(pa.array(values, arrow_type(kind)).to_pylist()) == plain(values)
+
+
+UNITS = ["day", "hour", "minute", "second"]
+INTERVALS = [f"interval {a}{'' if a == b else ' to ' + b}" for a in UNITS for b in UNITS]
+
+
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_intervals_go_from_a_larger_unit_to_a_smaller_one(kind: str) -> None:
+    units = kind.split(" ")[1::2]
+    if units == sorted(units, key=UNITS.index):
+        assert arrow_type(kind) == pa.duration("us")
+    else:
+        with pytest.raises(IllegalArgumentError, match="cannot be stored"):
+            arrow_type(kind)
 
 
 @pytest.mark.parametrize("kind", NOT_STORED, ids=show_type)

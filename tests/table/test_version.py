@@ -13,10 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_checkpointer import Checkpointer, compaction
-from pyspark_checkpointer.errors import CorruptionError, DigestMismatchError, IllegalArgumentError, NotFoundError
+from pyspark_checkpointer.errors import (
+    CorruptionError,
+    DigestMismatchError,
+    IllegalArgumentError,
+    MalformedError,
+    NotFoundError,
+)
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId, Operator
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
@@ -320,10 +326,13 @@ def test_a_version_is_what_its_operator_says() -> None:
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
     assert operator.partitioner == codecs.PARQUET.partitioner
-    other: list[Operator] = [replace(operator, codec=codecs.MSGPACK.name), replace(operator, partitioner="python")]
-    for wrong in other:
-        with pytest.raises(IllegalArgumentError, match=r"operator 't': is .*, not a table"):
-            TableVersion.of("t", wrong)
+    with pytest.raises(IllegalArgumentError, match=r"operator 't': is a map, not a table"):
+        TableVersion.of("t", replace(operator, codec=codecs.MSGPACK.name))
+    with pytest.raises(MalformedError, match=r"operator 't': expected a table partitioned by .*, found 'python'"):
+        TableVersion.of("t", replace(operator, partitioner="python"))
+    for partitions in (0, 2**31):
+        with pytest.raises(MalformedError, match=f"'t': expected a table of 1 to .* partitions, found {partitions}"):
+            TableVersion.of("t", replace(operator, partitions=partitions))
 
 
 def test_rows_are_split_by_partition() -> None:

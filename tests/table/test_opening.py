@@ -1,0 +1,61 @@
+"""Tables of a restored checkpoint cost what they hold, however many partitions they have."""
+
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import MERGE
+from pyspark_checkpointer.table.version import MAX_PARTITIONS, TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
+from tests.table.tables import changes_of, keys_of, rows_in, schema_of, snapshot_rows
+
+SCHEMA = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
+ROWS = [(0, 1), (1, 10), (2, 20), (3, None), (None, 40)]
+
+
+def commit(client: Checkpointer, partitions: int) -> None:
+    """Commit a table of which each row has a partition of its own, as its hash says."""
+    with client.begin() as cp:
+        writer = TableWriter(client.session.store, client.session.host, cp.id, "t", SCHEMA)
+        numbers = partitions_of(keys_of(SCHEMA, ROWS), SCHEMA, max(partitions, 1))
+        first = snapshot_rows(SCHEMA, ROWS[:1])
+        chains = {numbers[0]: (run_sync(writer.snapshot(numbers[0], first)),)}
+        for number, row in zip(numbers[1:], ROWS[1:], strict=True):
+            changes = in_order(changes_of(SCHEMA, [(MERGE, row)], number), SCHEMA.key)
+            chains |= {p: on_top(chains.get(p, ()), delta) for p, delta in run_sync(writer.pack(changes)).items()}
+        cp.writer.put_operator("t", TableVersion("t", SCHEMA, partitions, chains).operator())
+
+
+@pytest.mark.parametrize("partitions", [1, 100_000, MAX_PARTITIONS])
+def test_a_table_costs_what_has_rows(partitions: int, tmp_path: Path) -> None:
+    with Checkpointer(str(tmp_path)) as client:
+        commit(client, partitions)
+        restored = client.restore()
+        assert restored is not None
+        restored.table("t")
+        seconds, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        whole, keys = rows_in(restored.table("t")), [{"k": key} for key, _ in ROWS]
+        assert whole == sorted(ROWS, key=repr)
+        assert rows_in(restored.table("t", keys=[*keys, {"k": 99}])) == whole
+        assert restored.table("t", keys=[{"k": 99}]).num_rows == 0
+        assert restored.table("t", columns=["n"], keys=[]).schema.names == ["n"]
+        assert time.process_time() - seconds < 2
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 << 10  # KiB
+
+
+def test_a_table_has_a_partition(tmp_path: Path) -> None:
+    with Checkpointer(str(tmp_path)) as client:
+        with client.begin() as cp:
+            cp.writer.put_operator("t", TableVersion("t", SCHEMA, 0, {}).operator())
+        restored = client.restore()
+        assert restored is not None
+        for keys in (None, [{"k": 1}]):
+            with pytest.raises(MalformedError, match="operator 't': expected a table of 1 to 2147483647 partitions"):
+                restored.table("t", keys=keys)
