@@ -61,7 +61,7 @@ class ApplyTask:
         keys = Keys.of(rows, self.version.schema.key)
         state = pa.concat_tables(read_keys(self.target.root, self.checkpoint, self.version, keys.rows))
         found = self.function.apply(keys, rows.drop_columns([PARTITION]), state)
-        changes = row_order.in_order(found.changes, self.version.schema.key)
+        changes = found.changes
         # In a partition without rows there is nothing to delete.
         known = pa.array(list(self.version.chains), pa.int32())
         useless = pc.and_(pc.equal(changes[CHANGE], DELETE), pc.invert(pc.is_in(changes[PARTITION], known)))
@@ -98,7 +98,7 @@ class _Made:
             self._emitted.append(emitted)
         if _size(self._changes) > MAX_HELD_BYTES:
             # More rows of the last partition may follow, and then a snapshot would not have all of them.
-            self._whole.discard(self._changes[-1][PARTITION][-1].as_py())
+            self._whole.discard(pc.max(self._changes[-1][PARTITION]).as_py())
             self._write_changes()
         if _size(self._emitted) > MAX_HELD_BYTES:
             self._write_emitted()
@@ -119,9 +119,11 @@ class _Made:
         return output
 
     def _held_changes(self) -> pa.Table:
+        """Return the changes that are held, in order, and hold them no longer."""
         rows = kept_columns.concat(self._changes)
         self._changes.clear()
-        return rows
+        # Calls come in Spark's order of keys, which differs from that of a pack: its nulls come first, for instance.
+        return row_order.in_order(rows, self._task.version.schema.key)
 
     def _write_changes(self) -> None:
         rows = self._held_changes()

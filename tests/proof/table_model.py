@@ -143,9 +143,7 @@ class Decide:
         return Change(
             pa.Table.from_pylist(upserts, schema=kinds),
             pa.Table.from_pylist(deletes, schema=pa.schema(of_key)),
-            pa.Table.from_pylist(
-                emitted, schema=pa.schema([*of_key, ("saw", pa.string())])
-            ),
+            pa.Table.from_pylist(emitted, schema=pa.schema([*of_key, ("saw", pa.string())])),
         )
 
 
