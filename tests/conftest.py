@@ -55,7 +55,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 IN_PARTS = (
     "test_nothing_breaks_in_random_histories",
     "tests/admin/streaming/test_rewind_crashes.py",
-    "tests/spark/test_cluster.py",
     "tests/test_readme.py",
 )
 """Tests that take minutes, and need nothing of each other."""
