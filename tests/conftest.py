@@ -14,12 +14,14 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from pyspark_checkpointer.runtime.host import SystemHost
 from tests import jvm
 from tests.kafka import Broker, start_kafka
 from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_minio
 from tests.world import World
 
 S = TypeVar("S", bound=Service)
+T = TypeVar("T")
 
 pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proof.effort"]
 
@@ -53,7 +55,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 IN_PARTS = (
     "test_nothing_breaks_in_random_histories",
     "tests/admin/streaming/test_rewind_crashes.py",
-    "tests/spark/test_cluster.py",
     "tests/test_readme.py",
 )
 """Tests that take minutes, and need nothing of each other."""
@@ -154,6 +155,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
     yield disk
     subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture
+def computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computations are made where they are asked for: of thousands of small histories, waking threads takes a fifth."""
+
+    async def run(host: SystemHost, compute: Callable[[], T]) -> T:
+        return compute()
+
+    monkeypatch.setattr(SystemHost, "run", run)
 
 
 @pytest.fixture

@@ -1,15 +1,15 @@
 """README and docs show only what runs: programs are run as they stand, in a new folder, twice; commands are typed.
 
-Two programs run again on a cluster, and those without Spark run twice as they stand.
+Two programs go on, in their second run, on a cluster, and those without Spark run twice as they stand.
 """
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -65,36 +65,48 @@ def run_program(program: str, cwd: Path, environment: dict[str, str]) -> "subpro
 
 
 STREAMS = [program for file in (README, TABLES) for program in blocks(file, "python")]
-"""The programs whose second run is on a cluster."""
+"""The programs that go on, in their second run, on a cluster."""
 
 
-def runs_of(program: str) -> list[tuple[str, dict[str, str]]]:
-    """Return the programs that are run in one folder after the other, with what their environment has besides."""
-    if program in STREAMS:
-        assert 'master("local[2]")' in program
-        cluster = program.replace("local[2]", "local-cluster[2,1,1024]")
-        return [(program, {}), (cluster, {"PYSPARK_PYTHON": sys.executable})]
-    return [(program, {})] * (1 if "SparkSession" in program else 2)  # each start of Spark takes long
+def on_a_cluster(program: str) -> str:
+    assert 'master("local[2]")' in program
+    return program.replace("local[2]", "local-cluster[2,1,1024]")
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
+def printed(program: str, tmp_path: Path, environment: dict[str, str]) -> str:
+    """Return what a program prints, which has to be something."""
+    done = run_program(program, tmp_path / "work", environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip()
+    assert "|" not in done.stdout or re.search(r"\d", done.stdout), f"a table without a row:\n{done.stdout}"
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "program", [pytest.param(program, id=NAMES[n]) for n, program in enumerate(PROGRAMS) if program not in STREAMS]
+)
 def test_a_program_of_the_docs_runs_and_goes_on(program: str, tmp_path: Path) -> None:
     """From an environment that nobody activated, in an empty folder: with the interpreter's path and nothing else."""
-    environment, first = bare_environment(tmp_path), None
-    for run, more in runs_of(program):
-        done = run_program(run, tmp_path / "work", environment | more)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert done.stdout.strip()
-        assert "|" not in done.stdout or re.search(r"\d", done.stdout), f"a table without a row:\n{done.stdout}"
-        first = first or done.stdout.strip()
-    if program in blocks(README, "python"):
-        assert f"The first run prints `{first}`" in README.read_text()
+    environment = bare_environment(tmp_path)
+    for _ in range(1 if "SparkSession" in program else 2):  # each start of Spark takes long
+        printed(program, tmp_path, environment)
+
+
+def test_the_programs_with_a_stream_run_and_go_on_on_a_cluster(tmp_path: Path) -> None:
+    """First each as it stands, as above; then one after the other with the processes of one cluster."""
+    environment = bare_environment(tmp_path)
+    for program in STREAMS:
+        first = printed(program, tmp_path, environment)
+        if program in blocks(README, "python"):
+            assert f"The first run prints `{first}`" in README.read_text()
+    both = "\n".join([on_a_cluster(program) + "\nprint('done')" for program in STREAMS])
+    said = printed(both, tmp_path, environment | {"PYSPARK_PYTHON": sys.executable})
+    assert all(part.strip() for part in said.split("done")[: len(STREAMS)])
 
 
 def test_a_cluster_whose_python_lacks_packages_is_told_in_one_sentence(tmp_path: Path) -> None:
     environment = bare_environment(tmp_path)
-    program = STREAMS[1].replace("local[2]", "local-cluster[2,1,1024]")
-    done = run_program(program, tmp_path / "work", environment)
+    done = run_program(on_a_cluster(STREAMS[1]), tmp_path / "work", environment)
     assert done.returncode != 0
     (said,) = [line for line in done.stderr.splitlines() if "state/totals: batch 0 failed: " in line]
     assert "the Python of Spark's tasks" in said
@@ -104,6 +116,7 @@ def test_a_cluster_whose_python_lacks_packages_is_told_in_one_sentence(tmp_path:
 
 def test_the_docs_have_their_programs() -> None:
     assert len(PROGRAMS) == 15
+    assert len(STREAMS) == 2
 
 
 def test_the_readme_is_short() -> None:
@@ -217,6 +230,20 @@ writer = orders.writeStream.foreachBatch(update).option("checkpointLocation", "s
 writer.trigger(availableNow=True).start().awaitTermination()
 """
 
+DEPLOYS = """
+import json, runpy, sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+for job, files in json.loads(sys.argv[1]):
+    Path("job.py").write_text(job)
+    for name, text in files.items():
+        Path("orders", name).write_text(text)
+    runpy.run_path("job.py")
+    print(datetime.now(UTC).isoformat())
+"""
+"""Runs one deploy after the other, each over the files that came for it, and prints when it ended."""
+
 
 def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
     """A job with a bug ran since 06:00; the commands stand in README, with another time of day."""
@@ -236,18 +263,14 @@ def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
         return done.stdout
 
-    def deploy(factor: int, *days: int) -> None:
-        for day in days:
-            (tmp_path / "orders" / f"{day}.csv").write_text(f"ann,{10**day}\nbob,1\n")
-        (tmp_path / "job.py").write_text(JOB.replace("FACTOR", str(factor)))
+    def deploy(factor: int, *days: int) -> tuple[str, dict[str, str]]:
+        return JOB.replace("FACTOR", str(factor)), {f"{day}.csv": f"ann,{10**day}\nbob,1\n" for day in days}
 
-    deploy(1, 0, 1)
-    run(sys.executable, "job.py")
-    at = datetime.now(UTC).isoformat()
-    deploy(7, 2, 3)
-    run(sys.executable, "job.py")
+    # In one process, so that Spark starts once less.
+    steps = json.dumps([deploy(1, 0, 1), deploy(7, 2, 3)])
+    at, _ = run(sys.executable, "-c", DEPLOYS, steps).split()
     assert '"value": 7711' in run("checkpointer", "cat", "state/orders", "totals", "--json")
-    deploy(1)
+    (tmp_path / "job.py").write_text(deploy(1)[0])
     shown = run("sh", "-ec", commands.replace("2026-11-21T06:00Z", at))
     assert "Nothing was changed." in shown
     assert '"value": 1111' in run("checkpointer", "cat", "state/orders", "totals", "--json")

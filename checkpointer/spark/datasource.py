@@ -28,10 +28,13 @@ from pyspark_checkpointer.table.version import TableVersion
 OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 
 MAX_SCAN_TASKS = 32
-"""The number of tasks of a scan, unless there are many bytes.
+"""The most tasks of a scan, unless there are very many bytes.
 
 A data source does not know how many tasks the session can run at once.
 """
+
+SCAN_TASK_BYTES = 1 << 20
+"""Stored bytes for which a further task is started: reading fewer takes less time than starting one."""
 
 
 class CheckpointerSource(DataSource):
@@ -185,8 +188,9 @@ class TableSourceReader(DataSourceReader):
         restored = self._restore()
         version = version_of(restored, self._request.operator)
         self._check_schema(version)
+        sizes = version.sizes()
         # For no partitions PySpark would make one of its own, which `read` cannot understand.
-        groups = group_by_bytes(version.sizes(), MAX_SCAN_TASKS) or [[]]
+        groups = group_by_bytes(sizes, scan_tasks(sum(sizes.values()))) or [[]]
         return [PartitionRead(restored.id, version.only(group), group) for group in groups]
 
     def _restore(self) -> Restored:
@@ -219,6 +223,11 @@ class TableSourceReader(DataSourceReader):
         for number in partition.partitions:
             for batch in batches_of(session, partition.checkpoint, reader, number):
                 yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
+
+
+def scan_tasks(size: int) -> int:
+    """Return how many tasks a scan of so many stored bytes is worth."""
+    return min(MAX_SCAN_TASKS, 1 + size // SCAN_TASK_BYTES)
 
 
 # ---- views -----------------------------------------------------------------------------------------------------------

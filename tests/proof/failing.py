@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark_checkpointer import RetentionPolicy
 from pyspark_checkpointer.errors import CheckpointError, DependencyError, OutcomeUnknownError
-from pyspark_checkpointer.testing.requests import CrashError
+from pyspark_checkpointer.testing.requests import WRITES, CrashError, Request
 from tests.proof.onlooker import Saved, View, WatchedWorld
 from tests.proof.operations import OPERATIONS, Operation, Step, commit, grown, state_of
 from tests.proof.planted import Planted
@@ -16,6 +16,9 @@ from tests.world import Actor
 
 COUNTED = {"crash": "crash points", "error": "failures that were told", "retried": "failures that were tried again"}
 """How a request can fail, and what that is called in the figures."""
+
+EFFECTS = (*WRITES, "discard")
+"""The kinds of requests that leave something behind."""
 
 OF_NEXT_RUN = 77
 """The number that the next run commits."""
@@ -39,16 +42,21 @@ class Point:
             client.faults.fail(nth=self.number, after=self.after)
 
 
-def points(how: str, requests: int) -> list[Point]:
-    return [Point(how, number, after) for number in range(1, requests + 1) for after in (False, True)]
+def points(how: str, requests: Sequence[Request]) -> list[Point]:
+    """Every place to fail. A request that changes nothing fails in one way, whether before or after it was answered."""
+    return [
+        Point(how, number, after)
+        for number, request in enumerate(requests, 1)
+        for after in ((False, True) if request.kind in EFFECTS else (False,))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Some steps, how many requests they make when nothing fails, and what is there before and after each."""
+    """Some steps, the requests they make when nothing fails, and what is there before and after each."""
 
     steps: Sequence[Step]
-    requests: int
+    requests: Sequence[Request]
     views: Sequence[View | None]
 
 
@@ -59,7 +67,7 @@ def rehearse(world: WatchedWorld, client: Actor, steps: Sequence[Step]) -> Scrip
     for step in steps:
         step(client, notes)
         views.append(world.onlooker.view())
-    return Script(steps, len(client.faults.requests), views)
+    return Script(steps, tuple(client.faults.requests), views)
 
 
 def play(client: Actor, steps: Sequence[Step]) -> tuple[int, Exception | None]:
@@ -110,7 +118,7 @@ def run_next(world: WatchedWorld, client: Actor, again: Step | None, settle: Ste
     assert not world.onlooker.garbage()
     assert not world.onlooker.broken, world.onlooker.broken
     steps, views = [*begun.steps, *ended.steps], [*begun.views, *ended.views[1:]]
-    return Script(steps, begun.requests + ended.requests, views)
+    return Script(steps, (*begun.requests, *ended.requests), views)
 
 
 # ---- every point -----------------------------------------------------------------------------------------------------

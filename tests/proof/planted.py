@@ -267,6 +267,7 @@ PLANTED = (
         "        known if known is not None and known.digest == digest\n"
         "        else seen.get((self._store.url, slot.operator, digest)))\n"
         "    if known is not None and (",
+        walk=2127,
     ),
     NO_SEQUENCE_RULE,
     Planted(

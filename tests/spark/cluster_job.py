@@ -1,13 +1,19 @@
-"""A job for real executor processes: `python cluster_job.py SCENARIO ROOT`. Prints one JSON line about what it did."""
+"""A job for real executor processes, which start once: `python cluster_job.py ROOT FOLDER SCENARIO...`.
+
+Prints one JSON line about what each scenario did: `{"scenario": …, "answer": …}`, or `"failed"` and a traceback.
+"""
 
 import json
 import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,20 +25,19 @@ from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, ta
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 
 SETTINGS = {
-    "retry": {"spark.task.maxFailures": "4"},
-    "executor-lost": {"spark.task.maxFailures": "4"},
-    "speculation": {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.minTaskRuntime": "200ms",
-        "spark.executor.memory": "512m",
-    },
-    "submit": {},
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.task.maxFailures": "4",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
 }
-SETTINGS["tables-retry"] = SETTINGS["retry"]
-SETTINGS["tables-speculation"] = SETTINGS["speculation"]
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.executor.memory": "512m",
+}
 
 
 def attempt() -> int:
@@ -114,41 +119,58 @@ def table_answer(spark: SparkSession, root: str, restored: Any) -> dict[str, Any
     }
 
 
-def main(scenario: str, root: str, folder: str) -> None:
-    master = {} if scenario == "submit" else {"spark.master": os.environ.get("TEST_MASTER", "local-cluster[2,1,1024]")}
-    builder = SparkSession.builder.appName(scenario)
-    common = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
-    for key, value in (common | master | SETTINGS[scenario]).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    if scenario.startswith("tables"):
-        Faulty.scenario = scenario
-        spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
-        table_jobs.DRIVER_BYTES, table_changes.WriteTask = 1, Faulty  # type: ignore[misc]
+def play(spark: SparkSession, scenario: str, root: str, folder: Path) -> dict[str, Any]:
+    """Run a query over a hundred rows, and return what it left."""
+    tables = scenario.startswith("tables")
 
     @stateful(root, json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}")))
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
-        if scenario.startswith("tables"):
+        if tables:
             totals(batch, batch_id, state)
             return
-        state.write_partitions("rows", batch.repartition(4), writer(scenario, Path(folder)))
+        state.write_partitions("rows", batch.repartition(4), writer(scenario, folder))
         state.map("calls")[batch_id] = True
 
-    source = Path(folder) / "input"
-    source.mkdir(exist_ok=True)
+    source = folder / "input"
+    source.mkdir(parents=True)
     (source / "0.csv").write_text("".join(f"{n}\n" for n in range(100)))
     frame = spark.readStream.schema("n long").csv(str(source))
     query = frame.writeStream.foreachBatch(update).trigger(availableNow=True)
-    query.option("checkpointLocation", f"{folder}/spark-checkpoint").start().awaitTermination()
+    with tasks_that_write(scenario) if tables else nullcontext():
+        query.option("checkpointLocation", f"{folder}/spark-checkpoint").start().awaitTermination()
     restored = update.checkpointer.restore()
-    if scenario.startswith("tables"):
-        print(json.dumps(table_answer(spark, root, restored)))
-        spark.stop()
-        return
+    if tables:
+        return table_answer(spark, root, restored)
     operator = restored.operator("rows")
     told = [json.loads(operator.partition(p)[-1]) for p in operator.partitions]
-    print(json.dumps({"told": told, "paths": [a.path for p in operator.partitions for a in operator.chain(p)]}))
+    return {"told": told, "paths": [a.path for p in operator.partitions for a in operator.chain(p)]}
+
+
+@contextmanager
+def tasks_that_write(scenario: str) -> Iterator[None]:
+    """However few rows there are, tasks write them, and the first of their attempts fail or take for ever."""
+    Faulty.scenario = scenario
+    with (
+        mock.patch.object(table_jobs, "DRIVER_BYTES", 1),
+        mock.patch.object(table_changes, "WriteTask", Faulty),
+    ):
+        yield
+
+
+def main(root: str, folder: str, *scenarios: str) -> None:
+    builder = SparkSession.builder.appName("cluster")
+    speculation = SPECULATION if any("speculation" in scenario for scenario in scenarios) else {}
+    master = {"spark.master": os.environ["TEST_MASTER"]} if "TEST_MASTER" in os.environ else {}
+    for key, value in (SETTINGS | master | speculation).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    for scenario in scenarios:
+        try:
+            told: dict[str, Any] = {"answer": play(spark, scenario, f"{root}/{scenario}", Path(folder) / scenario)}
+        except Exception:
+            told = {"failed": traceback.format_exc()}
+        print(json.dumps({"scenario": scenario} | told), flush=True)
     spark.stop()
 
 

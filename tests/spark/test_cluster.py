@@ -18,19 +18,38 @@ JOB = Path(__file__).with_name("cluster_job.py")
 PROJECT = JOB.parents[2]
 
 
-def run(command: list[str], tmp_path: Path, **environment: str) -> dict[str, Any]:
-    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable} | environment
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return answer
+class Cluster:
+    """What the scenarios of one run of the job left: processes start once for all of them."""
 
+    def __init__(self, folder: Path, root: str, command: list[str], *scenarios: str, **environment: str) -> None:
+        self.folder, self.root = folder, root
+        env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable} | environment
+        done = subprocess.run(
+            [*command, str(JOB), root, str(folder), *scenarios],
+            capture_output=True,
+            text=True,
+            timeout=480,
+            env=env,
+            cwd=folder,
+            check=False,
+        )
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"scenario"')]
+        self._told = {line["scenario"]: line for line in lines}
+        self._errors = done.stderr[-4000:]
 
-def scenario(name: str, root: str, tmp_path: Path, **environment: str) -> dict[str, Any]:
-    answer = run([sys.executable, str(JOB), name, root, str(tmp_path)], tmp_path, **environment)
-    assert sum(told["rows"] for told in answer["told"]) == 100
-    assert [told["partition"] for told in answer["told"]] == [0, 1, 2, 3]
-    return answer
+    def answer(self, scenario: str) -> dict[str, Any]:
+        """Return what a scenario left. Raises if it failed."""
+        told = self._told.get(scenario, {})
+        assert "answer" in told, told.get("failed", self._errors)
+        answer: dict[str, Any] = told["answer"]
+        return answer
+
+    def rows(self, scenario: str) -> dict[str, Any]:
+        """Return what a scenario without tables left, which has every row once."""
+        answer = self.answer(scenario)
+        assert sum(told["rows"] for told in answer["told"]) == 100
+        assert [told["partition"] for told in answer["told"]] == [0, 1, 2, 3]
+        return answer
 
 
 def abandoned(answer: dict[str, Any], root: Path) -> set[str]:
@@ -47,24 +66,21 @@ def spark_program(name: str) -> str:
     return str(Path(pyspark.__file__).parent / "bin" / name)
 
 
-def test_an_attempt_that_wrote_and_then_failed_is_not_in_the_manifest(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    answer = scenario("retry", str(root), tmp_path)
-    assert answer["told"][1]["attempt"] == 1
-    left = abandoned(answer, root)
-    assert len(left) == 1
-    content = json.loads((root / left.pop()).read_bytes())
-    assert (content["partition"], content["attempt"]) == (1, 0)
+@pytest.fixture(scope="module")
+def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Two executors on this machine, which get the packages as one zip. The one that is lost is lost at the end."""
+    folder = tmp_path_factory.mktemp("local-cluster")
+    package, ignored = "pyspark_checkpointer", shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "src" / package, folder / "zip" / package, ignore=ignored)
+    archive = shutil.make_archive(str(folder / "packages"), "zip", folder / "zip")
+    submit = [spark_program("spark-submit"), "--master", "local-cluster[2,1,1024]", "--py-files", archive]
+    return Cluster(folder, str(folder / "roots"), submit, "retry", "tables-retry", "executor-lost")
 
 
-def test_an_executor_lost_in_mid_batch_costs_nothing_but_time(tmp_path: Path) -> None:
-    scenario("executor-lost", str(tmp_path / "root"), tmp_path)
-    assert (tmp_path / "killed").exists()
-
-
-@pytest.fixture
-def two_hosts(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def two_hosts(tmp_path_factory: pytest.TempPathFactory, s3_server: Server) -> Iterator[Cluster]:
     """A cluster of two workers with addresses of their own: Spark never speculates on the host of the first attempt."""
+    tmp_path = tmp_path_factory.mktemp("two-hosts")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -86,7 +102,10 @@ def two_hosts(tmp_path: Path) -> Iterator[str]:
                         env=environment | {"SPARK_MASTER_WEBUI_PORT": "0", "SPARK_WORKER_WEBUI_PORT": "0"},
                     )
                 )
-        yield master
+        options = json.dumps(s3_server.storage_options)
+        environment = {"TEST_MASTER": master, "TEST_STORAGE_OPTIONS": options}
+        root = f"{s3_server.url}/two-hosts"
+        yield Cluster(tmp_path, root, [sys.executable], "speculation", "tables-speculation", **environment)
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -94,46 +113,37 @@ def two_hosts(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def test_of_a_speculative_pair_one_is_in_the_manifest(tmp_path: Path, two_hosts: str, s3_server: Server) -> None:
-    options = json.dumps(s3_server.storage_options)
-    root = f"{s3_server.url}/speculation"
-    answer = scenario("speculation", root, tmp_path, TEST_MASTER=two_hosts, TEST_STORAGE_OPTIONS=options)
+def test_an_attempt_that_wrote_and_then_failed_is_not_in_the_manifest(local_cluster: Cluster) -> None:
+    root, answer = Path(local_cluster.root) / "retry", local_cluster.rows("retry")
     assert answer["told"][1]["attempt"] == 1
+    left = abandoned(answer, root)
+    assert len(left) == 1
+    content = json.loads((root / left.pop()).read_bytes())
+    assert (content["partition"], content["attempt"]) == (1, 0)
+
+
+def test_an_executor_lost_in_mid_batch_costs_nothing_but_time(local_cluster: Cluster) -> None:
+    local_cluster.rows("executor-lost")
+    assert (local_cluster.folder / "executor-lost" / "killed").exists()
+
+
+def test_of_a_speculative_pair_one_is_in_the_manifest(two_hosts: Cluster) -> None:
+    assert two_hosts.rows("speculation")["told"][1]["attempt"] == 1
 
 
 @pytest.mark.parametrize("place", ["local-cluster", "two hosts"])
-def test_tables_are_exact_whatever_becomes_of_the_tasks(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_tables_are_exact_whatever_becomes_of_the_tasks(place: str, request: pytest.FixtureRequest) -> None:
     """On one machine tasks write and fail; on two hosts they are also overtaken by speculative attempts."""
-    if place == "local-cluster":
-        name, root, environment = "tables-retry", str(tmp_path / "root"), {}
-    else:
-        server, master = request.getfixturevalue("s3_server"), request.getfixturevalue("two_hosts")
-        name, root = "tables-speculation", f"{server.url}/tables"
-        environment = {"TEST_MASTER": master, "TEST_STORAGE_OPTIONS": json.dumps(server.storage_options)}
-    answer = run([sys.executable, str(JOB), name, root, str(tmp_path)], tmp_path, **environment)
+    cluster: Cluster = request.getfixturevalue(place.replace("-", "_").replace(" ", "_"))
+    scenario = "tables-retry" if place == "local-cluster" else "tables-speculation"
+    answer = cluster.answer(scenario)
     assert answer["rows"] == answer["read"] == [[n, 2] for n in range(100)]
     assert len(answer["paths"]) == 4
     if place == "local-cluster":
-        stored = list((Path(root) / "artifacts").rglob("*.parquet"))
+        stored = list((Path(cluster.root) / scenario / "artifacts").rglob("*.parquet"))
         assert len(stored) > len(answer["paths"])
 
 
-def test_spark_submit_with_the_package_as_a_zip(tmp_path: Path) -> None:
+def test_spark_submit_with_the_package_as_a_zip(local_cluster: Cluster) -> None:
     """The README's packaging: the packages travel in one zip, their dependencies are installed on the nodes."""
-    package, ignored = "pyspark_checkpointer", shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PROJECT / "src" / package, tmp_path / "zip" / package, ignore=ignored)
-    archive = shutil.make_archive(str(tmp_path / "packages"), "zip", tmp_path / "zip")
-    command = [
-        spark_program("spark-submit"),
-        "--master",
-        "local-cluster[2,1,1024]",
-        "--py-files",
-        archive,
-        str(JOB),
-        "submit",
-    ]
-    answer = run([*command, str(tmp_path / "root"), str(tmp_path)], tmp_path)
-    assert sum(told["rows"] for told in answer["told"]) == 100
-    assert all("packages.zip" in told["module"] for told in answer["told"])
+    assert all("packages.zip" in told["module"] for told in local_cluster.rows("retry")["told"])

@@ -32,6 +32,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import can_restore, diff, read_state
 from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.datasource import MAX_SCAN_TASKS, SCAN_TASK_BYTES, scan_tasks
 from pyspark_checkpointer.spark.scan import READ_TASK_BYTES, group_by_bytes
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -639,3 +640,18 @@ def test_partitions_of_one_size_are_spread_evenly(partitions: int, tasks: int) -
         groups = group_by_bytes(dict.fromkeys(range(partitions), size), tasks)
         assert len(groups) == min(partitions, tasks)
         assert not groups or max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("size", "tasks"), [(0, 1), (SCAN_TASK_BYTES - 1, 1), (SCAN_TASK_BYTES, 2), (1 << 40, MAX_SCAN_TASKS)]
+)
+def test_a_scan_of_few_bytes_has_few_tasks(size: int, tasks: int) -> None:
+    assert scan_tasks(size) == tasks
+
+
+def test_a_small_table_of_many_partitions_is_one_task_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    put(spark, root, spark.range(100).select(F.col("id").alias("k"), F.lit(1).alias("n")), num_partitions=16)
+    frame = load(spark, root, operator="t")
+    assert frame.rdd.getNumPartitions() == 1
+    assert sorted(row.k for row in frame.collect()) == [*range(100)]
