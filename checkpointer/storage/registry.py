@@ -99,14 +99,14 @@ class StoreKind:
 _BELOW = "pyspark_checkpointer.storage"
 
 _S3_COSTS = StoreCosts(
-    "list prices of S3 Standard in us-east-1, January 2025",
+    "list prices of S3 Standard in us-east-1, noted in January 2025",
     {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.023},
     page=1000,
     deleted_at_once=1000,
     lists_uploads=True,
 )
 _AZURE_COSTS = StoreCosts(
-    "list prices of Azure Blob Storage, hot, LRS, in East US, January 2025",
+    "list prices of Azure Blob Storage, hot, LRS, in East US, noted in January 2025",
     {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.0208},
     page=5000,
     deleted_at_once=1,
