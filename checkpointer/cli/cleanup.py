@@ -3,9 +3,7 @@
 They show what a retention policy would delete, and delete it.
 """
 
-import re
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.arguments import duration
 from pyspark_checkpointer.cli.failures import Failed
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from pyspark_checkpointer.cli.table import Column
@@ -60,9 +59,9 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_NOTE = """A checkpoint stays if at least one rule keeps it. The committed checkpoint, a prepared one and savepoints always
-stay. Without rules all checkpoints stay, and only objects that no checkpoint needs are deleted. A DURATION is 90s, 30min, 12h, 7d, 4w,
-or 1d12h."""
+_NOTE = """A checkpoint stays if at least one rule keeps it. The committed checkpoint, a prepared one and savepoints
+always stay. Without rules all checkpoints stay, and only objects that no checkpoint needs are deleted. A DURATION is
+90s, 30min, 12h, 7d, 4w, or 1d12h."""
 
 
 @verb(

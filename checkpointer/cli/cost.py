@@ -218,9 +218,10 @@ def _forecast(
     "cost s3://bucket/jobs/orders --keep-last 100",
     without_root=_forecast,
     note="""Without ROOT, describe each operator by one --map or --table: `state` is its stored size, `change` the size
-of what a batch changes, `changed` the number of partitions that a batch changes (by default all). A SIZE is 500, 20kB, 5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730
-hours. The default prices are examples: list prices of one region, noted in January 2025. Pass your own with --price.
-Reads of tables by the job, and requests of Spark itself, are not counted.""",
+of what a batch changes, `changed` the number of partitions that a batch changes (by default all). A SIZE is 500, 20kB,
+5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730 hours. The default prices are examples: list
+prices of one region, noted in January 2025. Pass your own with --price. Reads of tables by the job, and requests of
+Spark itself, are not counted.""",
 )
 @_numbers
 def command(

@@ -45,9 +45,9 @@ def command(
 ) -> None:
     """Show what differs between two checkpoints.
 
-    It compares one CHECKPOINT with another, by default the committed one: operators and their partitions,
-    positions, properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or
-    a table, it prints the keys that were inserted, updated or deleted. The exit status is 0 even if there are differences.
+    It compares one CHECKPOINT with another, by default the committed one: operators and their partitions, positions,
+    properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or a table,
+    it prints the keys that were inserted, updated or deleted. The exit status is 0 even if there are differences.
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:

@@ -55,8 +55,9 @@ def rewind(
 
     Every object of CHECKPOINT is read and compared first; if one is damaged, nothing is changed. Then its state is
     committed anew, on top of the history. Files of later batches are moved to the folder `rewound` of Spark's
-    checkpoint, so that the next start reads the later input again. The state before the rewind is kept as a savepoint. --undo restores both. If a rewind was interrupted, the same command finishes it. With --dry-run
-    the exit status is 1 if the rewind would be refused.
+    checkpoint, so that the next start reads the later input again. The state before the rewind is kept as a savepoint.
+    --undo restores both. If a rewind was interrupted, the same command finishes it. With --dry-run the exit status is 1
+    if the rewind would be refused.
     """
     if undo == (checkpoint is not None):
         raise click.UsageError("give a CHECKPOINT, or --undo")
