@@ -284,7 +284,8 @@ def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_si
     told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
     if not told:
         raise CheckpointNotFoundError(
-            f"{url}: no checkpoint says what it cost: say with --map and --table what a batch changes, without a root"
+            f"{url}: no checkpoint records its cost: describe what a batch changes with --map and --table, "
+            "without a root"
         )
     count = len(told)
     # Beside the objects, a commit writes its manifest and swaps `_latest`. All else that it asks for is read.

@@ -70,7 +70,7 @@ class Candidate:
     @property
     def evidence(self) -> list[str]:
         """Return the evidence for and against a commit, in words."""
-        said = ["committed, says what is left of _latest"] * self.committed
+        said = ["the damaged _latest still names it as committed"] * self.committed
         said += [f"parent of {self.children}"] * bool(self.children)
         said += [f"in {self.catalogs} catalogs"] * bool(self.catalogs)
         said += [f"savepoint {name!r}" for name in self.savepoints]

@@ -15,8 +15,8 @@ def how_to_keep(operator: str) -> str:
     """
     old = f"{operator}-old"
     return (
-        f"restore(rename={{{operator!r}: {old!r}}}) keeps what it holds under another name, and so does another name "
-        "for the new state; drop() deletes it"
+        f"restore(rename={{{operator!r}: {old!r}}}) keeps its content under another name; or give the new state "
+        "another name; drop() deletes the content"
     )
 
 

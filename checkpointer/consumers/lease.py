@@ -77,5 +77,5 @@ class Lease(NotPicklable):
     def _ended(self) -> LeaseLostError:
         return LeaseLostError(
             f"partition {self.partition!r}: the lease of {self.owner!r} (epoch {self.epoch}) has ended: "
-            "stop reading the partition; its next owner goes on from what was recorded"
+            "stop reading the partition; its next owner continues from the recorded position"
         )

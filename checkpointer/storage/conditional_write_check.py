@@ -77,6 +77,6 @@ def _must_raise(expected: type[CheckpointError], store: Store, found: str) -> It
 
 def _refused(store: Store, found: str) -> StoreRefusedError:
     return StoreRefusedError(
-        f"{store.url}: this store does not keep conditions on writes (it {found}), so two writers could "
-        f"overwrite each other; use a store that does, or accept that with {UNFENCED}"
+        f"{store.url}: this store ignores conditions on writes (it {found}), so two writers could "
+        f"overwrite each other; use a store that honours them, or accept the risk with {UNFENCED}"
     )
