@@ -68,7 +68,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a job runs batches, starts and cleans up.
+    """The number of batches, starts and cleanups of a job.
 
     Each of these costs something. Without `keep_last` nothing is ever deleted.
     """
@@ -224,7 +224,7 @@ def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the newest checkpoints of a root say about its batches."""
+    """The cost of the batches of a root, as its newest checkpoints recorded it."""
 
     batch: BatchForecast
     checkpoints: int

@@ -125,7 +125,7 @@ class _Examined:
     top: int
     """The highest sequence in any name."""
     has_catalog: bool
-    """Whether `_latest` leads to a catalog that can be read, or to none.
+    """True if `_latest` leads to a catalog that can be read, or to none.
 
     Then the catalog stays as it is.
     """

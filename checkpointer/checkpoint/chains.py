@@ -41,7 +41,7 @@ class OperatorChange:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was changed.
+        """Return whether nothing was changed.
 
         This happens, for instance, when the first write of opaque bytes was refused.
         """

@@ -25,7 +25,7 @@ class Intact:
     manifest: Manifest | None
     prepared: Manifest | None
     skipped: tuple[Finding, ...]
-    """What is damaged in the newer checkpoints, and in the prepared one."""
+    """The damage of the newer checkpoints, and of the prepared one."""
 
 
 async def find_intact(session: Session) -> Intact:

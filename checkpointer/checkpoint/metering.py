@@ -47,7 +47,7 @@ class Meter:
         self._blocked = 0
         self._inside = 0
         self._since = 0
-        """When a call that blocks its caller last began or ended."""
+        """The time when a call that blocks its caller last began or ended."""
 
     @contextmanager
     def blocking(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a migration made of a checkpoint, as long as it is not committed."""
+"""Hold a migrated checkpoint until it is committed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

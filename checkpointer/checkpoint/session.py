@@ -61,7 +61,7 @@ class Session:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process made the session.
+        """Return whether this process made the session.
 
         A forked child has a copy of the session, but not its event loop.
         """

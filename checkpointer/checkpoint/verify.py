@@ -53,7 +53,7 @@ class Finding:
     """Checkpoints that it makes impossible to restore in full, oldest first."""
     missing: bool = False
     and_older: bool = False
-    """Whether it hurts all older checkpoints of the history too.
+    """True if it hurts all older checkpoints of the history too.
 
     Then they are out of reach, except savepoints.
     """

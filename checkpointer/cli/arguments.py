@@ -20,7 +20,7 @@ from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import parse
 
 StorageOptions = Mapping[str, Any] | None
-"""What s3fs, adlfs or another fsspec file system takes. May hold secrets."""
+"""The options of s3fs, adlfs or another fsspec file system. They may hold secrets."""
 
 CHECKPOINT_HELP = """CHECKPOINT is latest, an id or the beginning of one (0000000042, or 42-1a), epoch=41,
 savepoint=NAME or the bare name, or at=2024-01-02T06:00Z (the newest made by then; UTC unless a zone is given). Verbs

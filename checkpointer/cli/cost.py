@@ -42,7 +42,7 @@ _MOST = 10_000
 
 _COUNTS = ("partitions", "changed", "tasks", "executors")
 _PARTITIONS = {"map": 8, "table": 16}
-"""What `KeyedState` and `state.table` have unless they are told otherwise."""
+"""The default numbers of partitions of `KeyedState` and `state.table`."""
 
 _MAX_RATE = 1_000_000
 """Batches in an hour, and starts and cleanups in a day, at most."""

@@ -1,4 +1,4 @@
-"""What the synchronous and the asynchronous checkpointer share.
+"""Share code between the synchronous and the asynchronous checkpointer.
 
 This is the configuration, and one session for each process.
 """

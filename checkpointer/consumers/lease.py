@@ -13,7 +13,7 @@ from pyspark_checkpointer.manifests.positions_json import Position
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 Value = Mapping[str, Json]
-"""What an interface records of a partition."""
+"""The type of the values that an interface records for a partition."""
 
 
 class Lease(NotPicklable):

@@ -60,7 +60,7 @@ class UnfinishedWork:
         self._failed: dict[weakref.ref[asyncio.Task[Any]], tuple[str, str]] = {}
         """Name and error of each failed task."""
         self.exiting = False
-        """Whether the process has begun to end: work that is added now is not waited for."""
+        """True if the process has begun to end: work that is added now is not waited for."""
 
     def add(self, task: "asyncio.Task[Any]", name: str) -> None:
         """Finish `task` before the process ends; `name` says in the log what it is."""

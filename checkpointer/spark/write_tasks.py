@@ -34,7 +34,7 @@ OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 
 @dataclass(slots=True)
 class TaskOutput:
-    """What one task returns to the driver.
+    """The result of one task, for the driver.
 
     A task wrote `snapshots` and `deltas`, by partition, or the compacted `chains`. It leaves `rows` to the driver where
     these are few (as an Arrow stream). `refused` says why the task wrote nothing. `place` is where it wrote.

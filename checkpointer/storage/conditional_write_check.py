@@ -11,7 +11,7 @@ from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRe
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
 
 ATTEMPTS = 3
-"""How often the proof is begun, where the store does not answer."""
+"""The number of attempts at the proof, if the store does not answer."""
 
 
 async def probe(store: Store) -> None:

@@ -27,7 +27,7 @@ from typing import Literal
 
 
 class Reach(Enum):
-    """Who can see the roots of a store.
+    """The machines and processes that can see the roots of a store.
 
     It goes with how their URLs begin, and with whether writes can be conditional.
     """
@@ -69,7 +69,7 @@ class StoreCosts:
     deleted_at_once: int
     """Objects that one request deletes, at most."""
     lists_uploads: bool
-    """Whether cleanup asks for uploads that were broken off, with one request."""
+    """True if cleanup asks for uploads that were broken off, with one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class StoreKind:
     module: str
     """The folder that opens it, imported when the first root is opened."""
     reach: Reach = Reach.UNKNOWN
-    """Who can see its roots."""
+    """The machines and processes that can see its roots."""
     package: str | None = None
     """The package that must be installed.
 
     The name of the folder is the extra that installs it.
     """
     has_accounts: bool = False
-    """Whether its URLs may name an account, as in container@account."""
+    """True if its URLs may name an account, as in container@account."""
     costs: StoreCosts | None = None
     """Its costs; None where no prices are known."""
 

@@ -109,7 +109,7 @@ class CleanupPlan:
     For example it says why nothing is retired although the policy would retire some.
     """
     from_file: bool = False
-    """Whether the plan was loaded from a file, which somebody may have edited."""
+    """True if the plan was loaded from a file, which somebody may have edited."""
     _file: str | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:

@@ -69,7 +69,7 @@ class RewindAttempt:
     manifest: Manifest
     job: Job
     record: RewindRecord | None
-    """What an earlier call recorded that got at least as far as its commit."""
+    """The record of an earlier call that reached at least its commit."""
     undoes: RewindRecord | None
     before: LogBeforeRewind | None
     """Spark's progress that an undo goes back to."""

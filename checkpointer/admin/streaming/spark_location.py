@@ -18,7 +18,7 @@ from pyspark_checkpointer.storage.base import Store
 
 @dataclass(frozen=True, slots=True)
 class SparkCheckpointLocation:
-    """Where Spark's checkpoint is; by default where the query had it last."""
+    """The location of Spark's checkpoint; by default the last one of the query."""
 
     location: str | os.PathLike[str] | None
     storage_options: Mapping[str, Any] | None = field(repr=False)

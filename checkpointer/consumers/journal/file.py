@@ -115,7 +115,7 @@ class JournalFile:
             content = await self._decode(self._previous_name, self._previous)
         except CorruptionError as error:
             raise CorruptionError(
-                f"{damage}; and {error}: nothing was written; restore one of the two from a copy, or remove "
+                f"{damage}; and {error}: nothing was written; put a copy of one in its place, or remove "
                 "both to begin without states"
             ) from None
         kept = ""
@@ -128,7 +128,7 @@ class JournalFile:
             kept = f"; the damaged file is kept as {aside}"
         self.recovered_from = f"{self.url}.previous"
         logger.warning(
-            "%s: using the previous version, %s (to begin without states, remove it too)%s",
+            "%s: going on from the previous version, %s (to begin without states, remove it too)%s",
             damage,
             self.recovered_from,
             kept,

@@ -68,7 +68,7 @@ class LocalStore(PagedStore):
         self._timeout = timeout
         self._mount_table = mount_table
         self._may_write = not fencing
-        """Whether a write is allowed.
+        """True if a write is allowed.
 
         Without fencing it always is; with fencing it is after the check of the mount.
         """
