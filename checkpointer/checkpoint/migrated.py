@@ -16,7 +16,7 @@ def how_to_keep(operator: str) -> str:
     old = f"{operator}-old"
     return (
         f"restore(rename={{{operator!r}: {old!r}}}) keeps its content under another name; or give the new state "
-        "another name; drop() deletes the content"
+        "another name; drop() deletes it"
     )
 
 

@@ -368,8 +368,7 @@ async def _write_at_exit(left: Sequence["WriteBehind[Any, Any]"]) -> None:
         # Values that were given up are not pending any more, but they are lost as well.
         if lost := write_behind.pending.keys() | reasons.keys():
             logger.error(
-                "%s: the process ends, and the last updates of %d could not be written, so their events will be "
-                "read again: %s",
+                "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
                 write_behind._name,
                 len(lost),
                 next(iter(reasons.values()), f"no answer within {EXIT_FLUSH_SECONDS:g} s"),

@@ -126,7 +126,7 @@ def test_a_commit_that_takes_too_long_is_said_aloud(tmp_path: Path) -> None:
         "LocalStore._put = lambda self, path, data: time.sleep(3)",
         "save()",
     )
-    assert "the process ends once this is done, in 0.5 s at most: " in done.stderr
+    assert "the process waits for this before it ends, for at most 0.5 s: " in done.stderr
     assert "was not finished when the process ended; it is not known whether it took effect" in done.stderr
 
 

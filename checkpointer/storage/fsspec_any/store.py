@@ -217,7 +217,7 @@ class GenericStore(PagedStore):
             return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
         except ImportError as error:
             # fsspec has modules of its own for some protocols, which need packages that only they know.
-            raise IllegalArgumentError(f"{self._url}: {error}: install the package that it names") from error
+            raise IllegalArgumentError(f"{self._url}: {error}: pip install that package") from error
 
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
         """Call a function with the file system and the key of an object, in a thread."""
