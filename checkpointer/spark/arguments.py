@@ -83,7 +83,7 @@ def check_combine(table: str, given: Any) -> dict[str, Any]:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise IllegalArgumentError(
-            f"table {table!r}: combine={given!r:.80}: expected a dict from column names to rules, as in {'n': 'sum'}"
+            f"table {table!r}: combine={given!r:.80}: expected a dict from column names to rules, as in {{'n': 'sum'}}"
         )
     return dict(given)
 
