@@ -64,7 +64,7 @@ WRONG = {
     "operator 'w': num_partitions='2': expected an integer": lambda s, b: s.write_partitions(
         "w", b, lambda p, r: None, key=["key"], num_partitions="2"
     ),
-    "operator 'w': key and num_partitions go together": lambda s, b: s.write_partitions("w", b, print, key=["key"]),
+    "operator 'w': give both key and num_partitions": lambda s, b: s.write_partitions("w", b, print, key=["key"]),
     "operator 'w': write_partitions(): write=b'': expected a function": lambda s, b: s.write_partitions("w", b, b""),
     "operator 'w': write_partitions() takes a batch DataFrame": lambda s, b: s.write_partitions(
         "w", stream(b), lambda p, r: None
