@@ -268,7 +268,7 @@ def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store
         ({}, "there is neither: say one table"),
         ({"operator": "t", "view": "artifacts"}, "there are both: say one table"),
         ({"view": "nope"}, "there are checkpoints"),
-        ({"operator": "t", "coluns": "k"}, "option coluns: is none"),
+        ({"operator": "t", "coluns": "k"}, "option coluns: is not known"),
         ({"operator": "t", "columns": "nope"}, "no column nope"),
         ({"operator": "nope"}, "has t"),
         ({"operator": "t", "epoch": "x"}, "option epoch"),
