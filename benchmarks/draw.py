@@ -1,5 +1,6 @@
 """What was measured, as Markdown and as pictures."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def draw(plot: Plot, folder: Path) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
-    axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
+    # A longer title would be cut at the edges of the picture.
+    axes.set(title=textwrap.fill(plot.title, 60), xlabel=plot.x, ylabel=plot.y)
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
     folder.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
         fetched[count] = statistics.mean(later)
         forget(url)
     times = {f"commit of {TOUCHED} changed partitions": [*commit.items()], "restore of all chains": [*restore.items()]}
-    title = "Many partitions, in memory (of 100,000, all are never rewritten here)"
+    title = "Many partitions, in memory (of 100,000 only some rewritten)"
     plot = Plot("growth-partitions", title, "partitions", "time (s)", times)
     lines = {f"metadata written, {TOUCHED} partitions changed": [*wrote.items()], "metadata read": [*read.items()]}
     metadata = Plot("growth-metadata", "Metadata of many partitions", "partitions", "metadata (bytes)", lines)

@@ -76,7 +76,7 @@ class SwapNotSentError(DependencyError):
 
 
 class NotFoundError(CheckpointError, LookupError):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
 
 class CheckpointNotFoundError(NotFoundError):

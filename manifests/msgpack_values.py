@@ -289,7 +289,7 @@ _INSTEAD: dict[type, str] = {
     complex: "a tuple of two floats",
     range: "a list",
 }
-"""What to use instead of types that come back as something else, or not at all.
+"""The types to use instead of those that come back as something else, or not at all.
 
 These types are built in.
 """

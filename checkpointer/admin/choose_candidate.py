@@ -31,7 +31,7 @@ def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSel
     fitting = [candidate for candidate in found if _fits(candidate, wanted)]
     if not fitting:
         raise CheckpointNotFoundError(
-            f"{url}: {str(wanted)!r:.80} is no candidate for a repair: `checkpointer repair` lists those there are"
+            f"{url}: {str(wanted)!r:.80} is no candidate for a repair: `checkpointer repair` lists the candidates"
         )
     # Two attempts may have one epoch, and nothing proves which was committed: the caller has to say.
     if len(fitting) > 1:
@@ -60,13 +60,13 @@ def _find_latest(found: Sequence[Candidate], url: str) -> Candidate:
     named = next((candidate for candidate in found if candidate.committed), None)
     if named is None:
         raise CheckpointNotFoundError(
-            f"{url}: nothing is left of `_latest` that says which checkpoint was the last: choose one by its id"
+            f"{url}: `_latest` no longer says which checkpoint was the last one: choose one by its id"
         )
     newest = max(candidate.id for candidate in found)
     # A failed attempt is one above the committed checkpoint. Anything higher was begun on a newer `_latest`.
     if newest.sequence > named.id.sequence + 1:
         raise CheckpointNotFoundError(
-            f"{url}: `_latest` names {named.id}, and {newest} was written after it: it is an old copy: choose one by "
-            "its id"
+            f"{url}: `_latest` names {named.id}, and {newest} was written after it, so it is an old copy: "
+            "choose one by its id"
         )
     return named

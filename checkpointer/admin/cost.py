@@ -68,7 +68,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a job runs batches, starts and cleans up.
+    """The number of batches, starts and cleanups of a job.
 
     Each of these costs something. Without `keep_last` nothing is ever deleted.
     """
@@ -224,7 +224,7 @@ def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the newest checkpoints of a root say about its batches."""
+    """The cost of the batches of a root, as its newest checkpoints recorded it."""
 
     batch: BatchForecast
     checkpoints: int
@@ -284,7 +284,8 @@ def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_si
     told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
     if not told:
         raise CheckpointNotFoundError(
-            f"{url}: no checkpoint says what it cost: say with --map and --table what a batch changes, without a root"
+            f"{url}: no checkpoint records its cost: describe what a batch changes with --map and --table, "
+            "without a root"
         )
     count = len(told)
     # Beside the objects, a commit writes its manifest and swaps `_latest`. All else that it asks for is read.

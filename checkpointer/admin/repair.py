@@ -71,8 +71,9 @@ async def repair(
                 else ""
             )
             raise CorruptionError(
-                f"{url}: {to} is not whole: {plan.summary()}: {other}choose another candidate; or repair_plan() says "
-                "all that would be missing of this one, and accept_loss=True, or --accept-loss on the command line, "
+                f"{url}: {to} is not whole: {plan.summary()}: {other}choose another candidate; or repair_plan() "
+                "lists what would be missing of this one, and accept_loss=True, or --accept-loss on the command "
+                "line, "
                 "commits the rest. Nothing was written"
             )
         savepoints = [entry for entry in examined.savepoints if entry.name not in plan.savepoints]
@@ -109,9 +110,9 @@ async def repair(
         # The swap begins on the version that was examined: of two repairs, or of a repair and a commit, only one takes
         # effect.
         session.rebase_on_commit(await session.swap_pointer(Base(head, None), copied, plan_swap), copied, whole)
-    logger.warning("%s: repaired to %s, as %s; nothing older is kept but savepoints", url, to, copied.id)
+    logger.warning("%s: repaired to %s, as %s; of the older checkpoints only savepoints are kept", url, to, copied.id)
     if not plan:
-        instead = "taken back where there was an older state" if older_partitions else "left out"
+        instead = "replaced by an older state if there was one" if older_partitions else "left out"
         logger.warning("%s: %s was committed with a loss, %s: %s", url, copied.id, instead, plan)
     return copied.id
 
@@ -124,7 +125,7 @@ class _Examined:
     top: int
     """The highest sequence in any name."""
     has_catalog: bool
-    """Whether `_latest` leads to a catalog that can be read, or to none.
+    """True if `_latest` leads to a catalog that can be read, or to none.
 
     Then the catalog stays as it is.
     """

@@ -30,7 +30,7 @@ class Candidate:
 
     id: CheckpointId
     problems: tuple[str, ...]
-    """Why it is not whole: objects that are damaged, missing or of a wrong size.
+    """Its problems: objects that are damaged, missing or of a wrong size.
 
     Only `repair` compares digests.
     """
@@ -40,7 +40,7 @@ class Candidate:
     bytes: int = 0
     """Stored bytes of all objects it names."""
     committed: bool = False
-    """Whether the rest of `_latest` names it as the committed one.
+    """True if the rest of `_latest` names it as the committed one.
 
     That is the strongest evidence.
     """
@@ -54,7 +54,7 @@ class Candidate:
     savepoints: tuple[str, ...] = ()
     """The names it has in those catalogs."""
     batch_done: bool | None = None
-    """Whether Spark has finished its batch.
+    """True if Spark has finished its batch.
 
     None where nobody looked at Spark's checkpoint.
     """
@@ -70,7 +70,7 @@ class Candidate:
     @property
     def evidence(self) -> list[str]:
         """Return the evidence for and against a commit, in words."""
-        said = ["committed, says what is left of _latest"] * self.committed
+        said = ["the damaged _latest still names it as committed"] * self.committed
         said += [f"parent of {self.children}"] * bool(self.children)
         said += [f"in {self.catalogs} catalogs"] * bool(self.catalogs)
         said += [f"savepoint {name!r}" for name in self.savepoints]

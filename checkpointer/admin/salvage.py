@@ -69,14 +69,14 @@ def _choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, 
     chosen = next((candidate for candidate in found.candidates if candidate.id == to), None)
     if chosen is None:
         raise CheckpointNotFoundError(
-            f"{url}: no manifest of {to}: repair_candidates(), or `checkpointer repair`, lists those there are"
+            f"{url}: no manifest of {to}: repair_candidates(), or `checkpointer repair`, lists the candidates"
         )
     # A manifest that its child or a catalog knows by another digest is not the one that was committed, so its content
     # cannot be trusted.
     unread = [problem for problem in chosen.problems if problem.startswith(object_paths.manifest(to))]
     if to not in found.manifests or unread:
         problems = "; ".join(unread or chosen.problems[:MAX_NAMED_LOSSES])
-        raise CorruptionError(f"{url}: nothing says what {to} is made of: {problems}: choose another candidate")
+        raise CorruptionError(f"{url}: the content of {to} is not known: {problems}: choose another candidate")
     return found.manifests[to]
 
 

@@ -77,7 +77,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
     if means_two_things(name):
         raise IllegalArgumentError(
             f"savepoint {name!r}: reads like the id of a checkpoint, or a number, or like `latest`, `prepared` or "
-            "`epoch=41`, and would mean two things: choose another name, such as one that begins with a letter"
+            "`epoch=41`, which would be ambiguous: choose another name, such as one that begins with a letter"
         )
     # Drawn once for all attempts, so that a repeated step recognises its own entry.
     nonce, created = session.host.token(32), session.host.now()

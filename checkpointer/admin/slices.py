@@ -28,7 +28,7 @@ async def read_slice(session: Session, artifact: Artifact) -> bytes:
 
 
 class SliceChecks:
-    """Whether slices are as they were written. Each is read once."""
+    """True if slices are as they were written. Each is read once."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

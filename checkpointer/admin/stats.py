@@ -31,7 +31,7 @@ class HeldObjects:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """What the live checkpoints and the prepared one hold together."""
+    """The content of the live checkpoints and the prepared one together."""
 
     checkpoints: int
     savepoints: int

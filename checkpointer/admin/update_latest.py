@@ -37,8 +37,8 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
     base = await session.base()
     if base.migrated is not None:
         raise InvalidStateError(
-            f"{session.store.url}: a migration is pending, which a saved manifest would leave out: begin() commits it, "
-            "restore() gives it up"
+            f"{session.store.url}: a migration is pending, and a saved manifest would not contain it: commit it "
+            "with begin(), or discard it with restore()"
         )
     if base.parent is not None and base.parent.id == checkpoint:
         # The session's base may be old. If somebody has committed on top since, the id is not what is committed now,
@@ -74,12 +74,12 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
             # On the version that was restored nobody has cleaned up, so the object was never written.
             if (await read_head(session.store)).version == base.head.version:
                 raise InvalidStateError(
-                    f"{session.store.url}: {checkpoint} names an object that was never written ({error}): write all "
-                    "that a manifest names before it is committed, or begin another attempt"
+                    f"{session.store.url}: {checkpoint} names an object that was never written ({error}): write "
+                    "all objects of a manifest before you commit it, or begin another attempt"
                 ) from None
             raise ConflictError(
-                f"{session.store.url}: what {checkpoint} names was cleaned up, as others moved on meanwhile: "
-                f"it was not committed ({error}); call restore() and go on from there"
+                f"{session.store.url}: objects of {checkpoint} were deleted by a cleanup, because another "
+                f"writer committed meanwhile: it was not committed ({error}); call restore() and go on from there"
             ) from None
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer:

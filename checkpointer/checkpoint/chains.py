@@ -41,7 +41,7 @@ class OperatorChange:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was changed.
+        """Return whether nothing was changed.
 
         This happens, for instance, when the first write of opaque bytes was refused.
         """
@@ -54,7 +54,7 @@ class OperatorChange:
             # A slot stays empty where an interrupt came between planning a write and starting it. Nothing else notices,
             # since the queue only knows writes that were started.
             if not all(slot.artifacts for slot in plan.added):
-                raise InvalidStateError(f"partition {partition}: a save of it was interrupted: begin another attempt")
+                raise InvalidStateError(f"partition {partition}: its save was interrupted: begin another attempt")
             chain = plan.kept + tuple(a for slot in plan.added for a in slot.artifacts)
             # A chain of nothing is no chain: the format says that a partition without state is not there.
             if chain:
@@ -81,8 +81,8 @@ class OperatorChange:
             )
         if len(plan.kept) + sum(slot.count for slot in plan.added) > MAX_RAW_DELTAS:
             raise IllegalArgumentError(
-                f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, which only the "
-                "caller can merge: save a snapshot"
+                f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, and "
+                "only the caller can merge them: save a snapshot"
             )
         self.plans[partition] = plan
         return plan

@@ -25,7 +25,7 @@ class Owner:
     instance: str
     """Random, so that two writers that take over on the same version are told apart."""
     forks: int
-    """How often the process had been forked when this writer began."""
+    """The number of forks of the process when this writer began."""
 
     def owns(self, head: Head) -> bool:
         """Return whether this writer was the last to take over."""

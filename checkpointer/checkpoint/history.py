@@ -174,6 +174,6 @@ async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
     if oldest_ref.id.sequence <= attempt.id.sequence:
         return False
     raise OutcomeUnknownError(
-        f"{store.url}: whether {attempt.id} was committed cannot be told: the history now begins at {oldest_ref.id}. "
+        f"{store.url}: it is not known whether {attempt.id} was committed: the history now begins at {oldest_ref.id}. "
         "Call restore() and go on from there"
     )

@@ -25,7 +25,7 @@ class Intact:
     manifest: Manifest | None
     prepared: Manifest | None
     skipped: tuple[Finding, ...]
-    """What is damaged in the newer checkpoints, and in the prepared one."""
+    """The damage of the newer checkpoints, and of the prepared one."""
 
 
 async def find_intact(session: Session) -> Intact:
@@ -47,7 +47,7 @@ async def find_intact(session: Session) -> Intact:
         problems = "; ".join(finding.problem for finding in search.findings()[:3])
         raise CorruptionError(
             f"{session.store.url}: no checkpoint is intact; tried {tried}: {problems}: "
-            "repair_candidates(), or `checkpointer repair`, lists what else there is to go back to"
+            "repair_candidates(), or `checkpointer repair`, lists other checkpoints to go back to"
         )
     return Intact(head, manifest, prepared, search.findings())
 

@@ -194,7 +194,7 @@ async def cas_loop(store: Store, head: Head, step: Step) -> Head:
             return head
         if head.version is None:  # somebody removed `_latest` since it was read
             head = await read_head(store)
-    raise ConflictError(f"{store.url}: others moved _latest {ROUNDS} times in a row: try again later")
+    raise ConflictError(f"{store.url}: other writers changed _latest {ROUNDS} times in a row: try again later")
 
 
 async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
@@ -217,7 +217,7 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
 def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
     return OutcomeUnknownError(
         f"{store.url}: a swap of _latest (nonce {planned.nonce}) was sent and nothing proves whether it took effect: "
-        "call restore(), which tells, and go on from there; on the command line `checkpointer list` tells"
+        "call restore() to find out, and go on from there; on the command line use `checkpointer list`"
     )
 
 
@@ -256,7 +256,7 @@ async def refresh(store: Store, head: Head, missing: ObjectNotFoundError) -> Hea
     # Missing is not empty: a sweep that took a missing catalog for an empty one deleted a live savepoint.
     if now.version == head.version:
         raise CorruptionError(
-            f"{store.url}: _latest reaches an object that is not there: {missing}: "
+            f"{store.url}: _latest leads to an object that is missing: {missing}: "
             "restore a savepoint, which needs only its own objects"
         ) from None
     return now

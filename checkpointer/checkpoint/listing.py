@@ -13,7 +13,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 
 State = Literal["committed", "prepared", "history", "kept"]
-"""What a checkpoint is to the store.
+"""The role of a checkpoint in the store.
 
 `history`: on the chain below the committed one. `kept`: below the boundary, only in the catalog.
 """

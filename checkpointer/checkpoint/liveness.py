@@ -81,8 +81,8 @@ def is_running(job: Job) -> tuple[Running, str]:
         return "no", f"its driver, process {pid} of this machine, has ended"
     if started and now:
         return "yes", (
-            f"its driver, process {pid} of this machine, is alive; where only its query has ended, end the process "
-            "too, or call rewind() within it, where that can be seen"
+            f"its driver, process {pid} of this machine, is alive; if only its query has ended, end the process "
+            "too, or call rewind() in that process"
         )
     return "unknown", f"its driver, process {pid} of this machine, is still there"
 

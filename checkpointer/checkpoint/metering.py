@@ -47,7 +47,7 @@ class Meter:
         self._blocked = 0
         self._inside = 0
         self._since = 0
-        """When a call that blocks its caller last began or ended."""
+        """The time when a call that blocks its caller last began or ended."""
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
@@ -141,7 +141,7 @@ class Reports:
         except BaseException as error:
             # An interrupt or a cancellation can come while the swap is under way.
             known = isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
-            outcome = "was not committed" if known else "may have been committed, or not"
+            outcome = "was not committed" if known else "may have been committed or not"
             # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
             logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error))
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))
@@ -207,7 +207,7 @@ class Reports:
         if callback is not None:
             last = runtime.call_later(lambda: _call(callback, record))
             if last is None:
-                logger.warning("%s: the metrics callback is too slow: a record is lost", self._root)
+                logger.warning("%s: the metrics callback is too slow, so a record is lost", self._root)
             # The one before is still waited for where this record was dropped.
             self._last = last or self._last
 
@@ -216,7 +216,7 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
     try:
         callback(record)
     except BaseException:  # one that wants to end the process would only end this thread
-        logger.warning("%s: the metrics callback failed, its record is lost", record.root, exc_info=True)
+        logger.warning("%s: the metrics callback failed, so its record is lost", record.root, exc_info=True)
 
 
 # ---- what stands in a manifest ---------------------------------------------------------------------------------------

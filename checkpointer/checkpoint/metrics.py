@@ -1,4 +1,4 @@
-"""What commits and restores cost, as small records for a callback.
+"""Record the cost of commits and restores, for a callback.
 
 The callback is given as `Checkpointer(root, metrics=callback)`.
 

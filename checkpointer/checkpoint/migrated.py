@@ -1,4 +1,4 @@
-"""What a migration made of a checkpoint, as long as it is not committed."""
+"""Hold a migrated checkpoint until it is committed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ def how_to_keep(operator: str) -> str:
     """
     old = f"{operator}-old"
     return (
-        f"restore(rename={{{operator!r}: {old!r}}}) keeps what it holds under another name, and so does another name "
-        "for the new state; drop() deletes it"
+        f"restore(rename={{{operator!r}: {old!r}}}) keeps its content under another name; or give the new state "
+        "another name; drop() deletes it"
     )
 
 

@@ -112,7 +112,7 @@ class Migration:
         if isinstance(name, str) and name in self._drop:
             return "is dropped"
         if isinstance(name, str) and name in self._rename:
-            return f"is called {self._rename[name]!r} from now on: use that name"
+            return f"is renamed to {self._rename[name]!r}: use that name"
         return f"after the migration there are {_list(there)}"
 
     # ---- content -------------------------------------------------------------------------------------------------
@@ -157,7 +157,9 @@ async def _transformed_map(reader: CheckpointReader, old: str, new: str, functio
             # least one that is allowed is given.
             capture = KeyedState(made, partitions=state.partitions).capture_for_checkpoint({}, 2)
         except IllegalArgumentError as error:
-            raise IllegalArgumentError(f"{where}: its transform returned what cannot be stored: {error}") from None
+            raise IllegalArgumentError(
+                f"{where}: its transform returned a value that cannot be stored: {error}"
+            ) from None
         slices = {}
         for change in capture.changes:
             data, raw_size = codecs.MSGPACK.encode(change.records)

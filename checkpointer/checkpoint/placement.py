@@ -39,7 +39,8 @@ async def prove(store: Store, place: str, artifact: Artifact) -> None:
         found = "it is not there"
     raise InvalidStateError(
         f"{store.url}/{artifact.path}: was written by {place}, but where the driver looks ({socket.gethostname()}, "
-        f"root {store.url}) {found}. The two do not look at the same place, so nothing was committed and the last "
-        "checkpoint stays as it is. Use a root that is the same for the driver and all executors: an object store with "
+        f"root {store.url}) {found}. Driver and executor use different storage, so nothing was committed, and "
+        "the last checkpoint is unchanged. Use a root that is the same for the driver and all executors: an "
+        "object store with "
         "the same endpoint and credentials everywhere, or a folder that every container of this machine mounts"
     )

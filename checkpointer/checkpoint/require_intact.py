@@ -35,8 +35,8 @@ async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progres
     problems = "; ".join(found.problem for found in check.findings[:SHOWN])
     more = f"; and {len(check.findings) - SHOWN} objects more" if len(check.findings) > SHOWN else ""
     raise CorruptionError(
-        f"{url}: {ref.id} is damaged, so it was not made the state again, and nothing was changed: {problems}{more}. "
-        "Choose a checkpoint that is whole: verify(), or `checkpointer verify`, names those that are hurt. Where none "
-        "will do, "
-        f'repair_plan("{ref.id}"), or `checkpointer repair ROOT --to {ref.id}`, says what of this one can be kept'
+        f"{url}: {ref.id} is damaged, so it did not become the state again, and nothing was changed: {problems}{more}. "
+        "Choose a checkpoint that is whole: verify(), or `checkpointer verify`, names the damaged ones. If no "
+        "intact one is recent enough, "
+        f'repair_plan("{ref.id}"), or `checkpointer repair ROOT --to {ref.id}`, lists what can be kept of this one'
     )

@@ -232,7 +232,7 @@ async def _restore(
         return await (_restore_latest(session) if on_corruption == "error" else _restore_intact(session))
     if on_corruption != "error":
         raise IllegalArgumentError(
-            f"on_corruption={on_corruption!r}: goes with the latest checkpoint, not with one that was asked for"
+            f"on_corruption={on_corruption!r}: needs the latest checkpoint: leave out id, epoch and savepoint"
         )
 
     async def load(head: Head) -> tuple[Head, Manifest]:

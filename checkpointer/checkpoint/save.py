@@ -302,7 +302,7 @@ class CheckpointWriter:
 
     @property
     def is_small(self) -> bool:
-        """Whether the manifest is made faster than a thread is woken."""
+        """Return whether the manifest is made faster than a thread is woken."""
         touched = sum(len(change.plans) for change in self._changes.values())
         return metadata.is_small_manifest(self._operators) and touched <= metadata.SMALL_MANIFEST
 

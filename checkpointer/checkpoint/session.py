@@ -61,7 +61,7 @@ class Session:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process made the session.
+        """Return whether this process made the session.
 
         A forked child has a copy of the session, but not its event loop.
         """
@@ -77,8 +77,9 @@ class Session:
         self.check_may_write()
         if isinstance(self._standing, ViewOnly):
             raise InvalidStateError(
-                f"{self.store.url}: {self._standing.checkpoint} was restored, which is not the committed checkpoint: "
-                "rollback(to=…) makes it so, also before a migration of it; restore() goes on from the committed one"
+                f"{self.store.url}: {self._standing.checkpoint} was restored, and it is not the committed "
+                "checkpoint: make it so with rollback(to=…), also before a migration; or call restore() to go "
+                "on from the committed one"
             )
         if self.restored is None:
             base = await self.read_base()
@@ -258,7 +259,7 @@ class Session:
             # An interrupt or a cancellation may have come after the request was sent. Any other error of the library
             # proves that nothing was swapped, so what was restored is still right.
             if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
-                self.invalidate("the outcome of the last swap is unknown: call restore() first, which tells")
+                self.invalidate("the outcome of the last swap is unknown: call restore() first, to find out")
             raise
         if owner.owns(head) and not owner.owns(base.head):
             logger.info("%s: this writer took over (as writer %d)", self.store.url, owner.writer_on(head).epoch)

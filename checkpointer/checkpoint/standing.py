@@ -40,7 +40,7 @@ class ViewOnly:
 
 @dataclass(frozen=True, slots=True)
 class MustRestore:
-    """What was restored may not be the truth any more.
+    """The restored checkpoint may be out of date.
 
     `why` says what happened and what to do.
     """

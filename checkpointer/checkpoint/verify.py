@@ -53,7 +53,7 @@ class Finding:
     """Checkpoints that it makes impossible to restore in full, oldest first."""
     missing: bool = False
     and_older: bool = False
-    """Whether it hurts all older checkpoints of the history too.
+    """True if it hurts all older checkpoints of the history too.
 
     Then they are out of reach, except savepoints.
     """
@@ -258,7 +258,7 @@ class Check:
         known = {known for manifest in self.manifests.values() for known in manifest.operators}
         if name not in known and not self.findings:
             raise OperatorNotFoundError(
-                f"operator {name!r:.80}: no checkpoint that was looked at has it; they have "
+                f"operator {name!r:.80}: none of the verified checkpoints has it; they have "
                 f"{', '.join(sorted(known)) or 'none'}"
             )
 
@@ -408,7 +408,7 @@ class Check:
         if head.pointer is not None:
             problem = (
                 f"{object_paths.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
-                "was written too: an old copy was put in its place?"
+                "was written too: was an old copy put in its place?"
             )
         advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
         self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))

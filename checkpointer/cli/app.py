@@ -132,12 +132,12 @@ Examples:
   checkpointer show s3://bucket/jobs/orders epoch=42
   checkpointer verify abfs://container/jobs/orders --json
 
-ROOT is a folder, s3://bucket/path, abfs://container/path, or any other URL that fsspec knows. With CHECKPOINTER_ROOT it
-may be left out where nothing else is given; before other arguments `-` stands for it. Credentials come from the
-environment, as s3fs and adlfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
+ROOT is a folder, s3://bucket/path, abfs://container/path, or any other URL that fsspec knows. If CHECKPOINTER_ROOT is
+set, you may leave ROOT out when there are no other arguments; before other arguments write `-` for it. Credentials come
+from the environment, as s3fs and adlfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
 
-Exit status: 0; 1 for findings, for what is not there, and for what is refused; 2 for what was typed wrong; 3 where the
-store is damaged; 75 where it does not answer, and waiting can help.""",
+Exit status: 0 if it succeeded; 1 if it found a problem, found nothing of that name, or was refused; 2 for a mistake in
+the command; 3 if the store is damaged; 75 if the store does not answer: wait and try again.""",
 )
 @click.version_option(package_name="spark-state-checkpointer", prog_name="checkpointer")
 @click.pass_context

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,14 @@ from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import parse
 
 StorageOptions = Mapping[str, Any] | None
-"""What s3fs, adlfs or another fsspec file system takes. May hold secrets."""
+"""The options of s3fs, adlfs or another fsspec file system. They may hold secrets."""
 
 CHECKPOINT_HELP = """CHECKPOINT is latest, an id or the beginning of one (0000000042, or 42-1a), epoch=41,
-savepoint=NAME or the bare name, at=2024-01-02T06:00Z (the newest made by then; UTC unless it says otherwise), or, where
-it is only looked at, prepared. A bare number is refused: it could be an epoch, or the sequence in an id."""
+savepoint=NAME or the bare name, or at=2024-01-02T06:00Z (the newest made by then; UTC unless a zone is given). Verbs
+that change nothing also take prepared. A bare number is refused: it could be an epoch or a sequence."""
+
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
 
 
 class CheckpointType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
@@ -68,7 +73,7 @@ def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Calla
         type=click.Choice(["required", "none"]),
         default="required",
         show_default=True,
-        help=f"Write, with `none`, to a {what} that cannot swap atomically.",
+        help=f"Choose `none` to write to a {what} that cannot swap atomically.",
     )
 
 
@@ -124,7 +129,7 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
         try:
             value = Path(value[1:]).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "is no text"
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise click.BadParameter(f"{value[1:]}: {why}", context, parameter) from None
     try:
         options = json.loads(value)
@@ -144,3 +149,20 @@ def options_for(root: str, options: StorageOptions, name: str = "storage_options
     # Options that were typed are meant for this root, also where it is a folder that takes none.
     source = click.get_current_context().get_parameter_source(name)
     return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options
+
+
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+    """Return a duration that is typed as 90s, 30min, 12h, 7d or 4w.
+
+    Several of them are added: 1d12h.
+    """
+    if value is None:
+        return None
+    parts = _PART.findall(value)
+    # `findall` skips what it does not know. The parts together have to be the whole text.
+    if not parts or "".join(map("".join, parts)) != value:
+        raise click.BadParameter(f"{value!r}: write 90s, 30min, 12h, 7d, 4w, or 1d12h", context, parameter)
+    try:
+        return sum((timedelta(**{_UNITS[unit]: int(number)}) for number, unit in parts), timedelta(0))
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is too long", context, parameter) from None

@@ -18,9 +18,9 @@ from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import NotFoundError
 
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
-format {"partition", "kind", "text"} for each artifact, or "base64" where they are no text. A value that JSON does not
+format {"partition", "kind", "text"} for each artifact, or "base64" if they are not text. A value that JSON does not
 have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$decimal": "1.10"}, {"$bytes": "AP8="},
-{"$datetime": "2024-01-02T03:04:05+00:00"}, {"$map": [[key, value], …]} for keys that are no text."""
+{"$datetime": "2024-01-02T03:04:05+00:00"}, {"$map": [[key, value], …]} for keys that are not text."""
 
 
 @verb(
@@ -36,7 +36,7 @@ have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$dec
 @click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Read this checkpoint, not the latest.")
 @click.option("--savepoint", metavar="NAME", help="Read this savepoint.")
 @click.option("--epoch", type=int, help="Read the checkpoint of this epoch.")
-@click.option("--limit", type=click.IntRange(min=0), help="Print no more than so many records.")
+@click.option("--limit", type=click.IntRange(min=0), help="Print at most this many records.")
 @click.option(
     "-o", "--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Write Parquet."
 )

@@ -3,9 +3,7 @@
 They show what a retention policy would delete, and delete it.
 """
 
-import re
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.cli import documents, schemas
+from pyspark_checkpointer.cli.arguments import duration
 from pyspark_checkpointer.cli.failures import Failed
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from pyspark_checkpointer.cli.table import Column
@@ -33,34 +32,14 @@ _ROWS = (
     Column("NAMED BY"),
 )
 
-_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
-
-
-def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
-    """Return a duration that is typed as 90s, 30min, 12h, 7d or 4w.
-
-    Several of them are added: 1d12h.
-    """
-    if value is None:
-        return None
-    parts = _PART.findall(value)
-    # `findall` skips what it does not know. The parts together have to be the whole text.
-    if not parts or "".join(map("".join, parts)) != value:
-        raise click.BadParameter(f"{value!r}: write 90s, 30min, 12h, 7d, 4w, or 1d12h", context, parameter)
-    try:
-        return sum((timedelta(**{_UNITS[unit]: int(number)}) for number, unit in parts), timedelta(0))
-    except OverflowError:
-        raise click.BadParameter(f"{value!r} is too long", context, parameter) from None
-
 
 def rules(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a retention policy to a command."""
     spans = {
-        "--keep-younger": "Keep those made less than this ago.",
-        "--hourly": "Keep the newest of each hour for so long.",
-        "--daily": "Keep the newest of each day for so long.",
-        "--weekly": "Keep the newest of each week for so long.",
+        "--keep-younger": "Keep those that are younger than this.",
+        "--hourly": "Keep the newest of each hour for this time.",
+        "--daily": "Keep the newest of each day for this time.",
+        "--weekly": "Keep the newest of each week for this time.",
     }
     options = [
         click.option("--keep-last", type=int, metavar="N", help="Keep the newest N."),
@@ -72,7 +51,7 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
             default="1h",
             show_default=True,
             callback=duration,
-            help="Keep the objects of a retired checkpoint for so long, for those who are reading it.",
+            help="Keep the objects of a retired checkpoint for this time, for its readers.",
         ),
     ]
     for option in reversed(options):  # the option that is added last is the first one in the help
@@ -80,9 +59,9 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_NOTE = """Rules add up: what any of them keeps, stays. The committed checkpoint, a prepared one and savepoints stay in
-any case; without rules all checkpoints stay, and only what nothing needs goes. A DURATION is 90s, 30min, 12h, 7d, 4w,
-or 1d12h."""
+_NOTE = """A checkpoint stays if at least one rule keeps it. The committed checkpoint, a prepared one and savepoints
+always stay. Without rules all checkpoints stay, and only objects that no checkpoint needs are deleted. A DURATION is
+90s, 30min, 12h, 7d, 4w, or 1d12h."""
 
 
 @verb(
@@ -93,13 +72,13 @@ or 1d12h."""
     note=_NOTE,
 )
 @rules
-@click.option("--rows", is_flag=True, help="Show every object, not only sums.")
+@click.option("--rows", is_flag=True, help="Show every object, not only totals.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Save the plan.")
 def plan(store: Opened, rows: bool, output: Path | None, **policy: Any) -> None:
     """Show what `clean` would do, and delete nothing.
 
-    A plan has every object of the store, with its size, the checkpoint that names it, and what becomes of it: `keep`,
-    `delete`, or `later`, once the grace period for readers is over. A saved plan can be read, and done with
+    A plan has every object of the store, with its size, the checkpoint that names it, and the action: `keep`,
+    `delete`, or `later`, which means after the grace period for readers. Read a saved plan, then run it with
     `clean --plan`.
     """
     made = store.ck.plan(RetentionPolicy(**policy))
@@ -121,13 +100,13 @@ def plan(store: Opened, rows: bool, output: Path | None, **policy: Any) -> None:
     note=f"{_NOTE} Without a terminal to ask on, --yes is needed.",
 )
 @rules
-@click.option("--plan", "file", type=click.Path(path_type=Path), help="Do what a saved plan says.")
+@click.option("--plan", "file", type=click.Path(path_type=Path), help="Run this saved plan.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
     """Retire checkpoints, and delete what nothing needs.
 
-    This is safe beside a running job, readers, and other cleanups, and stops none of them. A cleanup that was
-    interrupted is finished by the next one. A saved plan is refused if something that it would delete is needed since.
+    A job, readers and other cleanups may run at the same time; none of them is stopped. If a cleanup was interrupted,
+    the next one finishes it. A saved plan is refused if it would delete something that is needed now.
     """
     # Before the plan is made, which may take long and be in vain.
     store.check_can_ask(yes)
@@ -136,7 +115,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         source = click.get_current_context().get_parameter_source("grace")
         given = [name for name, value in policy.items() if value is not None and name != "grace"]
         if given or source is not ParameterSource.DEFAULT:
-            raise click.UsageError("--plan says already what to keep: leave the rules out")
+            raise click.UsageError("--plan cannot be combined with rules: the plan already says what to keep")
         made = _load(file)
         # The paths of a plan are below its root. In another store they would be other objects.
         if made.root != store.ck.root:

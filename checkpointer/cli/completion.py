@@ -18,7 +18,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 
 TIMEOUT_SECONDS = 3.0
-"""How long a shell waits for a store."""
+"""The time that a shell waits for a store."""
 
 Names = Callable[[Session], Coroutine[Any, Any, list[str]]]
 

@@ -25,12 +25,12 @@ _COLUMNS = (
 
 
 @verb("consumers", "consumers /data/orders", "consumers s3://bucket/jobs/orders --owner host-7 --json", lost=True)
-@click.option("--owner", help="Only the partitions of this owner; an empty text for those without an owner.")
+@click.option("--owner", help="Show only the partitions of this owner; an empty text means those without an owner.")
 def command(store: Opened, owner: str | None) -> int:
     """Show the owners and positions of stream consumers.
 
-    Event Hubs, Event Processor Host and Kinesis consumers record them under this root. OWNER is empty if nobody has
-    the partition; RENEWED is the time since its owner claimed or renewed it, RECORDED the age of the position.
+    Event Hubs, Event Processor Host and Kinesis consumers record them below this root. OWNER is empty if nobody owns
+    the partition. RENEWED is the time since its owner claimed or renewed it. RECORDED is the age of the position.
     """
     found = store.read(lambda session: read_consumers(session.store))
     if found == ConsumersOverview((), ()):

@@ -15,7 +15,7 @@ from pyspark_checkpointer.admin import cost
 from pyspark_checkpointer.admin.cost import Month, Requests, Schedule
 from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast
 from pyspark_checkpointer.cli import schemas
-from pyspark_checkpointer.cli.cleanup import duration
+from pyspark_checkpointer.cli.arguments import duration
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -42,7 +42,7 @@ _MOST = 10_000
 
 _COUNTS = ("partitions", "changed", "tasks", "executors")
 _PARTITIONS = {"map": 8, "table": 16}
-"""What `KeyedState` and `state.table` have unless they are told otherwise."""
+"""The default numbers of partitions of `KeyedState` and `state.table`."""
 
 _MAX_RATE = 1_000_000
 """Batches in an hour, and starts and cleanups in a day, at most."""
@@ -134,16 +134,18 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--batches-per-hour",
             type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
-            help="The same as a number.",
+            help="The number of batches in an hour, in place of --every.",
         ),
-        click.option("--max-chain", type=click.IntRange(min=2), help="As in `Checkpointer`: 10 unless it was given."),
-        click.option("--keep-last", type=whole, metavar="N", help="The checkpoints that cleanup keeps."),
+        click.option(
+            "--max-chain", type=click.IntRange(min=2), help="The `max_chain` of the `Checkpointer`; by default 10."
+        ),
+        click.option("--keep-last", type=whole, metavar="N", help="How many checkpoints cleanup keeps."),
         click.option(
             "--cleanups-per-day",
             type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
             default=24,
             show_default=True,
-            help="How often cleanup runs, with --keep-last.",
+            help="How often cleanup runs each day, with --keep-last.",
         ),
         click.option(
             "--grace",
@@ -158,13 +160,13 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0, max=_MAX_RATE),
             default=1,
             show_default=True,
-            help="How often the job starts, and restores.",
+            help="How often the job starts each day. Each start restores.",
         ),
         click.option(
             "--store",
             "kind",
             type=click.Choice([*cost.STORES]),
-            help=f"Whose prices and limits count: those of ROOT, or {next(iter(cost.STORES))}.",
+            help=f"Use the prices and limits of this store; by default that of ROOT, or {next(iter(cost.STORES))}.",
         ),
         click.option(
             "--price",
@@ -172,7 +174,7 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             metavar="NAME=USD",
             callback=_prices,
-            help="Your price: put, get or delete for 1,000 requests, gb for a month.",
+            help="Your own price: put, get or delete for 1,000 requests, gb for a GB and month.",
         ),
         click.option(
             "--last",
@@ -180,7 +182,7 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
             default=100,
             show_default=True,
             metavar="N",
-            help="The checkpoints of ROOT to measure.",
+            help="How many of the newest checkpoints of ROOT to measure.",
         ),
     ]
     for option in reversed(options):  # the option that is added last is the first one in the help
@@ -200,7 +202,7 @@ def _forecast(
     """Print what a job costs that options describe."""
     if not maps and not tables:
         raise click.UsageError(
-            "nothing says what a batch writes: give --map or --table, or ROOT (`-` for the one in CHECKPOINTER_ROOT)",
+            "what a batch writes is not known: give --map, --table or ROOT (`-` for the root in CHECKPOINTER_ROOT)",
             click.get_current_context(),
         )
     schedule = _schedule(None, **numbers)
@@ -215,11 +217,11 @@ def _forecast(
     "cost --table state=20GB,change=2MB,partitions=64 --every 1min --keep-last 100 --price put=0.0055",
     "cost s3://bucket/jobs/orders --keep-last 100",
     without_root=_forecast,
-    note="""Without ROOT, --map and --table say what a batch changes, one option for each operator: `state` is the
-stored size of all of it, `change` what a batch changes of it, `changed` how many partitions that is spread over (all,
-unless it is given). A SIZE is 500, 20kB, 5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730
-hours. Prices are list prices of one region and time: they are yours to check. What the job reads of its tables, and
-what Spark asks for by itself, is not counted.""",
+    note="""Without ROOT, describe each operator by one --map or --table: `state` is its stored size, `change` the size
+of what a batch changes, `changed` the number of partitions that a batch changes (by default all). A SIZE is 500, 20kB,
+5MB or 3GiB; a DURATION is 90s, 30min, 12h, 7d, or 1d12h. A month has 730 hours. The default prices are examples: list
+prices of one region, noted in January 2025. Pass your own with --price. Reads of tables by the job, and requests of
+Spark itself, are not counted.""",
 )
 @_numbers
 def command(
@@ -233,12 +235,12 @@ def command(
 ) -> None:
     """Compute what a job costs in a month: requests, bytes and money.
 
-    With ROOT, the newest checkpoints say what their batches cost, and how often they came. That cannot see the reads of
-    Spark's tasks. Without --keep-last nothing is ever deleted, and the store grows.
+    With ROOT, it takes the requests, the bytes and the rate of batches from the newest checkpoints. These do not show
+    the reads of Spark's tasks. Without --keep-last nothing is ever deleted, and the store grows.
     """
     if maps or tables or max_chain is not None:
         raise click.UsageError(
-            "ROOT says what a batch writes: leave --map, --table and --max-chain out, or ROOT",
+            "--map, --table and --max-chain cannot be combined with ROOT: leave out one or the other",
             click.get_current_context(),
         )
     found = store.read(lambda session: cost.measure(session, last))
@@ -330,8 +332,8 @@ def _print(
         f"Prices: {known['put']:g} for 1,000 PUT, POST, LIST; {known['get']:g} for 1,000 GET; {known['delete']:g} for "
         f"1,000 DELETE; {known['gb']:g} for a GB and month"
     )
-    print_line(f"They are in USD: {store.name}{', apart from yours' if prices else ''}.")
-    print_line("Check them: --price put=0.005 sets one.")
+    print_line(f"They are examples in USD: {store.name}{', apart from yours' if prices else ''}.")
+    print_line("Pass your own prices: --price put=0.0055 replaces one.")
 
 
 def _count(requests: Requests, price_class: PriceClass) -> str:

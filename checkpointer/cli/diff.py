@@ -38,16 +38,16 @@ _COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", p
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="Name no more than so many keys of OPERATOR; all are counted.",
+    help="Name at most this many keys of OPERATOR; all are counted.",
 )
 def command(
     store: Opened, before: CheckpointSelector, after: CheckpointSelector, operator: str | None, limit: int
 ) -> None:
     """Show what differs between two checkpoints.
 
-    It compares one CHECKPOINT with another, the committed one unless a second is given: operators and their partitions,
-    positions, properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or
-    a table, it prints the keys that were inserted, updated or deleted. The exit status is 0 with differences too.
+    It compares one CHECKPOINT with another, by default the committed one: operators and their partitions, positions,
+    properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or a table,
+    it prints the keys that were inserted, updated or deleted. The exit status is 0 even if there are differences.
     """
     old, new = store.read(lambda session: _read_both(session, before, after))
     if operator is not None:

@@ -51,7 +51,7 @@ def command(
 
     With --format parquet it writes tables and maps as plain files. Every object is verified on the way. In TARGET the
     copy is the first checkpoint of a history of its own; restoring there gives the same state. Nothing is written to
-    ROOT, and a running job is not disturbed. Nothing that is in TARGET is overwritten.
+    ROOT, and a running job is not disturbed. Nothing in TARGET is overwritten.
     """
     if operators and form != "parquet":
         raise click.UsageError("--operator goes with --format parquet: a copy has all of them")

@@ -28,10 +28,10 @@ _COLUMNS = (
 def command(store: Opened, sizes: bool) -> None:
     """List the checkpoints, the newest last.
 
-    SIZE is the size of all objects of a checkpoint, OWN of those that it wrote itself. They are `?` if an operator has
-    so many partitions that only --sizes reads them. STATE is `committed` for the checkpoint that a restart continues
-    from, `prepared` for one that awaits its commit, `history` for those before, and `kept` for those that only a
-    savepoint or retention keeps.
+    SIZE is the size of all objects of a checkpoint, OWN the size of those that it wrote itself. If an operator
+    has very many partitions, they are `?`, unless you give --sizes. STATE is `committed` for the checkpoint from which
+    a restart continues, `prepared` for one that waits for its commit, `history` for the older ones, and `kept` for
+    those that only a savepoint or a retention rule keeps.
     """
     overview = store.read(lambda session: read_overview(session, chains=sizes))
     found = list(map(documents.checkpoint, overview.checkpoints))

@@ -36,19 +36,21 @@ _COLUMNS = (
     "repair /data/orders --to savepoint=before-migration --accept-loss",
     writes=True,
     lost=True,
-    note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to. Exit status 1 where "
-    "something would be missing, and nobody accepted that.\n\n"
-    "Here latest is the one that what is left of `_latest` names. What fits several candidates is refused, and so is "
-    "at=…: nothing proves which one was the committed one then.",
+    note="Stop every writer first. Without a terminal to ask on, --yes is needed with --to. The exit status is 1 "
+    "if something would be missing and --accept-loss was not given.\n\n"
+    "Here latest is the candidate that a damaged `_latest` still names. A CHECKPOINT that fits several candidates is "
+    "refused. So is at=…, because it is not known which checkpoint was the committed one at that time.",
 )
 @click.option("--to", type=CHECKPOINT, metavar="CHECKPOINT", help="Commit a copy of this candidate.")
-@click.option("--accept-loss", is_flag=True, help="Commit what is whole of a damaged candidate.")
+@click.option("--accept-loss", is_flag=True, help="Commit the intact partitions of a damaged candidate.")
 @click.option(
     "--older-partitions",
     is_flag=True,
-    help="Take damaged partitions back to an older state, where there is one: a mix of batches.",
+    help="Replace damaged partitions by an older state, if there is one. The result is a mix of batches.",
 )
-@click.option("--spark-checkpoint", metavar="PATH", help="Take further evidence from the query's checkpointLocation.")
+@click.option(
+    "--spark-checkpoint", metavar="PATH", help="Look for more evidence in this checkpointLocation of the query."
+)
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def command(
     store: Opened,
@@ -60,20 +62,19 @@ def command(
 ) -> int:
     """Repair a store whose `_latest` is lost or damaged.
 
-    It repairs a store without any whole checkpoint too. Nothing proves which commit was the last. Without --to it lists
-    the candidates, the best first, each with the evidence that it was committed and with what is missing of it, and
-    changes nothing. With --to a copy of that candidate is committed, above everything in the store; savepoints are kept
-    as far as they can be read. If the history can be read and something in it is whole, the repair is refused:
-    `rollback` goes back to an older checkpoint.
+    It also repairs a store in which no checkpoint is intact. Without --to it changes nothing and lists the candidates,
+    the best first: each with the evidence that it was committed, and with its missing objects. With --to it commits a
+    copy of that candidate, with a sequence above everything in the store. Savepoints that can be read are kept. If the
+    history can be read and has an intact checkpoint, the repair is refused: use `rollback` instead.
 
     Every object of the chosen candidate is read and compared. If some are damaged, the verb prints what would be
-    missing, partition by partition, and changes nothing. With --accept-loss the whole partitions are committed and the
-    others left out; with --older-partitions too, those are taken back to their newest older state that is whole.
+    missing, partition by partition, and changes nothing. With --accept-loss it commits the intact partitions, and the
+    damaged ones are empty. With --older-partitions too, the damaged ones get their newest older state that is intact.
     """
     if to is None and (accept_loss or older_partitions):
-        raise click.UsageError("--accept-loss and --older-partitions go with --to")
+        raise click.UsageError("--accept-loss and --older-partitions need --to")
     if older_partitions and not accept_loss:
-        raise click.UsageError("--older-partitions makes a mix of batches: it goes with --accept-loss")
+        raise click.UsageError("--older-partitions makes a mix of batches: it needs --accept-loss too")
     if to is not None:
         return _repair(store, _choose(store, to), accept_loss, older_partitions, yes)
     options = None if spark_checkpoint is None else options_near(spark_checkpoint, store.ck.root, store.options)

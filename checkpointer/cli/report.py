@@ -24,7 +24,7 @@ from pyspark_checkpointer.storage.local import files
     "report s3://bucket/jobs/orders -o report.html --verify 0 --keep-last 100 --daily 30d",
     "report /data/orders --json | jq .verdict",
     lost=True,
-    note="Exit status: 0 where all is well, 1 where something is damaged or missing. The page is written either way.",
+    note="Exit status: 0 if nothing is wrong, 1 if something is damaged or missing. The page is written in both cases.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the page to this file; `-` for stdout.")
 @click.option(
@@ -40,8 +40,8 @@ def command(store: Opened, output: str | None, share: float | None, **policy: An
     """Make one page about a store, for a bad day.
 
     The page says whether anything is wrong and what it hurts; size, time and blocked time of each checkpoint; chains,
-    skew and the biggest partitions; what cleanup would free, by the given rules. It is one file that needs nothing
-    else. What cannot be read is on it as a finding. The verb only reads.
+    skew and the biggest partitions; what cleanup would free with the given rules. It is one file that needs no
+    other. It names what cannot be read as a finding. The verb only reads the store.
     """
     from pyspark_checkpointer.cli.report_page import page
     from pyspark_checkpointer.cli.report_page.gather import make_report

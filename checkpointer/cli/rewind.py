@@ -33,13 +33,13 @@ SPARK_CHECKPOINT = click.option(
     note="Stop the query first. Without a terminal to ask on, --yes is needed.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
-@click.option("--undo", is_flag=True, help="Put back what the last rewind took away.")
+@click.option("--undo", is_flag=True, help="Restore the state and the files before the last rewind.")
 @SPARK_CHECKPOINT
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option(
     "--stopped",
     is_flag=True,
-    help="Assert that the query does not run, if that cannot be seen from here; one seen running is refused.",
+    help="Promise that the query is stopped, if the command cannot see it. If it sees the query running, it refuses.",
 )
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 def rewind(
@@ -54,10 +54,10 @@ def rewind(
     """Take a whole streaming query back to CHECKPOINT.
 
     Every object of CHECKPOINT is read and compared first; if one is damaged, nothing is changed. Then its state is
-    committed anew, on top of the history. Spark's own checkpoint is cut, so that the next start reads again what came
-    after. The cut files are kept beside it, the state before the rewind as a savepoint, and --undo puts both back. If a
-    rewind was interrupted, the same command finishes it. A dry run also says whether the rewind itself would be
-    refused, and then ends with status 1.
+    committed anew, on top of the history. Files of later batches are moved to the folder `rewound` of Spark's
+    checkpoint, so that the next start reads the later input again. The state before the rewind is kept as a savepoint.
+    --undo restores both. If a rewind was interrupted, the same command finishes it. With --dry-run the exit status is 1
+    if the rewind would be refused.
     """
     if undo == (checkpoint is not None):
         raise click.UsageError("give a CHECKPOINT, or --undo")

@@ -30,8 +30,8 @@ def command(
 ) -> None:
     """List savepoints, make one, or delete one.
 
-    With NAME the committed checkpoint, or another CHECKPOINT, is kept under that name. Retention never deletes a
-    savepoint. A name is used once. A running job is not disturbed.
+    With NAME it keeps CHECKPOINT under that name, by default the committed one. Retention never deletes a savepoint.
+    Each name can be used once. A running job is not disturbed.
     """
     if deleted is not None:
         if name is not None:

@@ -37,9 +37,8 @@ _PARTITIONS = (
 def command(store: Opened, checkpoint: CheckpointSelector) -> None:
     """Show everything about one checkpoint.
 
-    CHECKPOINT is the committed one unless another is given. CHAIN is how many objects a partition's state is made of,
-    one snapshot and then deltas: minimum, median, maximum. SNAPSHOTS and DELTAS are stored bytes. RECORDS counts those
-    of deltas too.
+    CHECKPOINT is by default the committed one. CHAIN is the number of artifacts of a partition, its snapshot and its
+    deltas: minimum, median, maximum. SNAPSHOTS and DELTAS are stored bytes. RECORDS includes the records of deltas.
     """
     listed = store.read(lambda session: read_listed(session, checkpoint))
     document = _document(listed)

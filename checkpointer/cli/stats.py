@@ -1,4 +1,4 @@
-"""Implement `checkpointer stats`: what a whole store holds."""
+"""Implement `checkpointer stats`: show what a whole store holds."""
 
 from dataclasses import asdict
 
@@ -24,8 +24,9 @@ _CURRENT = (
 def command(store: Opened) -> None:
     """Show what the whole store holds.
 
-    It counts what live checkpoints name, by operator and kind, each object once; the chains of the committed checkpoint
-    (minimum, median and maximum length); and how much a commit writes. What cleanup would remove is not counted.
+    It counts the objects that live checkpoints name, by operator and kind, each object once. It shows the length of the
+    chains of the committed checkpoint (minimum, median, maximum), and how much a commit writes. Objects that a cleanup
+    would remove are not counted.
     """
     with progress("counting", "items") as on_progress:
         stats = store.read(lambda session: read_stats(session, on_progress))

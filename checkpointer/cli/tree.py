@@ -29,7 +29,7 @@ _MAX_PARTITIONS = 20
 def command(store: Opened, checkpoint: CheckpointSelector, operator: str | None, everything: bool) -> None:
     """Show what a checkpoint is made of.
 
-    It shows the operators of CHECKPOINT, the committed one unless another is given; their partitions; and every
+    It shows the operators of CHECKPOINT, by default of the committed one; their partitions; and every
     artifact with its kind, its size, its records, the beginning of its digest, and the checkpoint that wrote it. If
     several artifacts share an object, it shows the offset of each.
     """

@@ -20,7 +20,7 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
     "verify s3://bucket/jobs/orders latest --operator totals",
     "verify s3://bucket/jobs/orders --share 0.05 --json",
     lost=True,
-    note="Exit status: 0 where all is well, 1 where something is damaged or missing.",
+    note="Exit status: 0 if nothing is wrong, 1 if something is damaged or missing.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
 @click.option("--operator", type=OPERATOR, metavar="NAME", help="Verify only this operator.")
@@ -28,8 +28,8 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
 def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, share: float) -> int:
     """Find what is damaged or missing.
 
-    Every stored byte is compared with what `_latest` and the manifests say of it, for all checkpoints or for one. The
-    verb only reads, and may run beside the job. Each finding says what was expected, what was found, and which
+    It compares every stored byte with the digests in `_latest` and the manifests, for all checkpoints or for one. It
+    only reads, and may run while the job runs. Each finding says what was expected, what was found, and which
     checkpoints it hurts. With CHECKPOINT, damage that does not hurt that one is only a warning.
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))

@@ -1,4 +1,4 @@
-"""What the synchronous and the asynchronous checkpointer share.
+"""Share code between the synchronous and the asynchronous checkpointer.
 
 This is the configuration, and one session for each process.
 """
@@ -65,7 +65,7 @@ class Client:
             raise IllegalArgumentError(f"max_chain={max_chain!r:.40}: expected an integer of at least {MIN_CHAIN}")
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise IllegalArgumentError(  # its value may be a secret
-                "storage_options: expected a dict of what the file system takes, as in {'key': …}, not "
+                "storage_options: expected a dict of options of the file system, as in {'key': …}, not "
                 f"{type(storage_options).__name__}"
             )
         # A copy, so that the caller may change and use the dict again.
@@ -161,7 +161,7 @@ def fixed(location: str | os.PathLike[str] | None) -> str | None:
     The location was written for that directory, which may change later.
     """
     if location == "":
-        raise IllegalArgumentError("an empty location: give a path or URL, or leave it out for the recorded one")
+        raise IllegalArgumentError("the location is empty: give a path or URL, or leave it out to use the recorded one")
     return None if location is None else absolute(location)
 
 

@@ -48,7 +48,7 @@ class RestoredView(NotPicklable):
 
     @property
     def created(self) -> datetime | None:
-        """When the checkpoint was made, in UTC, by the writer's clock, or None."""
+        """The time when the checkpoint was made, in UTC, by the writer's clock, or None."""
         return self.reader.manifest.created if self.reader.manifest else None
 
     @property

@@ -1,4 +1,4 @@
-"""What differs between the asynchronous and the blocking face, and why.
+"""Define the differences between the asynchronous and the blocking face.
 
 `scripts/unasync` makes everything else of the blocking face. It replaces `Async` by `Sync` in the names of this module,
 so each class here has its counterpart.

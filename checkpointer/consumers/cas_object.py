@@ -151,7 +151,9 @@ class CasObject(Generic[T]):
                 return wanted
             known, remembered = found, False
             await asyncio.sleep(_backoff(attempt))
-        raise ThrottlingError(f"{self._name}: others changed it {MAX_ATTEMPTS} times in a row: try again later")
+        raise ThrottlingError(
+            f"{self._name}: other processes changed it {MAX_ATTEMPTS} times in a row: try again later"
+        )
 
     async def _swap(self, known: _Known[T], wanted: T) -> _Known[T]:
         """Swap the value, and return what the object holds afterwards.
@@ -179,7 +181,8 @@ class CasObject(Generic[T]):
             # confirmation, and one that timed out may still do so.
             self._maybe_not_durable = True
             raise OutcomeUnknownError(
-                f"{self._name}: a change was sent and nothing proves whether it took effect: look, and try again"
+                f"{self._name}: a change was sent, and it is not known whether it took effect: read the value, then "
+                "try again"
             ) from error.__cause__
         # The value is not decoded again: these are the bytes that were encoded from it.
         if blob is not None and blob.data == data:

@@ -71,6 +71,4 @@ class GroupOwnership:
                 return await work
         except TimeoutError:
             where = f"{self._group.context.store.url}/{self._group.folder}"
-            raise DependencyError(
-                f"{where}: the store told nothing of who owns what within {self._timeout:g} s"
-            ) from None
+            raise DependencyError(f"{where}: the store did not return the owners within {self._timeout:g} s") from None

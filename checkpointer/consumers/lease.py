@@ -13,7 +13,7 @@ from pyspark_checkpointer.manifests.positions_json import Position
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 Value = Mapping[str, Json]
-"""What an interface records of a partition."""
+"""The type of the values that an interface records for a partition."""
 
 
 class Lease(NotPicklable):
@@ -77,5 +77,5 @@ class Lease(NotPicklable):
     def _ended(self) -> LeaseLostError:
         return LeaseLostError(
             f"partition {self.partition!r}: the lease of {self.owner!r} (epoch {self.epoch}) has ended: "
-            "stop reading the partition; its next owner goes on from what was recorded"
+            "stop reading the partition; its next owner continues from the recorded position"
         )

@@ -181,8 +181,8 @@ class Leases:
             row = rows.get(seen.partition)
             if row is not None and self._edits.is_mine(row, seen):
                 raise InvalidStateError(
-                    f"partition {seen.partition!r}: {self.worker!r} has it, by a lease that was acquired elsewhere, "
-                    f"in a process before or under a name that is not unique, and that lasts {row.lease_ms / 1000:g} s "
+                    f"partition {seen.partition!r}: {self.worker!r} has it, by a lease that an earlier process "
+                    f"or another worker of the same name acquired, and that lasts {row.lease_ms / 1000:g} s "
                     "since it was renewed: wait until it has expired, or acquire_lease() it first, which ends it there"
                 )
 

@@ -263,7 +263,7 @@ class WriteBehind(Generic[K, V]):
             # The error is logged as text. As an object it has a traceback, and a handler that keeps the record would
             # keep everything here alive.
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            logger.warning("%s: not written, %s: %s%s", self._name, fate, str(errors[0]), more)
+            logger.warning("%s: could not be written, %s: %s%s", self._name, fate, str(errors[0]), more)
 
     async def _flush_for_read(self, wanted: Callable[[K], bool]) -> None:
         failures = await self._write_held(wanted)
@@ -368,8 +368,7 @@ async def _write_at_exit(left: Sequence["WriteBehind[Any, Any]"]) -> None:
         # Values that were given up are not pending any more, but they are lost as well.
         if lost := write_behind.pending.keys() | reasons.keys():
             logger.error(
-                "%s: the process ends, and what it recorded last of %d could not be written, so that it will be read "
-                "again: %s",
+                "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
                 write_behind._name,
                 len(lost),
                 next(iter(reasons.values()), f"no answer within {EXIT_FLUSH_SECONDS:g} s"),

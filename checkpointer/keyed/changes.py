@@ -1,4 +1,4 @@
-"""What a save takes from a keyed state: changes and chains.
+"""Hold the changes and chains that a save takes from a keyed state.
 
 It takes the changes of each partition, and keeps the chains they were committed in.
 """
@@ -28,11 +28,11 @@ class PartitionChange:
     size: int
     """Bytes of `records`, estimated: the memory that is in use until they are written."""
     dirty: dict[Any, bytes | None]
-    """What changed since the last save, whether or not `records` holds more."""
+    """The changes since the last save, whether or not `records` holds more."""
     unshare: "Callable[[PartitionChange], None]"
     """Tell the partition that this change reads its dict no longer."""
     needs_snapshot: bool = False
-    """Whether no delta can say what changed."""
+    """True if no delta can say what changed."""
 
     def release(self) -> None:
         """Give up the records once they are encoded.

@@ -13,7 +13,7 @@ from pyspark_checkpointer.manifests.equal_keys import EXACT, kinds_of, may_diffe
 
 
 class KeyKinds(Enum):
-    """What is known of a partition's keys.
+    """The known properties of a partition's keys.
 
     A member can be left only along the arrows, and `MIXED` is never left.
 

@@ -105,7 +105,7 @@ class MapPartition:
         self.unlisted: dict[Any, None] = {}
         self.dirty: Delta = {}
         self.needs_snapshot = False
-        """Whether `dirty` cannot be saved as a delta.
+        """True if `dirty` cannot be saved as a delta.
 
         A delta would say another thing under other rules of a zone.
         """

@@ -100,9 +100,9 @@ class Version(Generic[C]):
         It was interrupted in the version before.
         """
         self.result: Any = None
-        """What that change returned, for whoever began it."""
+        """The result of that change, for the caller that began it."""
         self.failure: Exception | None = None
-        """Why that change could not be completed, for whoever began it."""
+        """The error of that change, for the caller that began it."""
 
 
 class Exclusive(Generic[C]):
@@ -131,7 +131,7 @@ class Exclusive(Generic[C]):
         """
         self._lock = threading.RLock()
         self._taken = False
-        """Whether a thread has the lock.
+        """True if a thread has the lock.
 
         Nothing interrupts a thread between taking it and setting this.
         """

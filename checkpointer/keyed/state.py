@@ -41,7 +41,7 @@ UPDATE_BATCH = 256
 
 _PLAIN_ITEMS = (dict.items, OrderedDict.items)
 _PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
-"""How inputs give their pairs if the pairs all exist already.
+"""The methods by which inputs give their pairs, if all pairs exist already.
 
 Subclasses such as `Counter` are among them. `update` sets such pairs in one change.
 

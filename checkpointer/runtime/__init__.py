@@ -1,4 +1,4 @@
-"""Where work runs.
+"""Run work on threads and the event loop.
 
 There is one event loop for everything that talks to a store, and there are threads beside it.
 

@@ -61,7 +61,7 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         # Python would warn of a coroutine that was never awaited.
         coro.close()
         raise IllegalArgumentError(
-            "a blocking call was made on the event loop that has to serve it: use the asynchronous interface"
+            "a blocking call was made on the event loop that must do its work: use the asynchronous interface"
         )
     # SimpleQueue may be used again by a signal handler that interrupts it; a lock of ours would block for ever then.
     answers: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()

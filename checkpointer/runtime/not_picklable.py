@@ -15,7 +15,7 @@ class NotPicklable:
     __slots__ = ()
 
     _instead: ClassVar[str]
-    """What to do instead of sending it to another process, as the error says it."""
+    """The advice of the error: what to do instead of sending it to another process."""
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
         raise IllegalArgumentError(

@@ -60,7 +60,7 @@ class UnfinishedWork:
         self._failed: dict[weakref.ref[asyncio.Task[Any]], tuple[str, str]] = {}
         """Name and error of each failed task."""
         self.exiting = False
-        """Whether the process has begun to end: work that is added now is not waited for."""
+        """True if the process has begun to end: work that is added now is not waited for."""
 
     def add(self, task: "asyncio.Task[Any]", name: str) -> None:
         """Finish `task` before the process ends; `name` says in the log what it is."""
@@ -97,17 +97,19 @@ class UnfinishedWork:
         with contextlib.suppress(KeyboardInterrupt):
             if not self._wait(SILENT_SECONDS):
                 names = ", ".join(self._running.values())
-                logger.warning("the process ends once this is done, in %g s at most: %s", FINISH_SECONDS, names)
+                logger.warning("the process waits for this before it ends, for at most %g s: %s", FINISH_SECONDS, names)
                 self._wait(FINISH_SECONDS)
         # Copies are iterated over, because the loop's thread removes tasks meanwhile.
         for task, name in [*self._running.items()]:
             if task.done():
                 self._ended(task)  # the loop has not called back yet
             elif self._running.pop(task, None) is not None:
-                logger.error("%s: was not done when the process ended; nothing proves whether it took effect", name)
+                logger.error(
+                    "%s: was not finished when the process ended; it is not known whether it took effect", name
+                )
         for reference in [*self._failed]:
             if (failure := self._failed.pop(reference, None)) is not None:
-                logger.error("%s: failed, and nobody was told before the process ended: %s", *failure)
+                logger.error("%s: failed, and no call reported it before the process ended: %s", *failure)
 
     def _wait(self, seconds: float) -> bool:
         """Return whether all tasks have ended before so many seconds have passed."""

@@ -39,8 +39,8 @@ def check_frame(call: str, given: Any) -> DataFrame:
     if isinstance(given, DataFrame) and not kind.__module__.startswith(_CONNECT):
         if given.isStreaming:
             raise IllegalArgumentError(
-                f"{call} takes rows that are at hand, not a streaming DataFrame: within a foreachBatch function use "
-                "the batch that it is given, and read other sources with spark.read"
+                f"{call} takes a batch DataFrame, not a streaming one: in a foreachBatch function use its "
+                "batch, and read other sources with spark.read"
             )
         return given
     if kind.__module__.startswith("pandas.") or isinstance(given, list | tuple):
@@ -101,8 +101,7 @@ def check_combine(table: str, given: Any) -> dict[str, Any]:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise IllegalArgumentError(
-            f"table {table!r}: combine={given!r:.80}: expected a dict from column names to what is made of two values, "
-            "as in {'n': 'sum'}"
+            f"table {table!r}: combine={given!r:.80}: expected a dict from column names to rules, as in {{'n': 'sum'}}"
         )
     return dict(given)
 

@@ -40,8 +40,8 @@ class BatchAttempt:
         self.operations.end()
         if (failure := self.operations.failure) is not None:
             raise InvalidStateError(
-                f"batch {self.job.batch_id}: a state call failed and the callback went on, so the state may not "
-                f"be whole and was not committed: {type(failure).__name__}: {failure}"
+                f"batch {self.job.batch_id}: a state call failed and the callback went on, so the state may be "
+                f"incomplete and was not committed: {type(failure).__name__}: {failure}"
             ) from failure
         if not self.run.has_committed:
             self._warn_of_unused_names()

@@ -88,7 +88,7 @@ def can_restore(
     known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
     if known is None:
         if key is None:
-            raise IllegalArgumentError(f"table {operator!r}: there is none yet: say its key")
+            raise IllegalArgumentError(f"table {operator!r}: it does not exist yet: give its key")
         # Called only to see whether such a table would be refused.
         try:
             first_schema(operator, fields, key, combine or {})
@@ -115,5 +115,5 @@ def can_restore(
     if num_partitions not in (None, version.partitions):
         changes.append(f"every row moves: {version.partitions} partitions become {num_partitions}")
     elif needs_rescale(old, new):
-        changes.append("every row moves: its key is hashed otherwise")
+        changes.append("every row moves: the hash of its key changes")
     return Compatibility(tuple(changes))

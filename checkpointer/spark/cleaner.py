@@ -49,7 +49,7 @@ class Cleaner:
         try:
             logger.info("%s: %s", self._client.root, run_sync(retire_and_sweep(self._client.session, self._policy)))
         except CheckpointError as error:
-            logger.warning("%s: the cleanup failed, the next one goes on: %s", self._client.root, error)
+            logger.warning("%s: the cleanup failed, and the next one continues it: %s", self._client.root, error)
         # An exception of this thread would reach nobody, so the log has to say it.
         except Exception:
             logger.exception("%s: the cleanup failed, the next one goes on", self._client.root)

@@ -132,7 +132,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
         elif kind != column.type and not is_wider(kind, column.type):
             raise IllegalArgumentError(
                 f"table {table!r}: column {column.name!r} of its key is {show_type(column.type)}, not "
-                f"{show_type(kind)}: cast it, so that it is clear which keys are meant"
+                f"{show_type(kind)}: cast it to that type"
             )
         cells.append(value)
     return frame.select(*cells)

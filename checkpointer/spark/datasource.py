@@ -112,12 +112,12 @@ class ReadRequest:
         if any(name.startswith("option.") for name in given):  # So a catalog keeps the options of a table.
             raise IllegalArgumentError(
                 "CREATE TABLE … USING checkpointer: Spark does not hand the options of a table to a source written in "
-                "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the checkpoint "
-                "that is the last one at that moment"
+                "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the "
+                "checkpoint that is the latest one when the view is made"
             )
         unknown = sorted(set(given) - set(OPTIONS))
         if unknown:
-            raise IllegalArgumentError(f"option {', '.join(unknown)}: is none; there are {', '.join(OPTIONS)}")
+            raise IllegalArgumentError(f"option {', '.join(unknown)}: is not known; there are {', '.join(OPTIONS)}")
         if "path" not in given:
             raise IllegalArgumentError("option path: say the root, as in load('s3://bucket/jobs/orders')")
         view, operator = given.get("view"), given.get("operator")

@@ -9,7 +9,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?")
 _OWN_ERROR = re.compile(r"pyspark_checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
 
-NEXT_STEP = "mend the cause and start the query again: it goes on from the last committed batch"
+NEXT_STEP = "remove the cause and start the query again: it continues after the last committed batch"
 
 
 def describe(error: BaseException) -> str:

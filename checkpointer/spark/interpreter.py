@@ -23,7 +23,7 @@ _NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyar
 _MAX_PROBE_TASKS = 16
 
 _DEFAULT_PYTHON = "python3"
-"""What PySpark runs where the user chose nothing."""
+"""The Python that PySpark runs if the user chose none."""
 
 _chosen: "WeakKeyDictionary[SparkContext, set[str]]" = WeakKeyDictionary()
 """Contexts whose interpreter was chosen here.

@@ -12,7 +12,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 
 
 class _Stage(IntEnum):
-    """How far a batch is.
+    """The phase of a batch.
 
     Each stage refuses more than the one before it.
     """

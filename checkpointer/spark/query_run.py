@@ -1,4 +1,4 @@
-"""What one run of a query carries from batch to batch."""
+"""Carry values of one run of a query from batch to batch."""
 
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored

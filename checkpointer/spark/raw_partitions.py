@@ -79,7 +79,7 @@ Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
     """Return what a manifest records about partitioning by a key; None without a key."""
     if (key is None) != (num_partitions is None):
-        raise IllegalArgumentError(f"operator {operator!r}: key and num_partitions go together: both, or neither")
+        raise IllegalArgumentError(f"operator {operator!r}: give both key and num_partitions, or neither")
     if key is None:
         return None
     names = check_names(f"operator {operator!r}: key", key)

@@ -96,8 +96,7 @@ def stateful(
     # Written without parentheses, the decorator is given the function as its root.
     if callable(root) and not isinstance(root, str | os.PathLike):
         raise IllegalArgumentError(
-            "@stateful stands without its root: write @stateful('s3://bucket/jobs/orders'), or a folder, above the "
-            "function"
+            "@stateful needs a root: write @stateful('s3://bucket/jobs/orders'), or a folder, above the function"
         )
     if isinstance(clean_every, bool) or not isinstance(clean_every, int) or clean_every < 1:
         raise IllegalArgumentError(f"clean_every={clean_every!r:.40}: expected an integer of at least 1")
@@ -162,7 +161,7 @@ class StatefulSink:
         job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
         # Spark repeats a batch whose end it did not record. Run again, its changes would count twice.
         if self._is_repeated(run, job):
-            logger.info("%s: batch %d is committed already, skipped", self.checkpointer.root, batch_id)
+            logger.info("%s: batch %d is already committed and is skipped", self.checkpointer.root, batch_id)
             drain(batch)
             return
         attempt = None
@@ -226,8 +225,9 @@ class StatefulSink:
         # sums.
         if job.batch_id > 0:
             raise BatchGapError(
-                f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the batches "
-                f"before is missing; point to their root, or start Spark from a new checkpointLocation; {RESET_ADVICE}"
+                f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the "
+                f"earlier batches is missing; use their root, or start Spark from a new checkpointLocation; "
+                f"{RESET_ADVICE}"
             )
         return "next"
 

@@ -68,7 +68,7 @@ class TableChanges:
         self._checkpoint = writer
         self._is_dropped = False
         self.shuffle_first = shuffle_first
-        """Whether changes are so large that each task should get whole partitions.
+        """True if changes are so large that each task should get whole partitions.
 
         This takes one more shuffle.
         """

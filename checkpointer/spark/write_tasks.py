@@ -34,7 +34,7 @@ OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 
 @dataclass(slots=True)
 class TaskOutput:
-    """What one task returns to the driver.
+    """The result of one task, for the driver.
 
     A task wrote `snapshots`, by partition, `packs` of deltas, each by partition and in their order, or the compacted
     `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a

@@ -22,7 +22,7 @@ from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, Not
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 
 UNFENCED = 'fencing="none", or --fencing none on the command line (of a target --target-fencing none)'
-"""How a user accepts a store without conditions on writes, as errors say it."""
+"""The advice of errors for accepting a store without conditional writes."""
 
 # A swap is always one request: an upload in parts would lose the condition with some clients (s3fs from 100 MiB up).
 # The limit is the size of the largest object that is swapped, the ownership of a group of consumers.
@@ -91,13 +91,13 @@ class ListingPage:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the caller wants a root opened, whatever store it is on.
+    """The options of the caller for opening a root, for every kind of store.
 
     `open_store` checked the values.
     """
 
     fencing: bool
-    """Whether writes must be conditional."""
+    """True if writes must be conditional."""
     concurrency: int
     """Large requests that may run at the same time."""
     timeout: float

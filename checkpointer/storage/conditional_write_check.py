@@ -11,7 +11,7 @@ from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRe
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
 
 ATTEMPTS = 3
-"""How often the proof is begun, where the store does not answer."""
+"""The number of attempts at the proof, if the store does not answer."""
 
 
 async def probe(store: Store) -> None:
@@ -77,6 +77,6 @@ def _must_raise(expected: type[CheckpointError], store: Store, found: str) -> It
 
 def _refused(store: Store, found: str) -> StoreRefusedError:
     return StoreRefusedError(
-        f"{store.url}: this store does not keep conditions on writes (it {found}), so two writers could "
-        f"overwrite each other; use a store that does, or accept that with {UNFENCED}"
+        f"{store.url}: this store ignores conditions on writes (it {found}), so two writers could "
+        f"overwrite each other; use a store that honours them, or accept the risk with {UNFENCED}"
     )

@@ -27,7 +27,7 @@ from typing import Literal
 
 
 class Reach(Enum):
-    """Who can see the roots of a store.
+    """The machines and processes that can see the roots of a store.
 
     It goes with how their URLs begin, and with whether writes can be conditional.
     """
@@ -69,7 +69,7 @@ class StoreCosts:
     deleted_at_once: int
     """Objects that one request deletes, at most."""
     lists_uploads: bool
-    """Whether cleanup asks for uploads that were broken off, with one request."""
+    """True if cleanup asks for uploads that were broken off, with one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class StoreKind:
     module: str
     """The folder that opens it, imported when the first root is opened."""
     reach: Reach = Reach.UNKNOWN
-    """Who can see its roots."""
+    """The machines and processes that can see its roots."""
     package: str | None = None
     """The package that must be installed.
 
     The name of the folder is the extra that installs it.
     """
     has_accounts: bool = False
-    """Whether its URLs may name an account, as in container@account."""
+    """True if its URLs may name an account, as in container@account."""
     costs: StoreCosts | None = None
     """Its costs; None where no prices are known."""
 
@@ -99,14 +99,14 @@ class StoreKind:
 _BELOW = "pyspark_checkpointer.storage"
 
 _S3_COSTS = StoreCosts(
-    "list prices of S3 Standard in us-east-1, January 2025",
+    "list prices of S3 Standard in us-east-1, noted in January 2025",
     {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.023},
     page=1000,
     deleted_at_once=1000,
     lists_uploads=True,
 )
 _AZURE_COSTS = StoreCosts(
-    "list prices of Azure Blob Storage, hot, LRS, in East US, January 2025",
+    "list prices of Azure Blob Storage, hot, LRS, in East US, noted in January 2025",
     {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.0208},
     page=5000,
     deleted_at_once=1,

@@ -316,7 +316,7 @@ class _CountingSink(Generic[S]):
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """What was sent to a store, and received from it."""
+    """The bytes and requests sent to a store, and received from it."""
 
     requests: Counter[str] = field(default_factory=Counter)
     """Requests by kind: get, put, swap, list, delete. Each attempt counts."""

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 import fsspec.config
 
 _HIDDEN = "***"
-"""What stands in a message in place of a secret."""
+"""The text that replaces a secret in a message."""
 
 _MIN_SECRET = 4
 """Characters that a secret has at least.

@@ -91,7 +91,7 @@ class TableReader:
         self._packs: dict[str, asyncio.Task[_Pack]] = {}
         # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
         self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
-        """How often each pack will be asked for again, by path.
+        """The number of reads of each pack that are still to come, by path.
 
         This assumes that every partition is read once.
         """

@@ -42,7 +42,7 @@ CHANGES = (MERGE, RESET, DELETE)
 """Kinds of change: combine with the row below, replace it, delete it."""
 
 Combine = Literal["last", "sum", "min", "max"]
-"""How the old and the new value of a column become one.
+"""The rule by which the old and the new value of a column become one.
 
 "last" takes the new value.
 """
@@ -96,12 +96,12 @@ class TableSchema:
 
     @property
     def replaces(self) -> bool:
-        """Whether a new row replaces all values of the old row of its key."""
+        """Return whether a new row replaces all values of the old row of its key."""
         return all(column.role == "last" for column in self.values)
 
     @property
     def combines(self) -> bool:
-        """Whether rows of one key can be combined in any order."""
+        """Return whether rows of one key can be combined in any order."""
         return bool(self.values) and all(column.role != "last" for column in self.values)
 
     def choose(self, table: str, columns: Sequence[str] | None) -> list[Column]:

@@ -25,7 +25,7 @@ class CrashPoint:
     number: int
     after: bool
     died: bool
-    """Whether the job came to that request.
+    """True if the job came to that request.
 
     False where it made other requests than the first time, and ended.
     """

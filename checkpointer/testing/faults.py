@@ -82,7 +82,7 @@ class Faults:
         self.requests: list[Request] = []
         self._rules: list[_Rule] = []
         self.dead = False
-        """Whether the process has died; then no request is served any more."""
+        """True if the process has died; then no request is served any more."""
         self._late: set[int] = set()
         """Numbers of the requests that may take effect after the process has died."""
         self._random = None if seed is None else random.Random(seed)

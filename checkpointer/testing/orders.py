@@ -37,7 +37,7 @@ class _Choice:
     request: Request
     act: Callable[[], None] = field(compare=False)
     is_fault: bool = False
-    """Whether it uses up one of the faults that a history may have."""
+    """True if it uses up one of the faults that a history may have."""
 
     def conflicts(self, other: "_Choice") -> bool:
         """Return whether it can make a difference which of the two comes first."""

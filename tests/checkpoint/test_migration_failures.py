@@ -160,7 +160,10 @@ NAMES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown name is dropped": ({"drop": ["x"]}, "'x'.* has model, old, rows, seen"),
     "what is no name is dropped": ({"drop": [["x"]]}, "drop: .* has model, old, rows, seen"),
     "an unknown name is transformed": ({"transform": {"x": dict}}, "'x'.*there are model, old, rows, seen"),
-    "an old name is transformed": ({"rename": {"seen": "s"}, "transform": {"seen": dict}}, "called 's' from now on"),
+    "an old name is transformed": (
+        {"rename": {"seen": "s"}, "transform": {"seen": dict}},
+        "renamed to 's': use that name",
+    ),
     "a dropped one is transformed": ({"drop": ["old"], "transform": {"old": fails}}, "'old': is dropped"),
     "a dropped one is renamed": ({"drop": ["old"], "rename": {"old": "x"}}, "both dropped and renamed"),
     "two get one name": ({"rename": {"seen": "x", "old": "x"}}, "'seen' and 'old'|'old' and 'seen'"),

@@ -36,7 +36,7 @@ def test_an_artifact_in_another_place_is_not_acknowledged(
     save = elsewhere.save_snapshot if kind == "snapshot" else elsewhere.save_delta
     artifact = save(cp.id, "op", 0, BIG)
     cp.attach(artifact)
-    with pytest.raises(InvalidStateError, match="do not look at the same place") as refused:
+    with pytest.raises(InvalidStateError, match="use different storage") as refused:
         getattr(cp, phase)()
     said = str(refused.value)
     assert f"{client.root}/{artifact.path}" in said
@@ -61,7 +61,7 @@ def test_the_asynchronous_client_proves_it_too(client: Checkpointer, tmp_path: P
             await cp.attach(await AsyncCheckpointer(tmp_path / "elsewhere").save_snapshot(cp.id, "op", 0, b"x"))
 
     before = latest(client)
-    with pytest.raises(InvalidStateError, match="do not look at the same place"):
+    with pytest.raises(InvalidStateError, match="use different storage"):
         asyncio.run(save())
     assert latest(client) == before
 

@@ -250,7 +250,7 @@ def test_a_swap_without_an_answer_names_the_verb(root: Path, run: Run, monkeypat
         raise UndecidedError("no answer")
 
     monkeypatch.setattr(latest, "decide", fail)
-    names_its_own(run("savepoint", root, "new"), "`checkpointer list` tells")
+    names_its_own(run("savepoint", root, "new"), "on the command line use `checkpointer list`")
 
 
 def test_another_writer_in_between_names_what_to_do_here(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_a_candidate_is_named_in_many_ways(lost: Path, run: Run, wanted: str) ->
     [
         ("2", 2, "2 could be epoch=2, or checkpoint 0000000002-…: say which"),
         ("at=2026-01-01T00:00Z", 2, "give an id"),
-        ("latest", 1, "nothing is left of `_latest`"),
+        ("latest", 1, "`_latest` no longer says"),
         ("prepared", 1, "is no candidate"),
         ("0000000009", 1, "is no candidate"),
         ("0000000002-00000000", 1, "no manifest of"),

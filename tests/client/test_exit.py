@@ -114,7 +114,7 @@ def test_a_commit_that_fails_after_the_last_line_is_said_aloud(tmp_path: Path) -
         "save()",
     )
     assert f"{tmp_path / 'root'}: the commit of 0000000001-" in done.stderr
-    assert "failed, and nobody was told before the process ended" in done.stderr
+    assert "failed, and no call reported it before the process ended" in done.stderr
     assert "No space left on device" in done.stderr
     assert kept(tmp_path) is None
 
@@ -126,8 +126,8 @@ def test_a_commit_that_takes_too_long_is_said_aloud(tmp_path: Path) -> None:
         "LocalStore._put = lambda self, path, data: time.sleep(3)",
         "save()",
     )
-    assert "the process ends once this is done, in 0.5 s at most: " in done.stderr
-    assert "was not done when the process ended; nothing proves whether it took effect" in done.stderr
+    assert "the process waits for this before it ends, for at most 0.5 s: " in done.stderr
+    assert "was not finished when the process ended; it is not known whether it took effect" in done.stderr
 
 
 def test_what_the_caller_was_told_is_not_said_again(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_the_caller_was_told_is_not_said_again(tmp_path: Path) -> None:
         "except Exception as error: print(type(error).__name__)",
     )
     assert done.stdout.strip() == "StoreRefusedError"
-    assert "nobody was told" not in done.stderr
+    assert "no call reported it" not in done.stderr
 
 
 def test_a_process_without_such_a_commit_ends_at_once_and_says_nothing(tmp_path: Path) -> None:

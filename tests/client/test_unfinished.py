@@ -52,7 +52,7 @@ def test_a_failure_that_nobody_was_told_is_said_once(caplog: pytest.LogCaptureFi
     for _ in range(2):
         unfinished.finish()
     assert caplog.messages == [
-        "the commit of 7: failed, and nobody was told before the process ended: "
+        "the commit of 7: failed, and no call reported it before the process ended: "
         "OSError: [Errno 28] No space left on device"
     ]
 

@@ -103,7 +103,7 @@ def test_a_file_that_is_gone_is_no_new_beginning(place: Place, caplog: pytest.Lo
         assert journal.states() == {"a": EventLogState("a", 1, AT)}
         assert journal.recovered_from == f"{place.file}.previous"
     assert "is not there" in caplog.text
-    assert "remove it too to begin anew" in caplog.text
+    assert "to begin without states, remove it too" in caplog.text
 
 
 def test_a_damaged_previous_version_is_no_matter(place: Place) -> None:

@@ -349,7 +349,7 @@ def test_who_lost_a_lease_cannot_write_and_is_told_each_time(world: World, pair:
     write(old, 1)
     new = b.must_take("p", force=True)
     for _ in range(2):
-        with pytest.raises(LeaseLostError, match="its next owner goes on from what was recorded"):
+        with pytest.raises(LeaseLostError, match="its next owner continues from the recorded position"):
             write(old, 2)
     assert old.lost
     assert world.at("p") == 1

@@ -177,7 +177,7 @@ def test_what_waits_in_a_child_or_a_thread_is_written_when_that_ends(tmp_path: P
 @pytest.mark.parametrize("which", ENDS)
 def test_what_cannot_be_written_when_a_process_ends_is_told(tmp_path: Path, which: str) -> None:
     done = end(str(tmp_path), which, "import shutil; shutil.rmtree(root); open(root, 'w').close()")
-    assert "the process ends, and what it recorded last of 1 could not be written" in done.stderr
+    assert "the process ends, and updates could not be written (1)" in done.stderr
     assert str(tmp_path) in done.stderr
 
 

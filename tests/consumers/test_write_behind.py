@@ -356,7 +356,7 @@ def test_what_is_given_up_in_the_background_is_logged_and_told(
     with caplog.at_level(logging.INFO, "pyspark_checkpointer"):
         put(write_behind, a=1, b=1, c=1)
         eventually(lambda: caplog.records)
-    assert caplog.messages == ["positions: not written, given up: a is lost (and 1 more)"]
+    assert caplog.messages == ["positions: could not be written, given up: a is lost (and 1 more)"]
     for name in "ab":
         with pytest.raises(LeaseLostError, match=f"{name} is lost"):
             run_sync(write_behind.flush())
@@ -419,7 +419,7 @@ def test_a_failed_write_in_the_background_is_tried_again(
                 eventually(lambda: not target.now)
             eventually(lambda: not write_behind.pending)
         assert [record.levelname for record in caplog.records] == ["WARNING"] * (streak + 1)
-        assert "positions: not written" in caplog.text
+        assert "positions: could not be written" in caplog.text
 
 
 def test_failing_writes_are_no_hot_loop(target: Target) -> None:

@@ -64,9 +64,9 @@ WRONG = {
     "operator 'w': num_partitions='2': expected an integer": lambda s, b: s.write_partitions(
         "w", b, lambda p, r: None, key=["key"], num_partitions="2"
     ),
-    "operator 'w': key and num_partitions go together": lambda s, b: s.write_partitions("w", b, print, key=["key"]),
+    "operator 'w': give both key and num_partitions": lambda s, b: s.write_partitions("w", b, print, key=["key"]),
     "operator 'w': write_partitions(): write=b'': expected a function": lambda s, b: s.write_partitions("w", b, b""),
-    "operator 'w': write_partitions() takes rows that are at hand": lambda s, b: s.write_partitions(
+    "operator 'w': write_partitions() takes a batch DataFrame": lambda s, b: s.write_partitions(
         "w", stream(b), lambda p, r: None
     ),
     "table 'b1': combine=['n']: expected a dict from column names": lambda s, b: s.table("b1", ["key"], combine=["n"]),
@@ -105,10 +105,10 @@ WRONG = {
     "table 'c6': lookup() takes a Spark DataFrame, not builtins.list: make one": lambda s, b: opened(s, "c6").lookup(
         []
     ),
-    "table 'd1': upsert() takes rows that are at hand, not a streaming": lambda s, b: opened(s, "d1").upsert(stream(b)),
-    "table 'd2': replace() takes rows that are at hand": lambda s, b: opened(s, "d2").replace(stream(b)),
-    "table 'd3': delete() takes rows that are at hand": lambda s, b: opened(s, "d3").delete(stream(b)),
-    "table 'd4': lookup() takes rows that are at hand": lambda s, b: opened(s, "d4").lookup(stream(b)),
+    "table 'd1': upsert() takes a batch DataFrame, not a streaming": lambda s, b: opened(s, "d1").upsert(stream(b)),
+    "table 'd2': replace() takes a batch DataFrame": lambda s, b: opened(s, "d2").replace(stream(b)),
+    "table 'd3': delete() takes a batch DataFrame": lambda s, b: opened(s, "d3").delete(stream(b)),
+    "table 'd4': lookup() takes a batch DataFrame": lambda s, b: opened(s, "d4").lookup(stream(b)),
 }
 
 
@@ -123,7 +123,7 @@ def stream(batch: DataFrame) -> DataFrame:
 def test_what_is_decorated_wrongly_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(IllegalArgumentError, match=r"/root'\): decorates a function of .*, not int: write @stateful"):
         stateful(tmp_path / "root")(5)  # type: ignore[arg-type]
-    with pytest.raises(IllegalArgumentError, match=r"@stateful stands without its root: write @stateful\('s3://"):
+    with pytest.raises(IllegalArgumentError, match=r"@stateful needs a root: write @stateful\('s3://"):
 
         @stateful  # type: ignore[arg-type]
         def update(batch: DataFrame, batch_id: int, state: State) -> None: ...

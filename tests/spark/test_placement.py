@@ -148,7 +148,7 @@ def test_what_tasks_wrote_elsewhere_is_not_acknowledged(
         with pytest.raises(StreamingQueryException) as failed:
             job.run(sink)
     said = str(failed.value)
-    assert "do not look at the same place" in said
+    assert "use different storage" in said
     assert str(elsewhere.root) in said
     assert sink.checkpointer.read_latest() == before
     job.run(sink)

@@ -269,7 +269,7 @@ def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store
         ({}, "there is neither: say one table"),
         ({"operator": "t", "view": "artifacts"}, "there are both: say one table"),
         ({"view": "nope"}, "there are checkpoints"),
-        ({"operator": "t", "coluns": "k"}, "option coluns: is none"),
+        ({"operator": "t", "coluns": "k"}, "option coluns: is not known"),
         ({"operator": "t", "columns": "nope"}, "no column nope"),
         ({"operator": "nope"}, "has t"),
         ({"operator": "t", "epoch": "x"}, "option epoch"),
@@ -561,7 +561,7 @@ def test_whether_a_new_version_of_the_job_can_go_on_is_known_before_it_is_deploy
         "column 'v' is widened from long to decimal(20,0)",
         "every row moves: 16 partitions become 4",
     )
-    assert ask("k decimal(20,0), v long, w string").changes[-1] == "every row moves: its key is hashed otherwise"
+    assert ask("k decimal(20,0), v long, w string").changes[-1] == "every row moves: the hash of its key changes"
     for ddl, options in (("k string, v long", {}), ("k long, v int", {}), ("k long, v long", {"key": ["v"]})):
         refused = ask(ddl, **options)
         assert not refused

@@ -263,7 +263,7 @@ def test_a_root_that_is_a_file(tmp_path: Path, local: Store, blocked: str) -> No
 def test_a_file_in_the_place_of_a_folder(root: Path, local: Store) -> None:
     root.mkdir(parents=True)
     (root / "artifacts").write_text("a file")
-    with pytest.raises(InvalidStateError, match=r"artifacts/x: .*a file stands where a folder should be"):
+    with pytest.raises(InvalidStateError, match=r"artifacts/x: .*expected a folder and found a file"):
         run_sync(local.put("artifacts/x", b"1"))
     with pytest.raises(ObjectNotFoundError):
         run_sync(local.get("artifacts/x"))

@@ -66,7 +66,7 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
         ("simplecache::s3://bucket", "not the protocol of a URL"),
         ("nosuch://bucket/x", "unknown protocol 'nosuch'"),
         ("gs://bucket/x", "needs the package gcsfs"),
-        ("https://host/x", r'cannot be made conditional here.*fencing="none"'),
+        ("https://host/x", r'cannot be made conditional.*fencing="none"'),
     ],
 )
 def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:

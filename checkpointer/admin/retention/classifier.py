@@ -51,11 +51,11 @@ class GarbageClassifier:
         owner = object_paths.owner(path)
         # Somebody else's file may lie in the root. A name that is not of the format is never ours to delete.
         if owner is None:
-            return PlanRow(path, size, KEEP, "not of the format: never touched")
+            return PlanRow(path, size, KEEP, "not a file of the format: never touched")
         # Objects at or below the committed sequence that are dead stay dead, so this plan may be applied at any later
         # time. A newer one may belong to an attempt that commits next (SPEC.md, the one rule).
         if owner.sequence > self.sequence:
-            return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may be in the making")
+            return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may belong to a running commit")
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
     def leftover(self, path: str, token: str) -> PlanRow:
@@ -67,5 +67,5 @@ class GarbageClassifier:
         owner = object_paths.owner(path)
         swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None
         if not swapped and (owner is None or owner.sequence > self.sequence):
-            return PlanRow(path, 0, KEEP, "a write that may be under way", leftover=token)
+            return PlanRow(path, 0, KEEP, "a write that may still be running", leftover=token)
         return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)

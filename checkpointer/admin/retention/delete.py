@@ -72,7 +72,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
     try:
         await _sweep_deleted(session, meant)
     except CheckpointError as error:  # The checkpoint is deleted; its objects are garbage like any other.
-        logger.warning("%s: objects of %s are left to the next cleanup: %s", url, checkpoint, error)
+        logger.warning("%s: the next cleanup deletes the objects of %s: %s", url, checkpoint, error)
 
 
 async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:

@@ -103,7 +103,7 @@ async def classify_leftovers(session: Session, plan: CleanupPlan, classify: Garb
     try:
         return [classify.leftover(found.path, found.token) for found in await session.store.leftovers()]
     except StoreRefusedError as error:  # For example a right is missing, which nothing else in a cleanup needs.
-        plan.note = plan.note or f"what interrupted writes left behind is not known: {error}"
+        plan.note = plan.note or f"the leftovers of interrupted writes could not be listed: {error}"
         return []
 
 
@@ -125,7 +125,7 @@ async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Cleanup
 
     async def begin(head: Head) -> tuple[CleanupPlan, GarbageClassifier | None]:
         if head.pointer is None:
-            nothing = "there is no _latest: nothing is a store here, and nothing is touched"
+            nothing = "there is no _latest, so this is not a store: nothing was deleted"
             return CleanupPlan(session.store.url, None, policy.grace, note=nothing), None
         decision, note = await decide_now(session, head, policy)
         plan = CleanupPlan(
@@ -205,7 +205,8 @@ async def _check_rows(session: Session, head: Head, plan: CleanupPlan, decision:
             now = classify(row.path, row.size) if row.leftover is None else classify.leftover(row.path, row.leftover)
             if now.action != DELETE:
                 raise StalePlanError(
-                    f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): plan anew"
+                    f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): "
+                    "make a new plan"
                 )
 
     await session.host.run(check)

@@ -109,7 +109,7 @@ class CleanupPlan:
     For example it says why nothing is retired although the policy would retire some.
     """
     from_file: bool = False
-    """Whether the plan was loaded from a file, which somebody may have edited."""
+    """True if the plan was loaded from a file, which somebody may have edited."""
     _file: str | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class CleanupPlan:
                     yield PlanRow(*json.loads(line))
                     missing -= 1
                 if missing:
-                    raise ValueError(f"{missing} rows fewer than it says")
+                    raise ValueError(f"{missing} rows are missing")
             except (ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
                 raise MalformedError(f"a saved plan of {self.root}: expected rows, found {error!r:.100}") from None
 
@@ -209,7 +209,7 @@ class CleanupPlan:
             try:
                 header = json.loads(file.readline())
                 if header["plan_version"] != PLAN_VERSION:
-                    raise UnsupportedFormatError(f"{path}: a plan of version {header['plan_version']}: make it anew")
+                    raise UnsupportedFormatError(f"{path}: a plan of version {header['plan_version']}: make a new plan")
                 plan = cls(
                     root=header["root"],
                     nonce=header["nonce"],
@@ -243,7 +243,7 @@ class CleanupPlan:
             raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
         # By type and not `isinstance`: JSON has booleans, which Python counts as integers.
         if not all(type(total.objects) is type(total.bytes) is int for total in self.totals.values()):
-            raise MalformedError(f"a saved plan of {self.root}: expected sums in whole numbers")
+            raise MalformedError(f"a saved plan of {self.root}: expected totals in whole numbers")
         totals: dict[tuple[Action, str], Total] = {}
         for row in self:
             texts = (row.path, row.reason, row.referenced_by or "", row.leftover or "")
@@ -253,7 +253,7 @@ class CleanupPlan:
             _count(totals, row)
         going = {checkpoint.id for checkpoint in self.checkpoints if not checkpoint.keep}
         if totals != self.totals or going != {ref.id for ref in self.retired}:
-            raise MalformedError(f"a saved plan of {self.root}: its rows are not what it says in sum")
+            raise MalformedError(f"a saved plan of {self.root}: its rows do not add up to its totals")
 
     def attach(self, spool: "Spool") -> None:
         """Take over the file of rows. It is deleted when the plan is."""

@@ -43,7 +43,7 @@ class Referrer:
 
 @dataclass(slots=True)
 class ReferenceIndex:
-    """Which referrer each live object has, and how many.
+    """The first referrer of each live object, and the number of its referrers.
 
     Referrers are added strongest first, and an object keeps the first one. The value of an object in `_values` is one
     integer, to be small: the position of its referrer in `referrers`, plus `_ONE_REFERENCE` for each reference.

@@ -40,7 +40,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
         )
     if job.batch_id > last.batch_id + 1:
         raise BatchGapError(
-            f"{sides}, Spark is already at batch {job.batch_id}: the batches between are missing in the state; "
+            f"{sides}, Spark is already at batch {job.batch_id}: the state lacks the batches between; "
             f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {RESET_ADVICE}"
         )
     step: Step = "repeated" if job.batch_id == last.batch_id else "next"
@@ -51,7 +51,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
             f"{sides}, Spark begins batch {job.batch_id}, but its list of files has others as {others} than the state "
             "has read: its checkpoint was restored, copied or damaged; "
             + (
-                f"`{back}`, or to an older one, takes the state back, to read them all"
+                f"`{back}`, or to an older one, takes the state back, so that all these files are read"
                 if last.batch_id
                 else "keep this root as it is, and start another, empty one with a new checkpointLocation"
             )
@@ -60,7 +60,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
         raise BatchResetError(
             f"{sides}, Spark begins batch {job.batch_id}, but its batch {last.batch_id} ended at other offsets than "
             f"the one of the state: its checkpoint was restored, copied or changed; "
-            f"`{rewind_command(root, job, 'latest')}` brings it in step; {RESET_ADVICE}"
+            f"`{rewind_command(root, job, 'latest')}` brings both back to the same batch; {RESET_ADVICE}"
         )
     return step
 

@@ -108,7 +108,7 @@ async def _fork(
     # Spark's files in a root, or one root for both, would mix two histories.
     if target_log.url in (target.store.url, session.store.url) or target.store.url == session.store.url:
         raise IllegalArgumentError(
-            f"{target_log.url}: the two roots and Spark's checkpoint are folders of their own each"
+            f"{target_log.url}: the two roots and the two checkpointLocations must be four different folders"
         )
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
     job = job_of(session, manifest)
@@ -213,8 +213,8 @@ async def _refuse_used_root(target: Session) -> None:
     """Raise `InvalidStateError` unless the new root is empty."""
     if (await find_head(target.store)).version is not None:
         raise InvalidStateError(
-            f"{target.store.url}: holds a store already: give an empty root; a fork that was interrupted is "
-            "finished by naming the very checkpoint that it was made of, by id"
+            f"{target.store.url}: holds a store already: give an empty root; to finish an interrupted fork, "
+            "give the id of the checkpoint that it was made from"
         )
     await refuse_used(target)
 
@@ -233,8 +233,8 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
     """
     if await query_id_of(target_log) not in (None, copy.query_id):
         raise InvalidStateError(
-            f"{target_log.url}: a query was started here before the copy was whole: keep what it holds by "
-            "giving another, new checkpointLocation and root; or empty both, then call again"
+            f"{target_log.url}: a query was started here before the copy was complete: give another, new "
+            "checkpointLocation and root to keep what this one holds; or empty both, then call again"
         )
     # `metadata` goes first and comes back after the sources: while it is missing, a query that starts here gets another
     # id.
@@ -281,7 +281,7 @@ async def _put(target_log: Store, path: str, data: bytes) -> None:
         await remove(target_log, path)
         if not await put_new(target_log, path, data):
             raise ConflictError(
-                f"{target_log.url}/{path}: was written meanwhile: stop what runs there, then call again"
+                f"{target_log.url}/{path}: was written meanwhile: stop the query that runs there, then call again"
             )
 
 

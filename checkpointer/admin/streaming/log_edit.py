@@ -13,7 +13,7 @@ from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Which files of a `checkpointLocation` are to be deleted and written.
+    """The files of a `checkpointLocation` to delete and to write.
 
     True where there is something to do.
     """

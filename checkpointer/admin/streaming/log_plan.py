@@ -26,7 +26,7 @@ from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.storage.base import Store
 
 NO_OFFSET = "-"
-"""What Spark writes as the offset of a source that has not been read yet."""
+"""The offset that Spark writes for a source that has not been read yet."""
 
 NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 

@@ -92,7 +92,7 @@ async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:
     if job.spark is None and begun is None and any([await _happened(query, record) for record in query.records]):
         raise InvalidStateError(
             f"{query.session.store.url}: {to} did not record the offsets of its batch, and those of Spark may be of "
-            "another one since it was rewound: only undo goes back there"
+            "another one since it was rewound: only an undo can go back there"
         )
     return RewindAttempt(query, ref, manifest, job, begun, None, None)
 

@@ -69,7 +69,7 @@ class RewindAttempt:
     manifest: Manifest
     job: Job
     record: RewindRecord | None
-    """What an earlier call recorded that got at least as far as its commit."""
+    """The record of an earlier call that reached at least its commit."""
     undoes: RewindRecord | None
     before: LogBeforeRewind | None
     """Spark's progress that an undo goes back to."""
@@ -137,7 +137,7 @@ class RewindAttempt:
         if running == "yes":
             return f"{query} runs: {why}; stop it first"
         if running == "unknown" and not stopped:
-            return f"{query} may still run: {why}; stop it, then say so: stopped=True, or --stopped on the command line"
+            return f"{query} may still run: {why}; stop it, then pass stopped=True, or --stopped on the command line"
         return None
 
     async def _commit(self, moves_state: bool, plan: LogPlan) -> RewindRecord:

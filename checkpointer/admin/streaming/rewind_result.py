@@ -9,23 +9,23 @@ from pyspark_checkpointer.runtime.host import Progress
 
 @dataclass(frozen=True, slots=True)
 class RewindOptions:
-    """How a rewind is to be done, besides where to."""
+    """The options of a rewind, apart from its target."""
 
     stopped: bool = False
-    """Whether the caller says that the query does not run.
+    """True if the caller says that the query does not run.
 
     A query that can be seen running is refused all the same.
     """
     dry_run: bool = False
     verify: bool = True
-    """Whether a dry run reads the target's objects too. A real rewind always does."""
+    """True if a dry run reads the target's objects too. A real rewind always does."""
     progress: Progress | None = None
     """Told bytes while the target is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """What a rewind changed, or would change. Paths are those in Spark's checkpoint."""
+    """The changes of a rewind, made or planned. Paths are those in Spark's checkpoint."""
 
     left: CheckpointId
     """The checkpoint that was committed before."""
@@ -44,7 +44,7 @@ class Rewind:
     An earlier rewind cut them, or they were made from what the checkpoint recorded.
     """
     changes: bool
-    """Whether anything was to be changed: False where both sides were there already."""
+    """True if anything was to be changed: False where both sides were there already."""
     savepoint: str | None = None
     """The name of the savepoint that keeps the state before the rewind.
 

@@ -18,7 +18,7 @@ from pyspark_checkpointer.storage.base import Store
 
 @dataclass(frozen=True, slots=True)
 class SparkCheckpointLocation:
-    """Where Spark's checkpoint is; by default where the query had it last."""
+    """The location of Spark's checkpoint; by default the last one of the query."""
 
     location: str | os.PathLike[str] | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
@@ -39,7 +39,7 @@ class SparkCheckpointLocation:
         location = self.location or (job.spark.location if job.spark else None)
         if not location:
             raise IllegalArgumentError(
-                f"{root}: its checkpoint does not say where that of Spark is: give spark_checkpoint"
+                f"{root}: its checkpoint does not record the checkpointLocation: give spark_checkpoint"
             )
         return open_log(location, self.storage_options or options_near(location, root, self.root_options), self.fencing)
 
@@ -51,6 +51,6 @@ def job_of(session: Session, manifest: Manifest) -> Job:
     """
     if manifest.job is None:
         raise InvalidStateError(
-            f"{session.store.url}: {manifest.id} was not written by a streaming query: `rollback` goes back without one"
+            f"{session.store.url}: {manifest.id} was not written by a streaming query: use `rollback` to go back"
         )
     return manifest.job

@@ -34,7 +34,7 @@ class CheckpointRow:
     delta_bytes: int | None
     cost: Cost | None
     damaged: bool
-    """Whether a finding hurts it."""
+    """True if a finding hurts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class CleanupRow:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What cleanup would do. Without rows `note` says why."""
+    """The actions of a cleanup. Without rows `note` says why."""
 
     rows: tuple[CleanupRow, ...]
     retired: tuple[CheckpointId, ...]
@@ -92,7 +92,7 @@ class SavepointRow:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What `_latest` says besides the committed checkpoint."""
+    """The content of `_latest`, apart from the committed checkpoint."""
 
     writer: Writer
     committed: CheckpointId | None
@@ -103,7 +103,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the committed checkpoint says about itself."""
+    """The description of the committed checkpoint, from its manifest."""
 
     job: Job | None
     watermark: Json
@@ -174,5 +174,5 @@ class Report:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the root has nothing at all that belongs to a store."""
+        """Return whether the root has nothing at all that belongs to a store."""
         return self.pointer is None and not self.verification.findings

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of, and the names that keep it."""
+"""Define the JSON of a checkpoint, its parts, and the names that keep it."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -7,7 +7,7 @@ from pyspark_checkpointer.manifests.model import Json
 
 
 class SparkProgress(TypedDict):
-    """What Spark's own checkpoint said of the batch while it ran."""
+    """The entry of Spark's own checkpoint for the batch, while the batch ran."""
 
     location: Annotated[str, "where that checkpoint was"]
     offsets: Annotated[str, "its file of the batch: up to where the batch reads"]
@@ -26,7 +26,7 @@ class Job(TypedDict):
 
 
 class Cost(TypedDict):
-    """What a checkpoint cost until its manifest was written."""
+    """The cost of a checkpoint until its manifest was written."""
 
     requests: int
     objects: int
@@ -61,7 +61,7 @@ class Partition(TypedDict):
 
 
 class ChainCount(TypedDict):
-    """How many partitions have a chain of one length."""
+    """The number of partitions with a chain of one length."""
 
     chain_length: int
     partitions: int

@@ -1,4 +1,4 @@
-"""What a cleanup would do, and what it did."""
+"""Define the JSON of a cleanup: its plan, and its result."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -23,7 +23,7 @@ class PlannedCheckpoint(TypedDict):
 
 
 class CleanupPlan(TypedDict):
-    """What cleanup would do."""
+    """The plan of a cleanup."""
 
     root: str
     grace_seconds: float
@@ -45,7 +45,7 @@ class PlanRow(TypedDict):
 
 
 class Cleaned(TypedDict):
-    """What a cleanup did."""
+    """The result of a cleanup."""
 
     retired: list[Id]
     deleted: Amount
@@ -54,6 +54,6 @@ class Cleaned(TypedDict):
 
 
 class Deleted(TypedDict):
-    """What was deleted."""
+    """The deleted checkpoint, and the objects deleted with it."""
 
     deleted: Annotated[str, "the id of a checkpoint, or the name of a savepoint"]

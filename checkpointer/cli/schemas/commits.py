@@ -25,7 +25,7 @@ class Fork(TypedDict):
 
 
 class Rewind(TypedDict):
-    """What a rewind changed, or would change."""
+    """The changes of a rewind, made or planned."""
 
     query_id: str
     left: Annotated[Id, "what was committed before"]

@@ -20,7 +20,7 @@ class Held(TypedDict):
 
 
 class Stats(TypedDict):
-    """What a whole store holds."""
+    """The content of a whole store."""
 
     checkpoints: int
     savepoints: int
@@ -47,7 +47,7 @@ class RequestCost(TypedDict):
 
 
 class KeptCost(TypedDict):
-    """What is in the store: in the mean, or at the end of the month where nothing is deleted."""
+    """The content of the store: on average, or at the end of the month if nothing is deleted."""
 
     bytes: int
     objects: int
@@ -56,7 +56,7 @@ class KeptCost(TypedDict):
 
 
 class Forecast(TypedDict):
-    """What a job costs in a month of 730 hours."""
+    """The cost of a job in a month of 730 hours."""
 
     root: Annotated[str | None, "that was measured; null where options say what a batch changes"]
     checkpoints: Annotated[int | None, "that were measured"]

@@ -1,4 +1,4 @@
-"""What is damaged or missing, and how a store is repaired."""
+"""Define the JSON of damage, and of the repair of a store."""
 
 from typing import Annotated, TypedDict
 
@@ -17,7 +17,7 @@ class Finding(TypedDict):
 
 
 class Verification(TypedDict):
-    """What was looked at, and what was found."""
+    """The result of a verification."""
 
     checkpoints: int
     objects: Annotated[int, "that were read and compared"]
@@ -63,7 +63,7 @@ class Loss(TypedDict):
 
 
 class RepairPlan(TypedDict):
-    """What a repair would keep of a damaged checkpoint, and what would be missing."""
+    """The partitions of a damaged checkpoint that a repair would keep, and those that would be missing."""
 
     content_of: Id
     epoch: int | None

@@ -1,4 +1,4 @@
-"""What differs between two checkpoints."""
+"""Define the JSON of the differences between two checkpoints."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -27,7 +27,7 @@ class OperatorDifference(TypedDict):
 
 
 class Difference(TypedDict):
-    """What is different between two checkpoints."""
+    """The differences between two checkpoints."""
 
     before: Id
     after: Id

@@ -1,10 +1,10 @@
-"""Why a verb failed."""
+"""The reason for the failure of a verb."""
 
 from typing import Annotated, TypedDict
 
 
 class Error(TypedDict):
-    """Why a verb failed."""
+    """The reason for the failure of a verb."""
 
     error: "Failure"
 

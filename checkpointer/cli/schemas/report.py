@@ -24,7 +24,7 @@ class Retired(TypedDict):
 
 
 class Pointer(TypedDict):
-    """What `_latest` says."""
+    """The content of `_latest`."""
 
     writer: Writer
     committed: Id | None
@@ -34,7 +34,7 @@ class Pointer(TypedDict):
 
 
 class Committed(TypedDict):
-    """What the committed checkpoint says of the job."""
+    """The job, as the committed checkpoint describes it."""
 
     job: Job | None
     watermark: Json
@@ -43,7 +43,7 @@ class Committed(TypedDict):
 
 
 class Cleanup(TypedDict):
-    """What cleanup would do, in short."""
+    """The plan of a cleanup, in short."""
 
     totals: list[Total]
     retired: list[Id]

@@ -66,8 +66,8 @@ def is_newer(found: CheckpointInfo | None, new: CheckpointInfo) -> bool:
     if new.sequence_number < found.sequence_number:
         raise IllegalArgumentError(
             f"partition {new.partition_id!r}: sequence number {new.sequence_number} comes before "
-            f"{found.sequence_number}, which is checkpointed already: "
-            "to go back all the same, note that position, then delete the checkpoint"
+            f"{found.sequence_number}, which is already recorded: to go back, note that position, then delete "
+            "the checkpoint"
         )
     return False
 

@@ -74,7 +74,9 @@ class JournalFile:
                 await self.write(content)
                 self._warn(content)
                 return content
-        raise ConflictError(f"{self.url}: others wrote it {MAX_ATTEMPTS} times in a row while it was opened; stop them")
+        raise ConflictError(
+            f"{self.url}: other programs wrote it {MAX_ATTEMPTS} times in a row while it was opened; stop them"
+        )
 
     async def _read(self) -> Content:
         """Return the content of the file.
@@ -113,8 +115,8 @@ class JournalFile:
             content = await self._decode(self._previous_name, self._previous)
         except CorruptionError as error:
             raise CorruptionError(
-                f"{damage}; and {error}: nothing was written; put a copy of either in its place, or remove both to "
-                "begin anew"
+                f"{damage}; and {error}: nothing was written; put a copy of one in its place, or remove "
+                "both to begin without states"
             ) from None
         kept = ""
         # There is nothing to save of a missing or empty file.
@@ -123,10 +125,10 @@ class JournalFile:
             aside = f"{self._name}.damaged-{sha256(current.data)[:16]}"
             with suppress(ObjectExistsError):  # An earlier opening was interrupted after it had saved the file.
                 await self._store.put(aside, current.data)
-            kept = f"; what was there is kept in {aside}"
+            kept = f"; the damaged file is kept as {aside}"
         self.recovered_from = f"{self.url}.previous"
         logger.warning(
-            "%s: going on from the version before, %s (remove it too to begin anew)%s",
+            "%s: going on from the previous version, %s (to begin without states, remove it too)%s",
             damage,
             self.recovered_from,
             kept,
@@ -136,8 +138,8 @@ class JournalFile:
     def _warn(self, content: Content) -> None:
         for entry in content.unreadable:
             logger.warning(
-                "%s: %s: this entry is passed over, the other %d were read; it stays in the file until its event log "
-                "is persisted: correct it there while the journal is stopped",
+                "%s: %s: this entry is passed over, the other %d were read; it stays in the file until its "
+                "event log is persisted; to correct it, stop the journal first",
                 self.url,
                 entry.why,
                 len(content.states),
@@ -178,7 +180,7 @@ class JournalFile:
             # Somebody changed `.previous`. Before this journal tries again, it makes sure that it was not overtaken.
             if self._previous is None or self._previous.data != self._intact_data:
                 self._check_mine(await self._get(self._name))
-        raise ConflictError(f"{self.url}.previous: others change it all the time; stop them")
+        raise ConflictError(f"{self.url}.previous: other programs change it all the time; stop them")
 
     def _check_mine(self, current: Blob | None) -> Blob:
         """Return the file as it was found.
@@ -190,7 +192,7 @@ class JournalFile:
         # Remembered for good: what this journal holds rests on a version that is gone, so it must not win a later swap.
         self.fenced = (
             f"{self.url}: was {'removed' if current is None else 'written'} by somebody else since this journal read "
-            "it; nothing of theirs was overwritten; stop this one, or open a new Journal to go on from what is there"
+            "it; their file was not overwritten; stop this journal, or open a new Journal to continue from their file"
         )
         raise FencedError(self.fenced)
 

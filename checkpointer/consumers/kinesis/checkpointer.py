@@ -212,7 +212,7 @@ class RecordCheckpointer(NotPicklable):
         self._lease.check()
         number = ExtendedSequenceNumber(sequence_number, sub_sequence_number)
         if number.is_start:
-            raise IllegalArgumentError(f"sequence number {number}: is a place to begin, and no record's")
+            raise IllegalArgumentError(f"sequence number {number}: is a place to begin, not the number of a record")
         return number
 
     def _record(self, step: Step, *, at_once: bool) -> None:

@@ -145,7 +145,7 @@ class Shards:
                 await self.leases.renew()
                 self._renewed_at = began
             except Exception as error:  # Any error is logged: nobody would notice that this task has ended.
-                logger.warning("worker %s could not renew its leases, tries again: %s", self.leases.worker, error)
+                logger.warning("worker %s could not renew its leases, and tries again: %s", self.leases.worker, error)
 
     async def flush(self) -> None:
         """Write the delayed checkpoints of all shards.

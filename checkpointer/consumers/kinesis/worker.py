@@ -201,11 +201,11 @@ class Worker(NotPicklable):
         try:
             change = self._leases.balance()
         except RetryableError as error:
-            logger.warning("worker %s could not balance, tries again: %s", self._leases.worker, error)
+            logger.warning("worker %s could not balance, and tries again: %s", self._leases.worker, error)
         else:
             asked = change.asked
             for shard_id, failure in change.failed.items():
-                logger.error("shard %r is not read, which is tried again: %s", shard_id, failure)
+                logger.error("shard %r could not be read, and is tried again: %s", shard_id, failure)
         # Lost shards end first: one that was lost and taken again has another checkpointer below, and needs another
         # processor.
         for shard_id, reader in list(self._readers.items()):
@@ -225,8 +225,9 @@ class Worker(NotPicklable):
         """
         if checkpointer.seen != checkpointer.position:
             raise InvalidStateError(
-                f"shard {checkpointer.shard_id!r:.60}: records up to {checkpointer.seen} were delivered under this "
-                f"lease already, and {checkpointer.position} is checkpointed: run again, a new lease goes on from there"
+                f"shard {checkpointer.shard_id!r:.60}: records up to {checkpointer.seen} were already delivered "
+                f"under this lease, but only {checkpointer.position} is checkpointed: call run() again, to "
+                "continue from there with a new lease"
             )
         # The last owner ended between recording the end of the shard and releasing it.
         if checkpointer.position == SHARD_END:
@@ -306,7 +307,7 @@ class Worker(NotPicklable):
 
         Its processor had its last call, so it must not be used again.
         """
-        logger.warning("%r was not released, and will expire: %s", checkpointer, error)
+        logger.warning("%r could not be released, and will expire: %s", checkpointer, error)
         self._leases.let_go(checkpointer)
 
     def _is_lost(self, checkpointer: RecordCheckpointer) -> bool:

@@ -129,4 +129,4 @@ def _without_token(error: Exception, name: str, said: str) -> CheckpointError:
     if unsigned or (refused and not any(outage in whole for outage in _OUTAGES)):
         return StoreRefusedError(f"{name}: {said}; correct the credentials in storage_options or the environment")
     kind = ThrottlingError if status in (429, 503) else DependencyError
-    return kind(f"{name}: no token: {said}; if this goes on, look at the identity that this process runs with")
+    return kind(f"{name}: no token: {said}; if it happens again, check the identity of this process")

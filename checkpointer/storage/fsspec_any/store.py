@@ -65,8 +65,8 @@ def check_protocol(location: Location, fencing: bool) -> None:
         raise IllegalArgumentError(f"{shown}: needs the package {package}: pip install {package}")
     if fencing:
         raise IllegalArgumentError(
-            f"{shown}: writes to {protocol}:// cannot be made conditional here, so two writers could overwrite each "
-            f"other; use a folder, s3:// or abfs://, or accept that with {UNFENCED}"
+            f"{shown}: writes to {protocol}:// cannot be made conditional, so two writers could overwrite each "
+            f"other; use a folder, s3:// or abfs://, or accept the risk with {UNFENCED}"
         )
 
 
@@ -217,7 +217,7 @@ class GenericStore(PagedStore):
             return url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False, **self._options)[0]
         except ImportError as error:
             # fsspec has modules of its own for some protocols, which need packages that only they know.
-            raise IllegalArgumentError(f"{self._url}: {error}: pip install what is named") from error
+            raise IllegalArgumentError(f"{self._url}: {error}: pip install that package") from error
 
     async def _run(self, path: str, call: Callable[[Any, str], T]) -> T:
         """Call a function with the file system and the key of an object, in a thread."""
@@ -265,7 +265,7 @@ class GenericStore(PagedStore):
         if isinstance(error, PermissionError):
             return StoreRefusedError(f"{name}: {said}; correct the credentials or the rights on the root")
         if isinstance(error, NotImplementedError | ImportError):
-            return StoreRefusedError(f"{name}: {said}; this file system cannot do what a root needs")
+            return StoreRefusedError(f"{name}: {said}; this file system lacks an operation that a root needs")
         if isinstance(error, TypeError | ValueError | KeyError):
             return IllegalArgumentError(f"{name}: {said}")
         return DependencyError(f"{name}: {said}")

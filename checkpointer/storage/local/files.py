@@ -171,13 +171,13 @@ def replace(temporary: str, target: str) -> None:
         if error.errno not in _UNDECIDED:
             raise
         why = os.strerror(error.errno or 0)
-        raise OutcomeUnknownError(f"{target}: {why} while it was replaced; nothing proves whether it was") from error
+        raise OutcomeUnknownError(f"{target}: {why} while it was replaced; it is not known whether it was") from error
     try:
         sync_folder(os.path.dirname(target))
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise OutcomeUnknownError(
-            f"{target}: was replaced, but {why} while making that durable; a crash may still undo it"
+            f"{target}: was replaced, but {why} while it was made durable; a crash may still undo this"
         ) from error
 
 
@@ -226,11 +226,11 @@ def translate(error: OSError, path: str) -> CheckpointError:
     if code == errno.EROFS:
         return StoreRefusedError(f"{path}: {why}: mount it writable, or choose another root")
     if code == errno.EIO:
-        return StoreRefusedError(f"{path}: {why}: the disk failed; look at the system log before going on")
+        return StoreRefusedError(f"{path}: {why}: the disk failed; read the system log before you continue")
     if code == errno.ELOOP:
         return StoreRefusedError(f"{path}: is a symbolic link, which a store never makes; move it away")
     if code in (errno.ENOTDIR, errno.EISDIR):
-        return StoreRefusedError(f"{path}: {why}: a file stands where a folder should be, or the reverse; move it away")
+        return StoreRefusedError(f"{path}: {why}: expected a folder and found a file, or the reverse; move it away")
     if code in (errno.ENAMETOOLONG, errno.EINVAL):
         return IllegalArgumentError(f"{path}: {why}")
     return StoreRefusedError(f"{path}: {why}")

@@ -120,7 +120,7 @@ def _describe_holder(fd: int) -> str:
         return f"{who}; end it if it hangs"
     if read_state(number) in ("T", "t"):
         return f"{who} and is stopped: continue it (kill -CONT {number}) or end it; the kernel then frees the lock"
-    return f"{who}; if it hangs, end it: the kernel then frees the lock"
+    return f"{who}; if it hangs, end it: then the kernel frees the lock"
 
 
 def _close_inherited() -> None:

@@ -68,7 +68,7 @@ class LocalStore(PagedStore):
         self._timeout = timeout
         self._mount_table = mount_table
         self._may_write = not fencing
-        """Whether a write is allowed.
+        """True if a write is allowed.
 
         Without fencing it always is; with fencing it is after the check of the mount.
         """
@@ -187,7 +187,7 @@ class LocalStore(PagedStore):
         # that for the proof that it took effect.
         confirmed = self._unconfirmed.get(target)
         if confirmed is not None and not confirmed.wait(self._timeout * _LOCK_SHARE):
-            raise DependencyError(f"{target}: was replaced, and the disk has not confirmed it yet")
+            raise DependencyError(f"{target}: was replaced, but the disk has not confirmed it yet")
         with self._finding(path):
             return Blob(files.read(target, limit))
 
@@ -285,7 +285,7 @@ class LocalStore(PagedStore):
             raise StoreRefusedError(
                 f"{self._root}: is on a {found[1]} mount ({found[0]}), where a lock may not hold between hosts, "
                 "so two writers could overwrite each other; choose a local disk or an object store, or accept "
-                f"it with {UNFENCED}"
+                f"the risk with {UNFENCED}"
             )
         self._may_write = True
 

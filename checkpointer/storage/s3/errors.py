@@ -127,7 +127,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
         )
     if code in _UNABLE:
         return StoreRefusedError(
-            f"{name}: {said}; this store cannot do what is asked. If that is a conditional write, "
+            f"{name}: {said}; this store does not support the request. If it is a conditional write, "
             f"{UNFENCED} works without"
         )
     if code in _IMPOSSIBLE:
@@ -151,7 +151,9 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
     if isinstance(error, no_user):
         return StoreRefusedError(f"{name}: {said}; give credentials in storage_options or the environment")
     if isinstance(error, RecursionError):  # botocore asks for the region at each redirect, with another redirect
-        return StoreRefusedError(f"{name}: redirected for ever; name the bucket's region or endpoint_url")
+        return StoreRefusedError(
+            f"{name}: redirected again and again; give the region or the endpoint_url of the bucket"
+        )
     if isinstance(error, boto.ParamValidationError | boto.NoRegionError | TypeError | ValueError | KeyError):
         return IllegalArgumentError(f"{name}: {said}")
     # Everything else is a broken connection or a timeout: botocore's errors, aiohttp's and OSError have no common base.

@@ -42,7 +42,7 @@ _MAX_PARTS = 10_000
 """Parts of one upload, at most: a limit of S3."""
 
 _DIRECTORY_BUCKET = "--x-s3"
-"""How the names of directory buckets (S3 Express) end, and of no others."""
+"""The end of the names of directory buckets (S3 Express), and of no others."""
 
 _CHECKSUMS = {"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256"}
 """Fields in the answer for a part that the completion of the upload has to repeat."""

@@ -57,7 +57,7 @@ def test_a_plan_has_every_object_once_and_deletes_nothing(world: World) -> None:
         assert plan.total(action).bytes == size
     by_path = {row.path: row for row in rows}
     assert by_path["notes.txt"].action == by_path["progress/group/0"].action == "keep"
-    assert "not of the format" in by_path["notes.txt"].reason
+    assert "not a file of the format" in by_path["notes.txt"].reason
     assert by_path[object_paths.manifest(ids[1])].reason == "savepoint 'second'"
     assert by_path[object_paths.manifest(ids[2])].action == "later"
     assert by_path[object_paths.manifest(ids[2])].referenced_by == str(ids[2])
@@ -131,7 +131,7 @@ def test_a_plan_from_a_file_cannot_delete_what_is_live(world: World, tmp_path: P
     rows = b"".join(json.dumps(row._replace(action="delete")).encode() + b"\n" for row in plan)
     before = world.objects()
     file.write_bytes(head + zstandard.compress(rows))
-    with pytest.raises(CorruptionError, match="not what it says in sum"):
+    with pytest.raises(CorruptionError, match="do not add up to its totals"):
         CleanupPlan.load(file)
     file.write_bytes(head.replace(b'["keep", ', b'["delete", ') + zstandard.compress(rows))
     with pytest.raises(StalePlanError):

@@ -134,7 +134,7 @@ def test_a_checkpoint_made_before_offsets_were_recorded_goes_back_and_forth(tmp_
     done = Checkpointer(query.root).rewind(spark, to=BACK)
     assert query.run(step=3) == TO + 1
     assert query.run(step=3) == TO + 2
-    with pytest.raises(InvalidStateError, match="only undo goes back there"):
+    with pytest.raises(InvalidStateError, match="only an undo can go back there"):
         Checkpointer(query.root).rewind(spark, to=str(done.savepoint))
     assert Checkpointer(query.root).undo_rewind(spark).batch == LAST
     assert query.run() == LAST + 1
