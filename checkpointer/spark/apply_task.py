@@ -88,7 +88,10 @@ class _Made:
         self._changes: list[pa.Table] = []
         self._emitted: list[pa.Table] = []
         self._whole = set(range(task.target.partitions)) if not task.version.chains else set[int]()
-        """Partitions that would become snapshots: nothing is below them, and nothing of them is written yet."""
+        """Partitions of which nothing is written yet, if the table is empty.
+
+        They may become snapshots. Rows of them that follow are deltas on top.
+        """
 
     def take(self, changes: pa.Table, emitted: pa.Table | None) -> None:
         """Take what one call made, and write it once it is much."""
@@ -97,8 +100,6 @@ class _Made:
         if emitted is not None and emitted.num_rows:
             self._emitted.append(emitted)
         if _size(self._changes) > MAX_HELD_BYTES:
-            # More rows of the last partition may follow, and then a snapshot would not have all of them.
-            self._whole.discard(pc.max(self._changes[-1][PARTITION]).as_py())
             self._write_changes()
         if _size(self._emitted) > MAX_HELD_BYTES:
             self._write_emitted()

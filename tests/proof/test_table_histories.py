@@ -17,15 +17,18 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark_checkpointer import compaction
+from pyspark.sql.types import StructType
+
+from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import apply_task, table_jobs
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import writer as write_module
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.writer import TableWriter
 from tests.proof.effort import SUMMARY
-from tests.proof.plain_spark import plain_spark
+from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.proof.table_history import History
 from tests.table.tables import schema_of
 from tests.table.test_version import Place
@@ -99,3 +102,23 @@ async def _measure(reader: TableReader) -> tuple[int, int]:
         rows += piece.num_rows
         size += pc.sum(pc.binary_length(piece["v"])).as_py()
     return rows, size
+
+
+def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of a partition may write a snapshot of it, and what later calls change comes on top."""
+    for name, value in (("MAX_CALL_ROWS", 3), ("MAX_HELD_BYTES", 1)):
+        monkeypatch.setattr(apply_task, name, value)
+    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 1)
+    monkeypatch.setattr(compaction, "SMALL_PARTITION", 1)
+    draw, client = random.Random(1), Checkpointer(f"memory://{uuid.uuid4().hex}")
+    columns = StructType().add("k", "long").add("n", "long")
+    rows = pa.table({"k": list(range(100))})
+    with plain_spark(draw, client):
+        state = new_state(client, client.restore(), 0)
+        state.table("t", ["k"], num_partitions=3, schema=columns).apply(  # type: ignore[arg-type]
+            PlainFrame.of(draw, rows), lambda given, below: given.append_column("n", given["k"])
+        )
+        state._attempt.commit()
+    restored = client.restore()
+    assert restored is not None
+    assert restored.table("t").sort_by("k").to_pylist() == [{"k": k, "n": k} for k in range(100)]
