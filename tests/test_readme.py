@@ -28,7 +28,13 @@ def blocks(file: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", file.read_text(), re.DOTALL | re.MULTILINE)
 
 
-PROGRAMS = [program for file in PAGES for program in blocks(file, "python")]
+def programs(file: Path) -> list[str]:
+    """Return the programs of a page. On the page of tables each block goes on from the one before."""
+    found = blocks(file, "python")
+    return ["\n".join(found)] if file == TABLES else found
+
+
+PROGRAMS = [program for file in PAGES for program in programs(file)]
 NAMES = [re.sub(r"\W+", "-", program.splitlines()[0]) + f"-{number}" for number, program in enumerate(PROGRAMS)]
 
 
@@ -64,7 +70,7 @@ def run_program(program: str, cwd: Path, environment: dict[str, str]) -> "subpro
     )
 
 
-STREAMS = [program for file in (README, TABLES) for program in blocks(file, "python")]
+STREAMS = [program for file in (README, TABLES) for program in programs(file)]
 """The programs that go on, in their second run, on a cluster."""
 
 

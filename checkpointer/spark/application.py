@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_names, check_schema
@@ -53,9 +53,9 @@ class Application:
         if not callable(function):
             raise IllegalArgumentError(f"{where}: function={function!r:.80}: expected a function")
         if not (groups and frames == "rows"):
-            check_frames(where, frames)
+            check_frames(where, frames, ("rows",) if groups else ())
         _check_picklable(where, function)
-        schema = None if output is None else check_schema(f"{where}: output", output)
+        schema = None if output is None else _nullable(check_schema(f"{where}: output", output))
         return cls(where, verb, function, groups, frames, schema, check_names(f"{where}: order_by", order_by))
 
     def function(self, schema: TableSchema) -> UserFunction:
@@ -68,6 +68,11 @@ class Application:
             else FrameCall(what, self.user, self.frames)
         )
         return UserFunction(what, schema, call, output)
+
+
+def _nullable(output: StructType) -> StructType:
+    """Return the columns as nullable ones: Spark would not look whether the function emits nulls."""
+    return StructType([StructField(field.name, field.dataType) for field in output.fields])
 
 
 def _emitted_columns(where: str, output: StructType) -> pa.Schema:

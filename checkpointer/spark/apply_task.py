@@ -54,6 +54,7 @@ class ApplyTask:
         with large_rows.explain_arrow_errors(self.target.table):
             made = _Made(self)
             for rows in whole_keys(batches, self.version.schema.key):
+                made.output.applied |= set(rows[PARTITION].unique().to_pylist())
                 made.take(*self._call(self._prepared(rows)))
             return made.finish()
 
@@ -84,7 +85,7 @@ class _Made:
 
     def __init__(self, task: ApplyTask) -> None:
         self._task = task
-        self._output = TaskOutput()
+        self.output = TaskOutput()
         self._changes: list[pa.Table] = []
         self._emitted: list[pa.Table] = []
         self._whole = set(range(task.target.partitions)) if not task.version.chains else set[int]()
@@ -98,7 +99,8 @@ class _Made:
         if changes.num_rows:
             self._changes.append(changes)
         if emitted is not None and emitted.num_rows:
-            self._emitted.append(emitted)
+            # A function may emit a slice of its rows. A copy lets the rest of them go.
+            self._emitted.append(large_rows.copied(emitted))
         if _size(self._changes) > MAX_HELD_BYTES:
             self._write_changes()
         if _size(self._emitted) > MAX_HELD_BYTES:
@@ -106,7 +108,7 @@ class _Made:
 
     def finish(self) -> TaskOutput:
         """Write the rest, or leave it to the driver, and return what the task made."""
-        target, output = self._task.target, self._output
+        target, output = self._task.target, self.output
         if self._changes and not output.packs and target.leaves_to_driver(_size(self._changes)):
             rows = self._held_changes()
             check_partitions(rows, target.schema, target.partitions, target.table)
@@ -128,7 +130,7 @@ class _Made:
 
     def _write_changes(self) -> None:
         rows = self._held_changes()
-        self._task.target.write(rows, self._whole, self._output)
+        self._task.target.write(rows, self._whole, self.output)
         self._whole -= set(rows[PARTITION].unique().to_pylist())
 
     def _write_emitted(self) -> None:
@@ -141,8 +143,8 @@ class _Made:
         self._emitted.clear()
         path = object_paths.pack(target.table, target.owner, encoded.digest, codecs.PARQUET.name)
         run_sync(upload.put_once(session.store, path, encoded.data))
-        self._output.place = target.root.place
-        self._output.emitted.append(path)
+        self.output.place = target.root.place
+        self.output.emitted.append(path)
 
 
 def _size(tables: list[pa.Table]) -> int:

@@ -28,6 +28,8 @@ class BatchAttempt:
         self.checkpoint = checkpoint
         self.operations = Operations(job.batch_id)
         self.tables: dict[str, TableChanges] = {}
+        self.dropped_tables: list[TableChanges] = []
+        """Tables that were dropped: what functions emitted from them is kept until the end as well."""
         self.used_names: set[str] = set()
         """Names that the callback opened, wrote or dropped."""
 
@@ -75,7 +77,7 @@ class BatchAttempt:
 
     def _discard_emitted(self) -> None:
         """Remove what functions emitted, which nobody may read any more. Cleanup removes what cannot be removed now."""
-        for table in self.tables.values():
+        for table in (*self.tables.values(), *self.dropped_tables):
             with suppress(CheckpointError):
                 table.discard_emitted()
 

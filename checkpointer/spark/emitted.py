@@ -16,7 +16,7 @@ from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 
-def frame(
+def frame_of_emitted(
     spark: SparkSession, root: TaskRoot, schema: StructType, columns: pa.Schema, emitted: list[bytes | str]
 ) -> DataFrame:
     """Return emitted rows as a DataFrame.
@@ -65,4 +65,4 @@ class EmittedTask:
         return pq.read_table(pa.BufferReader(data))
 
 
-__all__ = ["EmittedTask", "frame"]
+__all__ = ["EmittedTask", "frame_of_emitted"]

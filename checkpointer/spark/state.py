@@ -295,6 +295,7 @@ class State(NotPicklable):
             maps.refuse_all(dropped)
         if (table := attempt.tables.pop(name, None)) is not None:
             table.close()
+            attempt.dropped_tables.append(table)
         run.dropped.add(name)
         try:
             attempt.checkpoint.drop(name)

@@ -88,12 +88,13 @@ class TableState(NotPicklable):
         these keys as they are now, in the same order of keys. It returns the rows to upsert, or a `Change` with
         upserts, deletes and output. A key that it does not return stays as it is.
 
-        One shuffle brings the rows of a key together. The function runs once for each key, unless Spark repeats a task:
-        then it sees the same state again.
+        One shuffle brings the rows of a key together. Where Spark repeats a task, the function sees the same state
+        again. Where the function fails, it is called again with fewer keys, to find the key for the error.
 
         Args:
             rows: The rows, with the key columns and any others.
-            function: Called with many keys at once, each in one call only. It must not change what is outside of it.
+            function: Called with many keys at once. All rows of a key come in one call. Of a column that is combined
+                it returns what to add, as in `upsert`, and not the new total.
             output: The columns of the rows that the function emits, as a `StructType` or as text.
             order_by: Columns of `rows` by which the rows of a key are sorted, ascending and nulls first.
             frames: What the function is given: "arrow" for `pyarrow.Table`, "pandas" (with Arrow's types) or "polars".

@@ -29,7 +29,7 @@ from pyspark_checkpointer.spark.arguments import (
     check_schema,
 )
 from pyspark_checkpointer.spark.dataframes import fields_of, has_unique_keys, keys_of, rows_of, whole_rows_of
-from pyspark_checkpointer.spark.emitted import frame
+from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import WriteTask
@@ -136,7 +136,7 @@ class TableChanges:
             return None
         emitted = [part for output in outputs for part in output.emitted]
         self._emitted += [part for part in emitted if isinstance(part, str)]
-        return frame(jobs.spark, jobs.root, call.output, function.output, emitted)
+        return frame_of_emitted(jobs.spark, jobs.root, call.output, function.output, emitted)
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Leave columns out of the schema; no object is written again."""
@@ -220,10 +220,10 @@ class TableChanges:
     def _accept_keys(self, rows: DataFrame) -> TableSchema:
         """Return the schema of the table once it may have the keys of these rows.
 
-        It has the columns that the job declares, and that the table does not have yet.
+        It has the columns that the job declares, in the types that the job gives them.
         """
         schema = self._known_version().schema
-        declared = [field for field in self._declared if field["name"] not in {*schema.names, *schema.key}]
+        declared = [field for field in self._declared if field["name"] not in schema.key]
         fields = [field for field in fields_of(rows) if field["name"] in schema.key]
         known = {*schema.names, *(field["name"] for field in declared)}
         # A job may name how a column is combined that only a later upsert brings.

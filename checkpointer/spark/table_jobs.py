@@ -89,8 +89,9 @@ class TableJobs:
             # The driver has to find what the task wrote before it reads any of it to compact chains.
             if (first := output.first(self._checkpoint.id)) is not None:
                 run_sync(self._checkpoint.prove(output.place, first))
-        # Two snapshots of one partition mean that its rows were split over tasks: one of them would be lost.
-        counts = Counter(partition for output in outputs for partition in output.snapshots)
+        # Rows of one partition in two tasks: one of two snapshots would be lost, or what one of two calls of a user's
+        # function decided.
+        counts = Counter(partition for output in outputs for partition in {*output.snapshots, *output.applied})
         twice = [partition for partition, count in counts.items() if count > 1]
         if twice:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")

@@ -38,7 +38,8 @@ class TaskOutput:
 
     A task wrote `snapshots`, by partition, `packs` of deltas, each by partition and in their order, or the compacted
     `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
-    user's function emitted: streams, or paths of Parquet objects. `refused` says why the task wrote nothing. `place` is
+    user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions to which it was applied,
+    which no other task has rows of. `refused` says why the task wrote nothing. `place` is
     where it wrote.
     """
 
@@ -47,6 +48,7 @@ class TaskOutput:
     chains: dict[int, Chain] = field(default_factory=dict)
     rows: bytes = b""
     emitted: list[bytes | str] = field(default_factory=list)
+    applied: set[int] = field(default_factory=set)
     refused: CheckpointError | None = None
     place: str = ""
 

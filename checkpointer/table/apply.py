@@ -3,6 +3,7 @@
 rows + state of their keys → the function → upserts, deletions, output → changes of a table, one for each key
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.table import conform, kept_columns, row_order
+from pyspark_checkpointer.table import conform, kept_columns, large_rows, row_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.types import is_float
 from pyspark_checkpointer.table.user_calls import Keys, Returned
@@ -42,11 +43,12 @@ class UserFunction:
 
         Rows of one key stand together, in the order in which the function sees them.
 
-        Raises `IllegalArgumentError` where the function returned something that cannot be done. What it raises itself
-        is passed on, with a note of the key.
+        Raises `IllegalArgumentError` where the function returned something that cannot be done, and
+        `UserFunctionError` where the function itself raised an error.
         """
         # The state comes in the order of the rows, so that a function can walk through both.
-        state = state.take(pa.array(np.argsort(keys.positions(state), kind="stable")))
+        order = pa.array(np.argsort(keys.positions(state), kind="stable"))
+        state = large_rows.narrow(large_rows.widen(state)[0].take(order))
         returned = self.call(keys, rows, state)
         changes = [self._upserts(keys, part) for part in returned.upserts]
         changes += [self._deletes(keys, part) for part in returned.deletes]
@@ -78,9 +80,10 @@ class UserFunction:
         """
         for column in self.schema.columns:
             if column.role == "key" and is_float(column.type):
-                # As in all rows of a table, 0.0 stands for -0.0.
-                position = rows.schema.get_field_index(column.name)
-                rows = rows.set_column(position, column.field(), pc.add(rows[column.name], 0))
+                # As in all rows of a table, 0.0 stands for -0.0, and one NaN for all.
+                position, values = rows.schema.get_field_index(column.name), rows[column.name]
+                values = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), pc.add(values, 0))
+                rows = rows.set_column(position, column.field(), values)
         found = keys.positions(rows)
         if (unknown := np.flatnonzero(found < 0)).size:
             raise IllegalArgumentError(

@@ -10,13 +10,14 @@ Frames = Literal["arrow", "pandas", "polars"]
 """What a function is given, and may return: `pyarrow.Table`, `pandas.DataFrame` or `polars.DataFrame`."""
 
 
-def check_frames(call: str, frames: Any) -> Frames:
+def check_frames(call: str, frames: Any, others: tuple[str, ...] = ()) -> Frames:
     """Return the argument if it names a kind of frame that is installed.
 
-    Raises `IllegalArgumentError` otherwise.
+    Raises `IllegalArgumentError` otherwise. `others` may stand there too, as the message says.
     """
     if frames not in get_args(Frames):
-        raise IllegalArgumentError(f"{call}: frames={frames!r:.40}: expected one of {', '.join(get_args(Frames))}")
+        kinds = ", ".join((*others, *get_args(Frames)))
+        raise IllegalArgumentError(f"{call}: frames={frames!r:.40}: expected one of {kinds}")
     found: Frames = frames
     try:
         from_arrow(pa.table({}), found)
@@ -50,11 +51,23 @@ def to_arrow(given: Any) -> pa.Table | None:
     module = type(given).__module__.partition(".")[0]
     # Looked for by name: a package that is not installed cannot be imported, and needs no import then.
     if module == "pandas" and type(given).__name__ == "DataFrame":
-        # The index of a frame is no column of a table.
-        return pa.Table.from_pandas(given, preserve_index=False)
+        return _from_pandas(given)
     if module == "polars" and type(given).__name__ == "DataFrame":
         return given.to_arrow()
     return None
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    """Return the columns of a pandas frame, without its index.
+
+    NaN in a column of numpy's floats stays NaN. Arrow would take it for null, which is another key.
+    """
+    columns = {}
+    for name in frame.columns:
+        values = frame[name]
+        is_plain_float = getattr(values.dtype, "kind", "") == "f" and type(values.dtype).__module__.startswith("numpy")
+        columns[name] = pa.array(values.to_numpy()) if is_plain_float else pa.array(values, from_pandas=True)
+    return pa.table(columns)
 
 
 __all__ = ["Frames", "check_frames", "from_arrow", "to_arrow"]

@@ -45,6 +45,11 @@ def compact(rows: pa.Table) -> pa.Table:
     return rows.combine_chunks() if rows.nbytes < NARROW_BYTES else rows
 
 
+def copied(rows: pa.Table) -> pa.Table:
+    """Return the rows in memory of their own, not as a view of larger arrays."""
+    return rows.take(pa.array(range(rows.num_rows), pa.int64())) if rows.num_rows else rows.schema.empty_table()
+
+
 def slices(rows: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
     """Yield the rows in order, in parts of at most so many rows and bytes.
 
@@ -117,4 +122,4 @@ def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[N
         ) from None
 
 
-__all__ = ["NARROW_BYTES", "compact", "explain_arrow_errors", "narrow", "slices", "widen"]
+__all__ = ["NARROW_BYTES", "compact", "copied", "explain_arrow_errors", "narrow", "slices", "widen"]

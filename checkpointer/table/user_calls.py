@@ -6,7 +6,7 @@ Both ways return the same. So all that is checked afterwards is checked in one p
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -57,6 +57,16 @@ class Returned(NamedTuple):
     output: list[pa.Table]
 
 
+class UserFunctionError(Exception):
+    """What a user's function raised, with the key. Its cause is the error itself.
+
+    It is no error of the library, so that the errors of the function are not taken for refusals or for Arrow's own.
+    """
+
+    def __init__(self, what: str, key: str, error: Exception) -> None:
+        super().__init__(f"{what} raised {type(error).__name__} when it was called for {key}: {error}")
+
+
 @dataclass(frozen=True, slots=True)
 class FrameCall:
     """A function that is called with the rows and the state of many keys: `function(rows, state)`.
@@ -72,8 +82,7 @@ class FrameCall:
         try:
             given = self._call(rows, state)
         except Exception as error:
-            error.add_note(f"{self.what} raised this when it was called for {self._culprit(keys, rows, state)}")
-            raise
+            raise UserFunctionError(self.what, self._culprit(keys, rows, state, error), error) from error
         if given is None:
             raise IllegalArgumentError(
                 f"{self.what} returned None for {keys}: return the rows to upsert, or a Change (Change() changes "
@@ -92,7 +101,10 @@ class FrameCall:
     def _frame(self, part: str, given: Any) -> list[pa.Table]:
         if given is None:
             return []
-        rows = to_arrow(given)
+        try:
+            rows = to_arrow(given)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise IllegalArgumentError(f"{self.what} returned {part} that Arrow cannot hold: {error}") from None
         if rows is None:
             raise IllegalArgumentError(
                 f"{self.what} returned {type(given).__qualname__} as {part}: expected a pyarrow Table, a pandas or "
@@ -100,8 +112,8 @@ class FrameCall:
             )
         return [rows]
 
-    def _culprit(self, keys: Keys, rows: pa.Table, state: pa.Table) -> str:
-        """Return a key, as text, of which the rows alone make the function fail.
+    def _culprit(self, keys: Keys, rows: pa.Table, state: pa.Table, error: Exception) -> str:
+        """Return a key, as text, of which the rows alone make the function fail in the same way.
 
         Returns all keys where no half of them does. The function is called about twice for each halving.
         """
@@ -114,8 +126,8 @@ class FrameCall:
             below = state.take(pa.array(np.flatnonzero((of_state >= first) & (of_state < last))))
             try:
                 self._call(own, below)
-            except Exception:
-                return True
+            except Exception as found:
+                return (type(found), str(found)) == (type(error), str(error))
             return False
 
         while high - low > 1:
@@ -164,8 +176,7 @@ class GroupCall:
             try:
                 given = self.function(key, own, below.get(number))
             except Exception as error:
-                error.add_note(f"{self.what} raised this when it was called for {self._show(keys, number)}")
-                raise
+                raise UserFunctionError(self.what, self._show(keys, number), error) from error
             self._collect(collected, keys, number, given)
         return self._returned(collected, keys)
 
@@ -188,8 +199,13 @@ class GroupCall:
                     f"{where.format(self._show(keys, number))}: returned {type(change.upserts).__qualname__}: expected "
                     "a dict of columns to upsert, a Change, or None to change nothing"
                 )
-            collected.upserts[tuple(change.upserts)].append((number, change.upserts))
-        if change.deletes not in (None, True, False):
+            if not all(isinstance(name, str) for name in change.upserts):
+                raise IllegalArgumentError(
+                    f"{where.format(self._show(keys, number))}: returned a dict with names that are no text"
+                )
+            # A copy: the function may change the dict and return it again.
+            collected.upserts[tuple(change.upserts)].append((number, dict(change.upserts)))
+        if not (change.deletes is None or isinstance(change.deletes, bool)):
             raise IllegalArgumentError(
                 f"{where.format(self._show(keys, number))}: deletes={change.deletes!r:.40}: expected True or None"
             )
@@ -200,7 +216,7 @@ class GroupCall:
         if (frame := to_arrow(change.output)) is not None:
             collected.frames.append(frame)
         elif isinstance(change.output, Sequence) and all(isinstance(row, Mapping) for row in change.output):
-            collected.emitted.extend(change.output)
+            collected.emitted.extend(map(dict, change.output))
         else:
             raise IllegalArgumentError(
                 f"{where.format(self._show(keys, number))}: output is {type(change.output).__qualname__}: expected a "
@@ -214,7 +230,7 @@ class GroupCall:
             numbers = pa.array([number for number, _ in some], pa.int64())
             upserts.append(self._with_own_keys(keys, numbers, made))
         deletes = [keys.rows.select(keys.names).take(pa.array(collected.deletes, pa.int64()))]
-        output = list(collected.frames)
+        output = _joined(collected.frames)
         if collected.emitted:
             columns = tuple(dict.fromkeys(name for row in collected.emitted for name in row))
             output.append(_table(f"{self.what}: output", columns, collected.emitted, self.output))
@@ -241,6 +257,13 @@ class GroupCall:
         return row_order.show_key(keys.rows, keys.names, number)
 
 
+def _joined(frames: list[pa.Table]) -> list[pa.Table]:
+    """Return neighbours of one schema as one frame: a frame for each key would cost far more than its rows."""
+    return [
+        pa.concat_tables(list(same)).combine_chunks() for _, same in groupby(frames, key=lambda frame: frame.schema)
+    ]
+
+
 def _table(what: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], known: pa.Schema) -> pa.Table:
     """Return rows as Arrow, in the types of the known columns.
 
@@ -252,4 +275,4 @@ def _table(what: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]],
     return pa.table({name: made[name] for name in made.column_names} | unknown)
 
 
-__all__ = ["FrameCall", "GroupCall", "GroupRows", "Keys", "Returned"]
+__all__ = ["FrameCall", "GroupCall", "GroupRows", "Keys", "Returned", "UserFunctionError"]

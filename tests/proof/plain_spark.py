@@ -141,7 +141,7 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         patch.setattr(table_changes, "keys_of", _keys)
         patch.setattr(table_changes, "rows_of", _placed)
         patch.setattr(table_changes, "whole_rows_of", _whole)
-        patch.setattr(table_changes, "frame", emitted)
+        patch.setattr(table_changes, "frame_of_emitted", emitted)
         patch.setattr(table_jobs, "map_batches", _mapped)
         patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
         patch.setattr(table_changes, "scan", scanned)

@@ -127,7 +127,12 @@ def manifests() -> tuple[Manifest, ...]:
         MANIFEST,
         Manifest(ID),
         replace(MANIFEST, operators={"many": Operator(1000, "explicit", codecs.RAW.name, segments=(kept,))}, extra={}),
-        replace(MANIFEST, operators={"table": Operator(2, "x", codecs.PARQUET.name, {1: (tail,)}, WIDE.to_json())}),
+        replace(
+            MANIFEST,
+            operators={
+                "table": Operator(2, codecs.PARQUET.partitioner, codecs.PARQUET.name, {1: (tail,)}, WIDE.to_json())
+            },
+        ),
     )
 
 

@@ -25,7 +25,7 @@ if SUMMARY is not None:  # in the short run tests/spark/test_cluster.py kills on
         with start(place, tmp_path, "local-cluster[2,1,1024]") as job:
             killed, needed_a_hand = kill_executors(job, kills, random.Random(seed))
         with place.open() as client:
-            found = rows(client.restore())
+            found = rows(client.restore(), tmp_path)
         figures["executor: kills"] += killed
         judge_all(figures, "executor", place, found, needed_a_hand)
         assert killed > kills // 2

@@ -29,7 +29,7 @@ def test_a_driver_in_foreachbatch(
     place = new_place(tmp_path, server_of(kind), empty=True)
     batches, killed, needed_a_hand = kill_drivers(place, tmp_path, kills, random.Random(seed))
     with place.open() as client:
-        found = rows(client.restore())
+        found = rows(client.restore(), tmp_path)
     figures["driver: kills"] += killed
     assert killed > kills // 2
     judge_all(figures, "driver", place, found, needed_a_hand)

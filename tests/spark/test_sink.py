@@ -145,7 +145,7 @@ def test_a_batch_that_spark_forgot_is_not_counted_twice(job: Job, caplog: pytest
     with caplog.at_level(logging.INFO, "pyspark_checkpointer"):
         job.run(summing(job.root, seen))
     assert seen == [0, 1]
-    assert "batch 1 is committed already" in caplog.text
+    assert "batch 1 is already committed" in caplog.text
     assert totals(job.root) == {"a": 11}
     assert Checkpointer(job.root).read_latest() == before
     assert (job.location / "commits" / "1").exists()

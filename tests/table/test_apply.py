@@ -16,7 +16,7 @@ from pyspark_checkpointer.table.apply import Applied, UserFunction
 from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.conform import conform, exact_array
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
-from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys
+from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys, UserFunctionError
 from tests.table.tables import mapping, schema_of
 
 SCHEMA = schema_of({"k": "long", "part": "string", "n": "long", "note": "string"}, ["k", "part"])
@@ -215,6 +215,8 @@ BAD_OF_ONE = {
     "bytes for text": (lambda k, r, s: {"note": b"x"}, "column 'note'"),
     "a list": (lambda k, r, s: [{"n": 1}], "returned list: expected a dict"),
     "a key to delete": (lambda k, r, s: Change(deletes=k), "deletes=(1, 'a'): expected True or None"),
+    "a frame as deletions": (lambda k, r, s: Change(deletes=pd.DataFrame({"k": [1]})), "expected True or None"),
+    "names that are no text": (lambda k, r, s: {1: 2}, "names that are no text"),
     "a dict as output": (lambda k, r, s: Change(output={"k": 1}), "output is dict: expected a list of dicts"),
     "upserted and deleted": (lambda k, r, s: Change({"n": 1}, deletes=True), "k=1, part='a' more than once"),
     "an unknown output column": (
@@ -240,19 +242,26 @@ def test_output_without_a_schema_is_refused(groups: bool) -> None:
 
 
 @pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("planted"), pa.ArrowInvalid("planted"), IllegalArgumentError("planted")]
+)
 @pytest.mark.parametrize("culprit", [0, 1, 2])
-def test_an_exception_of_the_function_names_the_key(culprit: int, groups: bool) -> None:
+def test_an_exception_of_the_function_names_the_key(culprit: int, error: Exception, groups: bool) -> None:
     value, key = ((10, "k=1, part='a'"), (6, "k=1, part='b'"), (7, "k=3, part='a'"))[culprit]
 
     def fail(*arguments: Any) -> Any:
         rows = arguments[1] if groups else arguments[0].to_pylist()
         if any(row["value"] == value for row in rows):
-            raise ZeroDivisionError("planted")
+            raise error
+        if len(rows) < 2 and not groups:
+            raise TypeError("another error, which fewer rows cause")
         return None if groups else Change()
 
-    with pytest.raises(ZeroDivisionError, match="planted") as caught:
+    with pytest.raises(UserFunctionError) as caught:
         applied(fail, ROWS, groups=groups)
-    assert caught.value.__notes__ == [f"table 't': apply(): fail raised this when it was called for {key}"]
+    kind = type(error).__name__
+    assert str(caught.value) == f"table 't': apply(): fail raised {kind} when it was called for {key}: planted"
+    assert type(caught.value.__cause__) is type(error)
 
 
 def test_an_exception_that_no_half_of_the_keys_raises_names_them_all() -> None:
@@ -261,9 +270,31 @@ def test_an_exception_that_no_half_of_the_keys_raises_names_them_all() -> None:
             raise ZeroDivisionError("planted")
         return Change()
 
-    with pytest.raises(ZeroDivisionError) as caught:
+    with pytest.raises(UserFunctionError, match="called for k=1, part='a' and 2 more keys: planted"):
         applied(fail, ROWS)
-    assert caught.value.__notes__[0].endswith("called for k=1, part='a' and 2 more keys")
+
+
+def test_nan_of_pandas_is_no_null() -> None:
+    schema = schema_of({"k": "double", "x": "double"}, ["k"])
+    rows = pa.table({"k": [None, math.nan]}).append_column(PARTITION, pa.array([1, 2], pa.int32()))
+    found = applied(lambda r, s: pd.DataFrame({"k": [math.nan], "x": [math.nan]}), rows, schema=schema).changes
+    assert found[PARTITION].to_pylist() == [2]
+    assert math.isnan(found["x"][0].as_py())
+
+
+def test_what_arrow_cannot_hold_is_refused_by_name() -> None:
+    with pytest.raises(IllegalArgumentError, match=r"<lambda> returned upserts that Arrow cannot hold"):
+        applied(lambda r, s: pd.DataFrame({"k": [1], "part": ["a"], "note": [object()]}), ROWS)
+
+
+def test_a_dict_that_is_used_again_is_taken_as_it_was() -> None:
+    same: dict[str, Any] = {}
+
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        same["n"] = rows[0]["value"]
+        return Change(same)
+
+    assert [row[4] for row in changes(applied(one, ROWS, groups=True))] == [10, 5, 7]
 
 
 def test_keys_that_are_null_nan_or_a_negative_zero_are_found() -> None:
@@ -332,6 +363,7 @@ VALUES = {
     "struct": ({"a": 1, "b": [1.5, math.nan]}, pa.struct([("a", pa.int8()), ("b", pa.list_(pa.float64()))]), True),
     "rounded inside": ({"a": [0.1]}, pa.struct([("a", pa.list_(pa.float32()))]), False),
     "rounded": (0.1, pa.float32(), False),
+    "an unknown field": ({"a": 1, "tpyo": 2}, pa.struct([("a", pa.int64()), ("b", pa.int64())]), False),
     "cut": (datetime(2026, 1, 1, 12), pa.date32(), False),
     "digits": (Decimal("1.234"), pa.decimal128(10, 2), False),
     "bytes": (b"a", pa.string(), False),

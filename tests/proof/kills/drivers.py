@@ -82,10 +82,15 @@ def _executors(group: int) -> list[int]:
     return found
 
 
-def rows(restored: Restored | None) -> list[str]:
-    """Each row as often as it was counted, by the map and by the table alike."""
+def rows(restored: Restored | None, folder: Path) -> list[str]:
+    """Each row as often as it was counted, by the map, by both tables and by what was emitted alike."""
     assert restored is not None
     seen = Counter(dict(restored.keyed("seen")))
     table = Counter({row["row"]: row["times"] for row in restored.table("rows").to_pylist()})
     assert table == seen, "one checkpoint, two stories"
+    applied = sorted(restored.table("applied").to_pylist(), key=lambda row: str(row["row"]))
+    assert Counter({row["row"]: row["times"] for row in applied}) == seen
+    lines = [line for path in (folder / "emitted").glob("*/*.json") for line in path.read_text().splitlines()]
+    # With the number that the call made: what was emitted is what the call wrote into the state, and no other call's.
+    assert sorted(map(json.loads, lines), key=lambda row: str(row["row"])) == applied
     return sorted(seen.elements(), key=lambda row: int(row.partition("-")[2]))

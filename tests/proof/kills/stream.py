@@ -1,22 +1,27 @@
 """A streaming job whose driver or executors are killed: `python -m tests.proof.kills.stream ROOT FOLDER MASTER`.
 
-It counts how often it saw each row, in a map on the driver and in a table that Spark's tasks write. Each batch has one
-row, which is acknowledged in the ledger once the callback has returned.
+It counts how often it saw each row: in a map on the driver, in a table that Spark's tasks write, and in one that a
+function of the job changes. What that function emits is written under the token of its batch. Each batch has one row,
+which is acknowledged in the ledger once the callback has returned.
 """
 
 import json
 import os
 import sys
+import uuid
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights.events import emit
-from pyspark_checkpointer.spark import State, stateful, table_jobs
+from pyspark_checkpointer.spark import Change, State, stateful, table_jobs
 from tests.proof.kills.ledger import ADDED, Ledger
 
 OPTIONS = "TEST_STORAGE_OPTIONS"
+
+APPLIED = "row string, times long, made string"
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -39,6 +44,12 @@ def write_input(folder: Path, first: int, batches: int) -> None:
         os.utime(path, (1_700_000_000 + batch,) * 2)
 
 
+def count(key: tuple[Any, ...], rows: list[dict[str, Any]], stored: dict[str, Any] | None) -> Change:
+    """Count a row in state that is read before, and emit the count with a number that no other call makes."""
+    counted = {"row": key[0], "times": len(rows) + (stored["times"] if stored else 0), "made": uuid.uuid4().hex}
+    return Change(counted, output=[counted])
+
+
 def main(root: str, folder: str, master: str) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master)
@@ -57,6 +68,10 @@ def main(root: str, folder: str, master: str) -> None:
             seen[row] = seen.get(row, 0) + 1
         rows = state.table("rows", ["row"], num_partitions=2, combine={"times": "sum"})
         rows.upsert(batch.withColumn("times", F.lit(1)))
+        applied = state.table("applied", ["row"], num_partitions=2, schema=APPLIED)
+        emitted = applied.apply_groups(batch, count, output=APPLIED)
+        assert emitted is not None
+        emitted.write.mode("overwrite").json(f"{folder}/emitted/{state.token.batch_id}")
 
     def acknowledged(batch: DataFrame, batch_id: int) -> None:
         update(batch, batch_id)
