@@ -3,19 +3,17 @@
 rows + state of their keys → the function → upserts, deletions, output → changes of a table, one for each key
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import conform, kept_columns, large_rows, row_order
+from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
-from pyspark_checkpointer.table.types import is_float
 from pyspark_checkpointer.table.user_calls import Keys, Returned
 
 
@@ -78,12 +76,7 @@ class UserFunction:
 
         Raises `IllegalArgumentError` for a key that the function was not called for: another task may change it too.
         """
-        for column in self.schema.columns:
-            if column.role == "key" and is_float(column.type):
-                # As in all rows of a table, 0.0 stands for -0.0, and one NaN for all.
-                position, values = rows.schema.get_field_index(column.name), rows[column.name]
-                values = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), pc.add(values, 0))
-                rows = rows.set_column(position, column.field(), values)
+        rows = canonical_rows(rows, self.schema)
         found = keys.positions(rows)
         if (unknown := np.flatnonzero(found < 0)).size:
             raise IllegalArgumentError(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_checkpointer.table import kept_columns, row_order
+from pyspark_checkpointer.table.key_floats import canonical
 from pyspark_checkpointer.table.schema import (
     CHANGE,
     CHANGES,
@@ -69,7 +70,9 @@ def align(found: pa.Table, stored: str | None, column: Column) -> Any:
         return pa.nulls(found.num_rows, kind)
     if not can_read_as(found[stored].type, column.type):
         raise TypeError(f"column {column.name!r:.80}: expected {show_type(column.type)}, found {found[stored].type}")
-    return found[stored].cast(kind)
+    values = found[stored].cast(kind)
+    # Other writers may store -0.0, or a NaN of other bits.
+    return canonical(values) if column.role == "key" else values
 
 
 def align_own(found: pa.Table, field: pa.Field) -> Any:

@@ -6,7 +6,6 @@ A function transforms the rows of each partition.
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pyspark_checkpointer.checkpoint.migration import Transform, call
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
@@ -15,6 +14,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.opening import partition_reader
 from pyspark_checkpointer.table.row_order import check_unique, in_order, show_key
 from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, TableSchema
@@ -177,10 +177,7 @@ class _TableTransform:
             rows = made.select(arrow.names).cast(arrow)
         except (pa.ArrowException, ValueError) as error:
             raise IllegalArgumentError(f"{where}: its transform returned rows that cannot be stored: {error}") from None
-        for index, field in enumerate(arrow):
-            if field.name in self.schema.key and pa.types.is_floating(field.type):
-                rows = rows.set_column(index, field, pc.add(rows[field.name], 0))  # -0.0 becomes 0.0, which is one key.
-        return in_order(rows, self.schema.key)
+        return in_order(canonical_rows(rows, self.schema), self.schema.key)
 
     def _check_place(self, where: str, partition: int, rows: pa.Table, given: pa.Table) -> None:
         """Raise `IllegalArgumentError` for a key in a wrong partition.

@@ -12,6 +12,7 @@ from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.conform import exact_array
 from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.key_floats import canonical
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -73,6 +74,4 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
         ) from None
-    # -0.0 becomes 0.0, as in the rows.
-    columns = [pc.add(column, 0) if pa.types.is_floating(column.type) else column for column in columns]
-    return pa.table(columns, schema=pa.schema(fields))
+    return pa.table([canonical(column) for column in columns], schema=pa.schema(fields))
