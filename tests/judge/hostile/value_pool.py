@@ -109,7 +109,7 @@ _RAW = [
         b"\xca\x7f\xc0\0\0",
     ),
     _ext(7, b"\x92\xc4\1\xc0" + b"\xc4\x0a" + _ext(3, b"sNaN")),
-    _ext(7, b"\x91\xc4\x0f" + _ext(1, b"\x91\xcb\x7f\xf8\0\0\0\0\0\0")),
+    _ext(7, b"\x91\xc4\x10" + _ext(1, b"\x91\xcb\x7f\xf8\0\0\0\0\0\0")),
     _ext(4, b"\x93" + msgpack.packb("2024-01-02T03:04:05") + b"\0" + msgpack.packb("zone:Europe/Berlin ")),
     _ext(4, b"\x93" + msgpack.packb("2024-01-02T03:04:05") + b"\0" + msgpack.packb("zone:../Berlin")),
     _ext(4, b"\x93" + msgpack.packb("2024-01-02T03:04:05") + b"\0" + msgpack.packb("zone:europe/berlin")),

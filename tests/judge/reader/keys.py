@@ -30,22 +30,20 @@ class Moment:
 
 
 def is_nan(k):
-    return isinstance(k, (float, decimal.Decimal)) and k != k
+    return k.is_nan() if isinstance(k, decimal.Decimal) else isinstance(k, float) and k != k
 
 
-def canon(k):
-    """Something that is equal for equal keys. Refuses what is no key."""
+def canon(k, nan=False):
+    """Something that is equal for equal keys. Refuses what is no key. With `nan`, NaN is one that equals nothing."""
     if isinstance(k, dt.datetime) and k.tzinfo:
         return Moment(k)
     if isinstance(k, tuple):
-        return tuple(map(canon, k))
+        return tuple(canon(member, nan) for member in k)
     if isinstance(k, frozenset):
-        return frozenset(map(canon, k))
+        return frozenset(canon(member, nan) for member in k)
     atoms = (str, bytes, type(None), int, float, decimal.Decimal, dt.date, dt.time, dt.timedelta, uuid.UUID)
-    need(
-        isinstance(k, atoms) and not (isinstance(k, decimal.Decimal) and k.is_nan()) and not is_nan(k),
-        f"{k!r:.80} is no key",
-    )
+    signals = isinstance(k, decimal.Decimal) and k.is_snan()
+    need(isinstance(k, atoms) and not signals and (nan or not is_nan(k)), f"{k!r:.80} is no key")
     return k
 
 
@@ -57,9 +55,7 @@ def zoned(k):
 
 
 def distinct(seen, k, nan=False):
-    if nan and not (isinstance(k, decimal.Decimal) and k.is_snan()) and is_nan(k):
-        return  # Values: NaN is no key, but may be a member of a set or a key of a map; it equals nothing
-    c = canon(k)
+    c = canon(k, nan)
     need(c not in seen, f"two equal keys {k!r:.80}")
     seen.add(c)
 
