@@ -89,12 +89,19 @@ def short(client: Checkpointer) -> None:
 
 
 def segments(client: Checkpointer) -> None:
-    """More partitions than a manifest lists, in three segments; and what has one partition for each."""
+    """More partitions than a manifest lists, of bytes and of a map, in several segments."""
     for number in range(3):
         damage.fill(client, number)
+    state = KeyedState({number: number for number in range(4000)}, partitions=600)
     with client.begin(epoch=3) as cp:
+        for partition in range(1000, 1020):
+            cp.snapshot("many", partition, b"more")
+        cp.save("keyed", state)
+    state[5] = "changed"
+    with client.begin(epoch=4) as cp:
         cp.drop("many", 5)
         cp.delta("many", 6, b"changed")
+        cp.save("keyed", state)
 
 
 def described(client: Checkpointer) -> None:
