@@ -80,7 +80,7 @@ class Run:
 
     def end(self) -> int:
         """Let the events of each partition end a little after the furthest position. Returns where."""
-        end = max(self.positions().values()) + 10
+        end = max(self.positions().values(), default=0) + 10  # Nothing is checkpointed if the kill came early.
         whole = self.folder / "end.new"
         whole.write_text(str(end))
         whole.rename(self.folder / "end")
