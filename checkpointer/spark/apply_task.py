@@ -81,18 +81,15 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 class _Made:
-    """What the calls of one task made so far."""
+    """The changes and emitted rows of the calls of one task so far."""
 
     def __init__(self, task: ApplyTask) -> None:
         self._task = task
         self.output = TaskOutput()
         self._changes: list[pa.Table] = []
         self._emitted: list[pa.Table] = []
-        self._whole = set(range(task.target.partitions)) if not task.version.chains else set[int]()
-        """Partitions of which nothing is written yet, if the table is empty.
-
-        They may become snapshots. Rows of them that follow are deltas on top.
-        """
+        self._written: set[int] = set()
+        """Partitions of which something is written: what follows is a delta on top."""
 
     def take(self, changes: pa.Table, emitted: pa.Table | None) -> None:
         """Take what one call made, and write it once it is much."""
@@ -130,8 +127,11 @@ class _Made:
 
     def _write_changes(self) -> None:
         rows = self._held_changes()
-        self._task.target.write(rows, self._whole, self.output)
-        self._whole -= set(rows[PARTITION].unique().to_pylist())
+        numbers = set(rows[PARTITION].unique().to_pylist())
+        # Of an empty table, the first rows of a partition may become a snapshot.
+        whole = set[int]() if self._task.version.chains else numbers - self._written
+        self._task.target.write(rows, whole, self.output)
+        self._written |= numbers
 
     def _write_emitted(self) -> None:
         """Write emitted rows as an object that no manifest names.

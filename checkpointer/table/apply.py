@@ -18,7 +18,7 @@ from pyspark_checkpointer.table.user_calls import Keys, Returned
 
 
 class Applied(NamedTuple):
-    """What the function did to some keys: the changes of a delta, and the rows that it emitted."""
+    """The changes of some keys as a delta has them, and the rows that the function emitted."""
 
     changes: pa.Table
     output: pa.Table | None

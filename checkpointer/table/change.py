@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a function of `table.apply` or `table.apply_groups` wants done with the keys it was given.
+    """The changes that a function of `table.apply` or `table.apply_groups` makes to its keys.
 
     Attributes:
         upserts: Rows to insert or combine, as in `table.upsert`: a frame, and for `apply_groups` a dict of the columns

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark_checkpointer.errors import IllegalArgumentError
 
 Frames = Literal["arrow", "pandas", "polars"]
-"""What a function is given, and may return: `pyarrow.Table`, `pandas.DataFrame` or `polars.DataFrame`."""
+"""The frames that a function takes and returns: `pyarrow.Table`, `pandas.DataFrame` or `polars.DataFrame`."""
 
 
 def check_frames(call: str, frames: Any, others: tuple[str, ...] = ()) -> Frames:

@@ -19,7 +19,7 @@ from pyspark_checkpointer.table.frames import Frames, from_arrow, to_arrow
 from pyspark_checkpointer.table.schema import PARTITION
 
 GroupRows = Literal["rows"] | Frames
-"""What a function of one key is given its rows as: "rows" is a list of dicts."""
+"""The kind of rows that a function of one key is given: "rows" is a list of dicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Keys:
 
 
 class Returned(NamedTuple):
-    """What the function returned, as Arrow rows in its own types.
+    """The rows that the function returned, as Arrow rows in its own types.
 
     There may be several parts, each with columns of its own.
     """
@@ -58,7 +58,7 @@ class Returned(NamedTuple):
 
 
 class UserFunctionError(Exception):
-    """What a user's function raised, with the key. Its cause is the error itself.
+    """An error of a user's function, with the key. Its cause is the error itself.
 
     It is no error of the library, so that the errors of the function are not taken for refusals or for Arrow's own.
     """
@@ -143,7 +143,7 @@ class FrameCall:
 
 @dataclass(slots=True)
 class _Collected:
-    """What the calls for single keys returned so far, with the index of each key."""
+    """The results of the calls for single keys so far, with the index of each key."""
 
     upserts: dict[tuple[str, ...], list[tuple[int, Mapping[str, Any]]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -192,23 +192,22 @@ class GroupCall:
 
     def _collect(self, collected: _Collected, keys: Keys, number: int, given: Any) -> None:
         change = given if isinstance(given, Change) else Change(upserts=given)
-        where = f"{self.what} for {{}}"
+
+        def refused(said: str) -> IllegalArgumentError:
+            return IllegalArgumentError(f"{self.what} for {self._show(keys, number)}: {said}")
+
         if change.upserts is not None:
             if not isinstance(change.upserts, Mapping):
-                raise IllegalArgumentError(
-                    f"{where.format(self._show(keys, number))}: returned {type(change.upserts).__qualname__}: expected "
-                    "a dict of columns to upsert, a Change, or None to change nothing"
+                raise refused(
+                    f"returned {type(change.upserts).__qualname__}: expected a dict of columns to upsert, a Change, or "
+                    "None to change nothing"
                 )
             if not all(isinstance(name, str) for name in change.upserts):
-                raise IllegalArgumentError(
-                    f"{where.format(self._show(keys, number))}: returned a dict with names that are no text"
-                )
+                raise refused("returned a dict with names that are no text")
             # A copy: the function may change the dict and return it again.
             collected.upserts[tuple(change.upserts)].append((number, dict(change.upserts)))
         if not (change.deletes is None or isinstance(change.deletes, bool)):
-            raise IllegalArgumentError(
-                f"{where.format(self._show(keys, number))}: deletes={change.deletes!r:.40}: expected True or None"
-            )
+            raise refused(f"deletes={change.deletes!r:.40}: expected True or None")
         if change.deletes:
             collected.deletes.append(number)
         if change.output is None:
@@ -218,10 +217,7 @@ class GroupCall:
         elif isinstance(change.output, Sequence) and all(isinstance(row, Mapping) for row in change.output):
             collected.emitted.extend(map(dict, change.output))
         else:
-            raise IllegalArgumentError(
-                f"{where.format(self._show(keys, number))}: output is {type(change.output).__qualname__}: expected a "
-                "list of dicts, or a frame"
-            )
+            raise refused(f"output is {type(change.output).__qualname__}: expected a list of dicts, or a frame")
 
     def _returned(self, collected: _Collected, keys: Keys) -> Returned:
         upserts = []

@@ -104,7 +104,10 @@ async def _measure(reader: TableReader) -> tuple[int, int]:
     return rows, size
 
 
-def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("partitions", [3, 2**31 - 1])
+def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
     """The first call of a partition may write a snapshot of it, and what later calls change comes on top."""
     for name, value in (("MAX_CALL_ROWS", 3), ("MAX_HELD_BYTES", 1)):
         monkeypatch.setattr(apply_task, name, value)
@@ -115,7 +118,7 @@ def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(monkeypatch: 
     rows = pa.table({"k": list(range(100))})
     with plain_spark(draw, client):
         state = new_state(client, client.restore(), 0)
-        state.table("t", ["k"], num_partitions=3, schema=columns).apply(  # type: ignore[arg-type]
+        state.table("t", ["k"], num_partitions=partitions, schema=columns).apply(  # type: ignore[arg-type]
             PlainFrame.of(draw, rows), lambda given, below: given.append_column("n", given["k"])
         )
         state._attempt.commit()

@@ -21,6 +21,8 @@ from tests.table.tables import mapping, schema_of
 
 SCHEMA = schema_of({"k": "long", "part": "string", "n": "long", "note": "string"}, ["k", "part"])
 OUTPUT = pa.schema([("k", pa.int64()), ("sum", pa.int64())])
+TABLE = "t{0}"
+"""Braces: a name may have them, and messages are made of it."""
 PLACES = {1: 5, 2: 5, 3: 9}
 
 
@@ -46,7 +48,7 @@ def applied(
     output: pa.Schema | None = OUTPUT,
     schema: TableSchema = SCHEMA,
 ) -> Applied:
-    what = f"table 't': apply(): {function.__name__}"
+    what = f"table '{TABLE}': apply(): {function.__name__}"
     call: Any = (
         GroupCall(what, function, frames or "rows", schema.arrow(), output or pa.schema([]))
         if groups
@@ -204,7 +206,7 @@ def test_what_cannot_be_done_is_refused_by_name(name: str) -> None:
     with pytest.raises(IllegalArgumentError) as caught:
         applied(function, ROWS)
     assert said in str(caught.value)
-    assert str(caught.value).startswith("table 't': apply(): <lambda>")
+    assert str(caught.value).startswith("table 't{0}': apply(): <lambda>")
 
 
 BAD_OF_ONE = {
@@ -260,7 +262,7 @@ def test_an_exception_of_the_function_names_the_key(culprit: int, error: Excepti
     with pytest.raises(UserFunctionError) as caught:
         applied(fail, ROWS, groups=groups)
     kind = type(error).__name__
-    assert str(caught.value) == f"table 't': apply(): fail raised {kind} when it was called for {key}: planted"
+    assert str(caught.value) == f"table 't{{0}}': apply(): fail raised {kind} when it was called for {key}: planted"
     assert type(caught.value.__cause__) is type(error)
 
 
