@@ -71,8 +71,9 @@ class Application:
 
 
 def _nullable(output: StructType) -> StructType:
-    """Return the columns as nullable ones: Spark would not look whether the function emits nulls."""
-    return StructType([StructField(field.name, field.dataType) for field in output.fields])
+    """Return the columns as nullable ones, inside too: Spark would not look whether the function emits nulls."""
+    plain = [{"name": f.name, "type": plain_type(f.jsonValue()["type"]), "nullable": True} for f in output.fields]
+    return StructType([StructField.fromJson(field | {"metadata": {}}) for field in plain])
 
 
 def _emitted_columns(where: str, output: StructType) -> pa.Schema:

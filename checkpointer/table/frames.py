@@ -10,22 +10,20 @@ Frames = Literal["arrow", "pandas", "polars"]
 """The frames that a function takes and returns: `pyarrow.Table`, `pandas.DataFrame` or `polars.DataFrame`."""
 
 
-def check_frames(call: str, frames: Any, others: tuple[str, ...] = ()) -> Frames:
-    """Return the argument if it names a kind of frame that is installed.
+def check_frames(call: str, frames: Any, others: tuple[str, ...] = ()) -> None:
+    """Raise `IllegalArgumentError` unless the argument names a kind of frame that is installed.
 
-    Raises `IllegalArgumentError` otherwise. `others` may stand there too, as the message says.
+    The message also names the `others` that the caller takes.
     """
     if frames not in get_args(Frames):
         kinds = ", ".join((*others, *get_args(Frames)))
         raise IllegalArgumentError(f"{call}: frames={frames!r:.40}: expected one of {kinds}")
-    found: Frames = frames
     try:
-        from_arrow(pa.table({}), found)
+        from_arrow(pa.table({}), frames)
     except ImportError as error:
         raise IllegalArgumentError(
-            f"{call}: frames={found!r}: {error.name} is not installed: pip install {error.name}"
+            f"{call}: frames={frames!r}: {error.name} is not installed: pip install {error.name}"
         ) from None
-    return found
 
 
 def from_arrow(rows: pa.Table, frames: Frames) -> Any:

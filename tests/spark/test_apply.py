@@ -100,7 +100,9 @@ def test_output_of_any_size_and_type_is_what_was_emitted_and_goes_with_its_batch
     def body(batch: DataFrame, batch_id: int, state: State) -> None:
         given = batch.sparkSession.range(50).selectExpr("id AS k", "timestamp_micros(id * 1000001) AS at")
         table = state.table("t", ["k"], num_partitions=4, schema="k long, id string, at timestamp")
-        output = table.apply(given, emit, "k long, id string, at timestamp, more array<struct<a: string>>")
+        output = table.apply(
+            given, emit, "k long, id string NOT NULL, at timestamp, more array<struct<a: string NOT NULL>>"
+        )
         assert output is not None
         assert output.where("more[0].a = id").count() == 50
         assert rows(output.select("k", "id", "at")) == rows(table.read(["k", "id", "at"]))
