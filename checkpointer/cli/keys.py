@@ -66,17 +66,17 @@ def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, 
     """Read the contents of some partitions."""
     if operator is None:
         return {}
-    key_of = _table_key(name, operator) if kind_of(operator) == "table" else lambda record: record["key"]
+    key_of = _table_key(snapshot, name) if kind_of(operator) == "table" else lambda record: record["key"]
     # A partition may have state in one of the two checkpoints only.
     held = [number for number in partitions if number in operator.chains]
     return {to_text(key_of(record)): _digest(record) for record in records(snapshot, name, held)}
 
 
-def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json]:
+def _table_key(snapshot: CheckpointReader, name: str) -> Callable[[schemas.Record], Json]:
     """Return a function that takes the key columns from a row."""
-    from pyspark_checkpointer.table.version import TableVersion  # pyarrow, only for tables
+    from pyspark_checkpointer.table.opening import table_version  # pyarrow, only for tables
 
-    columns = TableVersion.of(name, operator).schema.key
+    columns = table_version(snapshot, name).schema.key
     return lambda record: {column: record["row"][column] for column in columns}
 
 

@@ -267,4 +267,4 @@ def version_of(restored: Restored, operator: str) -> TableVersion:
     if found is None:
         names = ", ".join(sorted(restored.manifest.operators)) or "none"
         raise OperatorNotFoundError(f"operator {operator!r}: {restored.id} has {names}")
-    return TableVersion.of(operator, found)
+    return TableVersion.of(operator, found, restored.manifest.clock)

@@ -235,6 +235,22 @@ class TableState(NotPicklable):
         with self._operation(self._changes.check_open):
             return self._changes.lookup(keys, columns)
 
+    def expired(self, columns: Sequence[str] | None = None) -> DataFrame:
+        """Return the rows that expire with this batch.
+
+        They are the rows of the last checkpoint that have expired since, as they were. Each row is returned in one
+        batch, and in the same batch again if Spark repeats it. Call it in every batch: what expires in a batch that
+        does not ask is not returned later.
+
+        Args:
+            columns: The columns to read; by default all.
+
+        Raises:
+            IllegalArgumentError: The table was opened without `expire=`.
+        """
+        with self._operation(self._changes.check_open):
+            return self._changes.expired(columns)
+
     def compact(self) -> None:
         """Write a snapshot of every partition that has deltas, now.
 

@@ -322,17 +322,17 @@ def test_a_version_is_what_its_operator_says() -> None:
     place = Place(SCHEMA)
     place.snapshot(0, ROWS)
     place.snapshot(1, ROWS[:1])
-    assert TableVersion.of("t", place.version.operator()) == place.version
+    assert TableVersion.of("t", place.version.operator(), None) == place.version
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
     assert operator.partitioner == codecs.PARQUET.partitioner
     with pytest.raises(IllegalArgumentError, match=r"operator 't': is a map, not a table"):
-        TableVersion.of("t", replace(operator, codec=codecs.MSGPACK.name))
+        TableVersion.of("t", replace(operator, codec=codecs.MSGPACK.name), None)
     with pytest.raises(MalformedError, match=r"operator 't': expected a table partitioned by .*, found 'python'"):
-        TableVersion.of("t", replace(operator, partitioner="python"))
+        TableVersion.of("t", replace(operator, partitioner="python"), None)
     for partitions in (0, 2**31):
         with pytest.raises(MalformedError, match=f"'t': expected a table of 1 to .* partitions, found {partitions}"):
-            TableVersion.of("t", replace(operator, partitions=partitions))
+            TableVersion.of("t", replace(operator, partitions=partitions), None)
 
 
 def test_rows_are_split_by_partition() -> None:
