@@ -58,6 +58,10 @@ class Expire:
         # Of integers: a long time before the clock may be a time that Python does not have.
         return (clock - _EPOCH) // _MICROSECOND - self.after // _MICROSECOND
 
+    def is_expired(self, time: datetime | None, clock: datetime) -> bool:
+        """Return whether a row of this time is expired."""
+        return time is not None and (time - _EPOCH) // _MICROSECOND <= self.limit(clock)
+
     def is_within(self, other: "Expire") -> bool:
         """Return whether every row that is expired by `other` is expired by this rule too."""
         return self.column == other.column and self.after <= other.after
