@@ -179,6 +179,26 @@ class TableState(NotPicklable):
             call = Application.of(self._changes.name, function, output, order_by, frames, groups=True)
             return self._changes.apply(rows, call)
 
+    def first_seen(self, rows: DataFrame, *, order_by: Sequence[str] = ()) -> DataFrame:
+        """Return the rows whose key the table has not seen, one for each key, and take them in.
+
+        So each key is returned once, over batches, restarts and repeated batches. Columns that the table does not have
+        are returned and not stored: a new table has the key, the column of `expire=` and those of `schema=`. With
+        `expire=` a key that has expired is new again.
+
+        Args:
+            rows: The rows, with the key columns and any others.
+            order_by: Columns by which the rows of a key are sorted, ascending and nulls first. The first one counts.
+
+        Returns:
+            A DataFrame with the columns of `rows`, to be read within the batch.
+
+        Raises:
+            IllegalArgumentError: A key column is missing, or a column has another type than in the table.
+        """
+        with self._operation(self._changes.check_open):
+            return self._changes.first_seen(rows, order_by)
+
     def replace(self, rows: DataFrame) -> None:
         """Make these rows the whole table, with their columns and no others.
 

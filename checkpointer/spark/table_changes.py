@@ -37,6 +37,7 @@ from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import Living, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
+from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
 from pyspark_checkpointer.table.version import TableVersion
@@ -154,6 +155,21 @@ class TableChanges:
         self._emitted += [part for part in emitted if isinstance(part, str)]
         return frame_of_emitted(jobs.spark, jobs.root, call.output, function.output, emitted)
 
+    def first_seen(self, rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
+        """Take in the rows whose key the table does not have, and return them."""
+        self._check_frame("first_seen", rows)
+        if self.version is None:
+            time = [] if self._expire is None else [self._expire.column]
+            fields = [field for field in fields_of(rows) if field["name"] in (*self._key, *time)]
+            first = self._expiring(first_schema(self.name, fields, self._key, self._combine))
+            self.version = TableVersion(self.name, first, self._partitions, {})
+        names = [column.name for column in self._accept_keys(rows).columns]
+        function = FirstSeen(self._key, [name for name in names if name in rows.columns])
+        call = Application.of(self.name, function, rows.schema, order_by, "arrow", groups=False, verb="first_seen")
+        emitted = self.apply(rows, call)
+        assert emitted is not None
+        return emitted
+
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Leave columns out of the schema; no object is written again."""
         version = self._known_version()
@@ -232,6 +248,8 @@ class TableChanges:
 
         Rows that are expired by another rule of before must not come back, so the table is written anew without them.
         """
+        if self._expire is not None:
+            self._clock.now()  # A job without a clock is refused before it writes anything.
         if self.version is None:
             return
         old, new = self.version.schema.expire, self._expire

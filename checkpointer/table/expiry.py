@@ -72,11 +72,8 @@ class Expire:
     @classmethod
     def from_json(cls, value: Json) -> "Expire":
         """Return the rule in a manifest. Raises `TypeError`, `KeyError` or `ValueError` where it is none."""
-        if (
-            type(value["after_us"]) is not int
-            or value["after_us"] > MAX_AFTER // _MICROSECOND
-            or set(value) - {"column", "after_us"}
-        ):
+        # `type` and not `isinstance`: True is an int too.
+        if type(value["after_us"]) is not int or value["after_us"] > MAX_AFTER // _MICROSECOND:
             raise ValueError(f"expected a rule by which rows expire, found {value!r:.80}")
         return cls(value["column"], timedelta(microseconds=value["after_us"]))
 

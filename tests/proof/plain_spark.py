@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
@@ -61,6 +62,10 @@ class PlainFrame:
     @property
     def columns(self) -> list[str]:
         return list(self.parts[0].column_names)
+
+    @property
+    def schema(self) -> StructType:
+        return StructType.fromJson({"type": "struct", "fields": _fields(self)})
 
     def repartition(self, column: str) -> "PlainFrame":
         rows, tasks = self.rows, self.draw.choice([1, 2, 5])
