@@ -7,15 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Operator
-from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.table.schema import TableSchema
-
-MAX_PARTITIONS = 2**31 - 1
-"""The most partitions of a table: Spark divides the hash of a key by an integer of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +33,6 @@ class TableVersion:
             if operator.codec == codecs.MSGPACK.name:
                 kind, way = "a map", "keyed"
             raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
-        # Rows that were spread in another way would be looked for in the wrong partitions.
-        if operator.partitioner != codecs.PARQUET.partitioner:
-            raise MalformedError(
-                f"operator {name!r}: expected a table partitioned by {codecs.PARQUET.partitioner}, found "
-                f"{show(operator.partitioner)}"
-            )
-        if not 1 <= operator.partitions <= MAX_PARTITIONS:
-            raise MalformedError(
-                f"operator {name!r}: expected a table of 1 to {MAX_PARTITIONS} partitions, found {operator.partitions}"
-            )
         return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
 
     def operator(self) -> Operator:

@@ -20,11 +20,11 @@ from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
+from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.keyed_records import check_places, decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
-    MAX_MAP_PARTITIONS,
     decode_manifest,
     decode_pointer,
     encode_manifest,

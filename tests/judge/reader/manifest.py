@@ -89,7 +89,7 @@ def check_used(used, objects):
 
 def read_segments(root, rows, op, codec, partitions, upto):
     need(array(rows), "no segments")
-    chains, paths = {}, set()
+    chains, paths, known = {}, set(), {}
     for v in rows:
         need(type(v) is list and len(v) == 4, f"{v!r:.200} is no row of segments")
         m = SEGMENT.fullmatch(text(v[0]))
@@ -105,6 +105,9 @@ def read_segments(root, rows, op, codec, partitions, upto):
             version(o)
             need(get(o, "operator", text) == op, "a segment of another operator")
             objects, used = read_objects(get(o, "objects", anything), codec, sequence(m[1])), set()
+            for one in objects:
+                said = one["size"], one["tail"]
+                need(known.setdefault(one["path"], said) == said, f"{one['path']}: another size or tail")
             patches = get(o, "patches", obj)
             need(len(patches) == count, f"{len(patches)} patches, expected {count}")
             for key, patch in patches.items():
