@@ -8,6 +8,7 @@ from typing import Any
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError
 from tests.judge import reader
+from tests.judge.reader.files import python
 
 
 def shown(value: Any) -> str:
@@ -90,7 +91,11 @@ def _library(client: Checkpointer) -> Any:
         if operator.codec == "msgpack+zstd":
             held = _map(restored.keyed(name).items())
         elif operator.codec == "parquet":
-            held = _rows(restored.table(name).to_pylist(), operator.schema)
+            table = restored.table(name)
+            columns = {column: list(map(python, table[column])) for column in table.column_names}
+            held = _rows(
+                (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)), operator.schema
+            )
         else:
             view = restored.operator(name)
             held = {partition: view.partition(partition) for partition in view.partitions}

@@ -16,7 +16,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.row_order import in_order
-from pyspark_checkpointer.table.schema import DELETE, MERGE, RESET, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
@@ -30,10 +30,12 @@ from tests.table.tables import (
     Row,
     array,
     changes_of,
+    far,
     fields,
     mapping,
     schema_of,
     snapshot_rows,
+    text,
 )
 from tests.table.tables import (
     struct as structure,
@@ -132,18 +134,23 @@ def save_table(
     client: Checkpointer, schema: TableSchema, rows: Mapping[int, list[Row]], changes: Mapping[int, list[Change]]
 ) -> None:
     """Commit snapshots, and changes on top, of partitions of a table."""
+    packed = [changes_of(schema, wanted, partition) for partition, wanted in changes.items()]
+    whole = pa.concat_tables(packed, promote_options="default") if packed else None
+    save_rows(client, schema, {partition: snapshot_rows(schema, wanted) for partition, wanted in rows.items()}, whole)
+
+
+def save_rows(
+    client: Checkpointer, schema: TableSchema, rows: Mapping[int, pa.Table], changes: pa.Table | None
+) -> None:
+    """Commit snapshots, and one pack of changes on top."""
     with client.begin() as cp:
         writer = TableWriter(client.session.store, client.session.host, cp.id, "table", schema)
         old = cp.writer.operator("table")
         chains = {} if old is None else dict(old.chains)
         for partition, wanted in rows.items():
-            chains[partition] = (
-                run_sync(writer.snapshot(partition, in_order(snapshot_rows(schema, wanted), schema.key))),
-            )
-        packed = [changes_of(schema, wanted, partition) for partition, wanted in changes.items()]
-        if packed:
-            whole = pa.concat_tables(packed, promote_options="default")
-            for partition, delta in run_sync(writer.pack(in_order(whole, schema.key))).items():
+            chains[partition] = (run_sync(writer.snapshot(partition, in_order(wanted, schema.key))),)
+        if changes is not None:
+            for partition, delta in run_sync(writer.pack(in_order(changes, schema.key))).items():
                 chains[partition] = on_top(chains.get(partition, ()), delta)
         cp.writer.put_operator("table", TableVersion("table", schema, 3, chains).operator())
 
@@ -217,6 +224,31 @@ def other_columns(client: Checkpointer) -> None:
     save_table(client, third, {}, {2: [(MERGE, (2**40, 1, 1.0, None, "new", None))]})
 
 
+def beyond_python(client: Checkpointer) -> None:
+    """Text that is not UTF-8, and dates and times of years that Python does not have."""
+    schema = schema_of(
+        {"k": "string", "d": "date", "t": "timestamp", "n": "timestamp_ntz", "lo": "string", "in": array("string")},
+        ["k", "d", "t"],
+        lo="min",
+        n="max",
+    )
+    times = [-(2**63), -62_135_596_800_000_001, 0, 253_402_300_800_000_000, 2**63 - 1]
+    dates = [-(2**31), -719_529, 0, 2_932_897, 2**31 - 1]
+    keys = [b"", b"a\xe9", b"\xc3\xa9", b"\xed\xa0\x80", b"\xff"]
+
+    def rows(low: bytes, at: int) -> pa.Table:
+        types = schema.arrow().types
+        texts, inside = text(*keys), pa.ListArray.from_arrays(pa.array(range(6), pa.int32()), text(*reversed(keys)))
+        columns = [texts, far(types[1], *dates), far(types[2], *times), far(types[3], *times[at:], *times[:at])]
+        return pa.table([*columns, text(low, *keys[1:]), inside.cast(types[5])], schema=schema.arrow())
+
+    save_rows(client, schema, {0: rows(b"\xff\xff", 0)}, None)
+    again = rows(b"\xff\xfe", 2)
+    for name, values in ((PARTITION, pa.array([0] * 5, pa.int32())), (CHANGE, pa.array([MERGE] * 5, pa.int8()))):
+        again = again.append_column(name, values)
+    save_rows(client, schema, {}, again)
+
+
 STORES: dict[str, Callable[[Checkpointer], object]] = {
     "keys": keys,
     "short": short,
@@ -232,6 +264,7 @@ STORES: dict[str, Callable[[Checkpointer], object]] = {
     "all keys": all_keys,
     "combined": combined,
     "other columns": other_columns,
+    "beyond python": beyond_python,
 }
 """What makes each store, by its name."""
 

@@ -26,7 +26,7 @@ def final(v, col):
     if t in DIGITS:
         need(-(1 << t.bit_width - 1) <= v < 1 << t.bit_width - 1, f"a sum of {v} in {col['type']}")
     elif isinstance(t, pa.Decimal128Type):
-        need(abs(v.scaleb(t.scale, EXACT)) < 10**t.precision, f"a sum of {v} in {col['type']}")
+        need(EXACT.abs(v.scaleb(t.scale, EXACT)) < 10**t.precision, f"a sum of {v} in {col['type']}")
     elif t == pa.float32():
         return pa.scalar(v, pa.float64()).cast(pa.float32()).as_py()
     return v
