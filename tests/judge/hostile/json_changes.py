@@ -145,7 +145,9 @@ def change_json(doc: Any, text: Text, random: Random) -> tuple[str, tuple[Any, .
     old = parent[key]
     field = next((part for part in reversed(way) if isinstance(part, str) and not part.isdigit()), "")
     if len(way) > 1 and way[-2] in ("retired", "entries") and isinstance(key, int) and random.random() < 0.5:
-        parent, key, way, field = parent[key], "created", (*way, "created"), "created"
+        name = "at" if way[-2] == "retired" else "created"
+        parent, key, way, field = parent[key], name, (*way, name), name
+        old = parent[key]
     action = random.choice(["any", "raw", "named", "named", "near", "near", "drop", "double", "add", "order", "copy"])
     if action == "named":
         named = NAMED.get({"at": "created", "watermark": "created"}.get(field, field))

@@ -179,8 +179,8 @@ class ChangedTable:
             rows.pop(self.random.randrange(len(rows)))
         elif how == "nulls first":
             key = self.table.column_names.index(self.keys[0]) if self.keys[0] in self.table.column_names else 0
-            values = self.table.column(key).to_pylist()
-            rows.sort(key=lambda row: values[row] is not None)
+            there = self.table.column(key).is_valid().to_pylist()
+            rows.sort(key=lambda row: there[row])
         else:
             rows = []
         self._taken(rows)
