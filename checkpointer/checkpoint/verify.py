@@ -36,6 +36,9 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
 
+MAX_CONCURRENT_DECODING = 2
+"""Objects of tables whose keys are decoded at the same time: parts of them are in memory."""
+
 _SHOWN, _ROWS = 5, 50
 """Findings that a text, and a notebook, shows."""
 
@@ -190,6 +193,7 @@ class Check:
         check_places: PlaceCheck | None = None,
     ) -> None:
         self._progress, self._check_places = progress, check_places
+        self._decoding = asyncio.Semaphore(MAX_CONCURRENT_DECODING)
         self._store, self._host = session.store, session.host
         self._operator = operator
         self.share = share
@@ -418,7 +422,8 @@ class Check:
             self.bytes += size
             held = next((artifact for artifact in artifacts if artifact.length), None)
             if self._check_places is not None and table is not None and held is not None:
-                await self._check_places(self._store, self._host, *table, held)
+                async with self._decoding:
+                    await self._check_places(self._store, self._host, *table, held)
 
     async def look_above(self, head: Head) -> None:
         """Find manifests of sequences that no attempt has on this version."""
