@@ -42,16 +42,33 @@ Decoded = TypeVar("Decoded", covariant=True)
 
 Stored = bytes | bytearray | memoryview
 
+MAX_PARTITIONS = 2**31
+"""Partitions of an operator, at most.
+
+Their numbers fit in a signed integer of 32 bits.
+"""
+
+MAX_MAP_PARTITIONS = 131_072
+"""Partitions of a map, at most.
+
+100,000 are proven. With this limit, no manifest makes a restore ask for memory without end.
+"""
+
+MAX_TABLE_PARTITIONS = 2**31 - 1
+"""Partitions of a table, at most: Spark divides the hash of a key by an integer of 32 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Codec:
     """A codec and its partitioner, by their names in a manifest.
 
-    An operator in a manifest gives these names.
+    An operator in a manifest gives these names, and a number of partitions between these limits.
     """
 
     name: str
     partitioner: str
+    min_partitions: int
+    max_partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +100,24 @@ def _give_as_is(name: str, stored: Stored, raw_size: int, records: int) -> bytes
     return bytes(stored)
 
 
-RAW = PureCodec("raw", "explicit", _store_as_is, _give_as_is)
+RAW = PureCodec("raw", "explicit", 0, MAX_PARTITIONS, _store_as_is, _give_as_is)
 """A job's own bytes.
 
 Only the job can merge them, and it names the partition of everything it writes.
 """
 
 MSGPACK = PureCodec(
-    "msgpack+zstd", "crc32-key-1", keyed_records.encode, keyed_records.decode, keyed_records.partition_of
+    "msgpack+zstd",
+    "crc32-key-1",
+    1,
+    MAX_MAP_PARTITIONS,
+    keyed_records.encode,
+    keyed_records.decode,
+    keyed_records.partition_of,
 )
 """The entries of a keyed state."""
 
-PARQUET = Codec("parquet", "spark-murmur3-1")
+PARQUET = Codec("parquet", "spark-murmur3-1", 1, MAX_TABLE_PARTITIONS)
 """The rows of a table.
 
 `checkpointer/table`, which needs Arrow, encodes, decodes and spreads them.

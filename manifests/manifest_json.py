@@ -41,18 +41,6 @@ from pyspark_checkpointer.manifests.model import (
 )
 from pyspark_checkpointer.manifests.shown import show
 
-MAX_PARTITIONS = 2**31
-"""Partitions of an operator, at most.
-
-Their numbers fit in a signed integer of 32 bits.
-"""
-
-MAX_MAP_PARTITIONS = 131_072
-"""Partitions of a map, at most.
-
-100,000 are proven. With this limit, no manifest makes a restore ask for memory without end.
-"""
-
 COST_FIELDS = ("requests", "objects", "bytes", "elapsed_us", "blocked_us")
 
 LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")
@@ -323,18 +311,20 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     except IllegalArgumentError as error:
         fields.fail(str(error))
     partitions = fields.integer("partitions")
-    if partitions > MAX_PARTITIONS:
-        fields.fail(f"{partitions} partitions, at most {MAX_PARTITIONS} are possible")
     partitioner, codec = fields.texts("partitioner", "codec")
     schema = fields.take("schema")
     # A new codec needs a new version of the format (SPEC.md, "Versions"), so none that is unknown belongs in this
     # one.
     if codec not in codecs.CODECS:
         fields.fail(f"unknown codec {codec!r:.60}")
-    if partitioner != (expected := codecs.CODECS[codec].partitioner):
-        fields.fail(f"expected the partitioner of {codec}, {expected}, found {show(partitioner)}")
-    if codec == codecs.MSGPACK.name and not 1 <= partitions <= MAX_MAP_PARTITIONS:
-        fields.fail(f"{partitions} partitions of a map, from 1 to {MAX_MAP_PARTITIONS} are possible")
+    known = codecs.CODECS[codec]
+    # Keys that were spread in another way would be looked for in the wrong partitions.
+    if partitioner != known.partitioner:
+        fields.fail(f"expected the partitioner of {codec}, {known.partitioner}, found {show(partitioner)}")
+    if not known.min_partitions <= partitions <= known.max_partitions:
+        fields.fail(
+            f"{partitions} partitions of {codec}, from {known.min_partitions} to {known.max_partitions} are possible"
+        )
     segments = fields.optional("segments")
     # Chains in segments are not loaded here: this module has no way to read another object.
     if segments is not None:

@@ -21,7 +21,16 @@ from pyspark_checkpointer.manifests.chain_json import ArtifactReader, ObjectTabl
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import Fields, dump
-from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Chain, CheckpointId, Operator, Patch, Patches, Segment
+from pyspark_checkpointer.manifests.model import (
+    FORMAT_VERSION,
+    Artifact,
+    Chain,
+    CheckpointId,
+    Operator,
+    Patch,
+    Patches,
+    Segment,
+)
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.manifests.zstd import decompress
 
@@ -91,6 +100,8 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
 
     `name` is the operator in error messages.
     """
+    if len(patches) > 1:
+        _check_objects(name, patches)
     chains: dict[int, Chain] = {}
     for patch_of in patches:
         for partition, patch in patch_of.items():
@@ -106,6 +117,23 @@ def load(name: str, operator: Operator, patches: Sequence[Patches]) -> Operator:
             else:
                 chains[partition] = chain
     return replace(operator, chains=chains, patches=tuple(patches))
+
+
+def _check_objects(name: str, patches: Sequence[Patches]) -> None:
+    """Raise `MalformedError` if two segments disagree about an object.
+
+    A range of an object is read without its size, so nobody else would notice.
+    """
+    known: dict[str, Artifact] = {}
+    for patch_of in patches:
+        for patch in patch_of.values():
+            for artifact in patch.added:
+                one = known.setdefault(artifact.path, artifact)
+                if one.size != artifact.size or one.tail != artifact.tail:
+                    raise MalformedError(
+                        f"{name}: two segments disagree about {artifact.path}: {one.size} bytes, and {artifact.size}, "
+                        f"or its tail: {one.tail}, and {artifact.tail}"
+                    )
 
 
 def spill(

@@ -68,9 +68,10 @@ def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     old = cp.writer.operator("table")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     if old is None:
-        rows = in_order(snapshot_rows(TABLE, [(1, 1), (2, 2)]), TABLE.key)
+        rows = in_order(snapshot_rows(TABLE, [(2, 1), (4, 2)]), TABLE.key)
         chains[0] = (run_sync(writer.snapshot(0, rows)),)
-    changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (p + 1, number))], p) for p in range(2)])
+    # The hashes of 2 and 4 say partition 0, and that of 1 says partition 1.
+    changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (2 - p, number))], p) for p in range(2)])
     for partition, delta in run_sync(writer.pack(in_order(changes, TABLE.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
     cp.writer.put_operator("table", TableVersion("table", TABLE, 2, chains).operator())

@@ -31,6 +31,12 @@ HOURS = 730
 GIB = 1 << 30
 """Bytes of the gigabyte that stores are paid for."""
 
+MIN_MEASURED_TIME = timedelta(minutes=1)
+"""The shortest time between checkpoints that tells how often a batch comes.
+
+A test, or a job that catches up, makes hundreds in a second. A month at that rate is no forecast.
+"""
+
 OTHER = "other"
 """The name of all stores whose prices are not known here."""
 
@@ -235,6 +241,8 @@ class Measured:
 
     None where these are too few or too close together to tell.
     """
+    span: timedelta
+    """The time from the oldest to the newest of them."""
 
 
 async def measure(session: Session, last: int) -> Measured:
@@ -270,7 +278,7 @@ async def measure(session: Session, last: int) -> Measured:
                 len(objects) + len(found) + older * mean.objects + 1,
                 sum(objects.values()) + sum(sizes.values()) + older * mean.bytes,
             ),
-            _rate([*found.values()]),
+            *_rate([*found.values()]),
         )
 
     return await read_consistent(session.store, read)
@@ -320,11 +328,11 @@ def _own_sizes(manifest: Manifest) -> list[int]:
     return [size for path, size in sizes.items() if object_paths.owner(path) == manifest.id]
 
 
-def _rate(manifests: list[Manifest]) -> float | None:
-    """Return the number of checkpoints in an hour.
+def _rate(manifests: list[Manifest]) -> tuple[float | None, timedelta]:
+    """Return the number of checkpoints in an hour, and the time that tells it.
 
-    It follows from the times at which the oldest and the newest were made. None where these do not tell.
+    The time is that from the oldest to the newest. Below `MIN_MEASURED_TIME` there is no rate.
     """
     times = [manifest.created for manifest in manifests if manifest.created is not None]
-    span = (max(times) - min(times)).total_seconds() if times else 0
-    return (len(times) - 1) * 3600 / span if span > 0 else None
+    span = max(times) - min(times) if times else timedelta()
+    return (len(times) - 1) / (span / timedelta(hours=1)) if span >= MIN_MEASURED_TIME else None, span

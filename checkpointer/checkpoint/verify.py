@@ -9,7 +9,7 @@ _latest → manifests of the chain, the catalog's and the prepared one → segme
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,17 +27,28 @@ from pyspark_checkpointer.errors import (
     OperatorNotFoundError,
     StoreRefusedError,
 )
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
-from pyspark_checkpointer.runtime.host import Progress, tell
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.runtime.host import Host, Progress, tell
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
 
+MAX_CONCURRENT_DECODING = 2
+"""Objects of tables whose keys are decoded at the same time: parts of them are in memory."""
+
 _SHOWN, _ROWS = 5, 50
 """Findings that a text, and a notebook, shows."""
+
+
+PlaceCheck = Callable[[Store, Host, str, Operator, Artifact], Awaitable[None]]
+"""A function that raises `CorruptionError` if an object of a table has a key that belongs to another partition.
+
+It is given the name of the operator, the operator, and an artifact of that object. Tables are decoded in a higher
+layer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +149,18 @@ async def verify_store(
     operator: str | None,
     share: float,
     progress: Progress | None = None,
+    check_places: PlaceCheck | None = None,
 ) -> Verification:
     """Verify all live checkpoints and the prepared one, or one of them.
 
     `operator` names the one operator to verify; without it, all are verified.
 
     `share` is the chance of each object to be read, from 0 (only what names objects) to 1. Each call draws anew.
-    `progress` is told bytes.
+    `progress` is told bytes. With `check_places` the keys of tables are looked at too.
     """
     check_share(share)
     checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
-    check = Check(session, operator, share, progress)
+    check = Check(session, operator, share, progress, check_places)
     head = None
     with check.noting(object_paths.LATEST):
         # Not `read_head`, which raises where `_latest` is lost. Here that is a finding like any other.
@@ -172,8 +184,16 @@ def check_share(share: float) -> None:
 class Check:
     """One run: what it has seen so far."""
 
-    def __init__(self, session: Session, operator: str | None, share: float, progress: Progress | None = None) -> None:
-        self._progress = progress
+    def __init__(
+        self,
+        session: Session,
+        operator: str | None,
+        share: float,
+        progress: Progress | None = None,
+        check_places: PlaceCheck | None = None,
+    ) -> None:
+        self._progress, self._check_places = progress, check_places
+        self._decoding = asyncio.Semaphore(MAX_CONCURRENT_DECODING)
         self._store, self._host = session.store, session.host
         self._operator = operator
         self.share = share
@@ -356,10 +376,13 @@ class Check:
 
     async def read_objects(self) -> None:
         named: dict[str, set[Artifact]] = {}
+        tables: dict[str, tuple[str, Operator]] = {}
         for manifest in self.manifests.values():
-            for operator in manifest.operators.values():
+            for name, operator in manifest.operators.items():
                 for artifact in (artifact for chain in operator.chains.values() for artifact in chain):
                     named.setdefault(artifact.path, set()).add(artifact)
+                    if operator.codec == codecs.PARQUET.name:
+                        tables[artifact.path] = name, operator
         # What another checkpoint named in just this way was compared already.
         named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}
         drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
@@ -371,7 +394,7 @@ class Check:
         async def work() -> None:
             nonlocal done
             for path, artifacts in queue:
-                await self._read_object(path, artifacts)
+                await self._read_object(path, artifacts, tables.get(path))
                 done += _size(artifacts)
                 await tell(self._host, self._progress, done, total)
 
@@ -388,7 +411,7 @@ class Check:
         # 13 digits are 52 bits, which a float holds exactly.
         return int(sha256(self._seed + path.encode())[:13], 16) < self.share * 16**13
 
-    async def _read_object(self, path: str, artifacts: set[Artifact]) -> None:
+    async def _read_object(self, path: str, artifacts: set[Artifact], table: tuple[str, Operator] | None) -> None:
         size = _size(artifacts)
         # Also where it is found damaged: the finding is there, and need not be made again.
         self._looked_at |= artifacts
@@ -397,6 +420,10 @@ class Check:
             comparison.finish()
             self.objects += 1
             self.bytes += size
+            held = next((artifact for artifact in artifacts if artifact.length), None)
+            if self._check_places is not None and table is not None and held is not None:
+                async with self._decoding:
+                    await self._check_places(self._store, self._host, *table, held)
 
     async def look_above(self, head: Head) -> None:
         """Find manifests of sequences that no attempt has on this version."""

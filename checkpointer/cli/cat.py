@@ -20,7 +20,8 @@ from pyspark_checkpointer.errors import NotFoundError
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
 format {"partition", "kind", "text"} for each artifact, or "base64" if they are not text. A value that JSON does not
 have is an object with one name that begins with `$`: {"$tuple": [1, 2]}, {"$decimal": "1.10"}, {"$bytes": "AP8="},
-{"$datetime": "2024-01-02T03:04:05+00:00"}, {"$map": [[key, value], …]} for keys that are not text."""
+{"$datetime": "2024-01-02T03:04:05+00:00"}, {"$map": [[key, value], …]} for keys that are not text.
+Text of a table that is not UTF-8 is {"$bytes": …}, and a year above 9999 has a sign."""
 
 
 @verb(

@@ -20,6 +20,7 @@ from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line,
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
+from pyspark_checkpointer.display import duration as show_duration
 from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts
 
 _COLUMNS = (
@@ -205,7 +206,7 @@ def _forecast(
             "what a batch writes is not known: give --map, --table or ROOT (`-` for the root in CHECKPOINTER_ROOT)",
             click.get_current_context(),
         )
-    schedule = _schedule(None, **numbers)
+    schedule = _schedule(None, "nothing says how often a batch comes", **numbers)
     batch = forecast([*maps, *tables], 10 if max_chain is None else max_chain)
     store = cost.STORES[kind or next(iter(cost.STORES))]
     _print(cost.month(batch, schedule, store), schedule, store, numbers["prices"], as_json, None, None)
@@ -244,7 +245,9 @@ def command(
             click.get_current_context(),
         )
     found = store.read(lambda session: cost.measure(session, last))
-    schedule = _schedule(found.batches_per_hour, **numbers)
+    span = show_duration(found.span // timedelta(microseconds=1))
+    why = f"checkpoints made within {span} do not tell how often a batch comes"
+    schedule = _schedule(found.batches_per_hour, why, **numbers)
     costs = cost.STORES[kind] if kind else cost.costs_of(store.ck.root)
     month = cost.month(found.batch, schedule, costs, found.present)
     _print(month, schedule, costs, numbers["prices"], store.json, store.ck.root, found.checkpoints)
@@ -252,6 +255,7 @@ def command(
 
 def _schedule(
     measured: float | None,
+    why_none: str,
     every: timedelta | None,
     batches_per_hour: float | None,
     starts_per_day: float,
@@ -260,7 +264,10 @@ def _schedule(
     grace: timedelta,
     prices: object,
 ) -> Schedule:
-    """Return how often things are done; `measured` is the rate of a root's batches."""
+    """Return how often things are done; `measured` is the rate of a root's batches.
+
+    `why_none` tells why there is no such rate.
+    """
     context = click.get_current_context()
     if every is not None and batches_per_hour is not None:
         raise click.UsageError("--every and --batches-per-hour say the same: leave one out", context)
@@ -275,7 +282,7 @@ def _schedule(
         batches_per_hour = 3600 / max(every.total_seconds(), 3600 / _MAX_RATE)
     rate = measured if batches_per_hour is None else batches_per_hour
     if rate is None:
-        raise click.UsageError("nothing says how often a batch comes: give --every 30s, or --batches-per-hour", context)
+        raise click.UsageError(f"{why_none}: give --every 30s, or --batches-per-hour", context)
     return Schedule(rate, starts_per_day, keep_last, cleanups_per_day, grace)
 
 

@@ -27,13 +27,14 @@ def records(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> I
 
 def _rows(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
     from pyspark_checkpointer.table.opening import partition_reader  # pyarrow, only for tables
+    from pyspark_checkpointer.table.python_values import json_rows
 
     read = partition_reader(reader, name, partitions)
     for partition in partitions:
         # In small batches, as Python objects take far more memory than Arrow's columns.
         for batch in run_sync(read(partition)).to_batches(max_chunksize=1024):
-            for row in batch.to_pylist():
-                yield {"partition": partition, "row": {column: to_json(value) for column, value in row.items()}}
+            for row in json_rows(batch):
+                yield {"partition": partition, "row": row}
 
 
 def _entries(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:

@@ -28,9 +28,10 @@ _COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", pr
 def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, share: float) -> int:
     """Find what is damaged or missing.
 
-    It compares every stored byte with the digests in `_latest` and the manifests, for all checkpoints or for one. It
-    only reads, and may run while the job runs. Each finding says what was expected, what was found, and which
-    checkpoints it hurts. With CHECKPOINT, damage that does not hurt that one is only a warning.
+    It compares every stored byte with the digests in `_latest` and the manifests, for all checkpoints or for one.
+    With pyarrow it also finds keys of tables that are in another partition than their own. It only reads, and may run
+    while the job runs. Each finding says what was expected, what was found, and which checkpoints it hurts. With
+    CHECKPOINT, damage that does not hurt that one is only a warning.
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     with progress("verifying", "bytes") as on_progress:

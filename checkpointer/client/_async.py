@@ -15,7 +15,7 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import OnCorruption
 from pyspark_checkpointer.checkpoint.verify import Verification, verify_store
 from pyspark_checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
-from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, fixed
+from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
 from pyspark_checkpointer.client.seam import AsyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 from pyspark_checkpointer.runtime import bridge
@@ -738,7 +738,8 @@ class AsyncCheckpointer(AsyncFace):
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say.
 
-        Damage is reported, not raised. This only reads.
+        Damage is reported, not raised. This only reads. With pyarrow it also decodes the keys of tables, and reports
+        those that belong to another partition, which readers do not notice.
 
         Args:
             id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
@@ -755,7 +756,7 @@ class AsyncCheckpointer(AsyncFace):
             (True, ())
         """
         wanted = None if id is None else CheckpointSelector.parse(id)
-        return await self._run(verify_store(self.session, wanted, operator, share, progress))
+        return await self._run(verify_store(self.session, wanted, operator, share, progress, check_table))
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Return the ids of all live checkpoints, oldest first.

@@ -13,7 +13,7 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import OnCorruption
 from pyspark_checkpointer.checkpoint.verify import Verification, verify_store
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, fixed
+from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
 from pyspark_checkpointer.client.seam import SyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 from pyspark_checkpointer.runtime import run_sync
@@ -732,7 +732,8 @@ class Checkpointer(SyncFace):
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say.
 
-        Damage is reported, not raised. This only reads.
+        Damage is reported, not raised. This only reads. With pyarrow it also decodes the keys of tables, and reports
+        those that belong to another partition, which readers do not notice.
 
         Args:
             id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
@@ -749,7 +750,7 @@ class Checkpointer(SyncFace):
             (True, ())
         """
         wanted = None if id is None else CheckpointSelector.parse(id)
-        return self._run(verify_store(self.session, wanted, operator, share, progress))
+        return self._run(verify_store(self.session, wanted, operator, share, progress, check_table))
 
     def list_checkpoints(self) -> list[CheckpointId]:
         """Return the ids of all live checkpoints, oldest first.

@@ -15,9 +15,11 @@ from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import Migrate
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.model import CheckpointId, Operator
-from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Operator
+from pyspark_checkpointer.runtime.host import Host, SystemHost
 from pyspark_checkpointer.storage import Fencing, absolute, open_store
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.connection import is_installed
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
@@ -27,6 +29,15 @@ T = TypeVar("T")
 logger = logging.getLogger("pyspark_checkpointer")
 
 MIN_CHAIN = 2
+
+
+async def check_table(store: Store, host: Host, name: str, operator: Operator, artifact: Artifact) -> None:
+    """Check that the keys of a table's object are in their partitions, if pyarrow is installed."""
+    if not is_installed("pyarrow"):
+        return
+    from pyspark_checkpointer.table.places import check_places  # pyarrow, only for those who use tables
+
+    await check_places(store, host, name, operator, artifact)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step, mo
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
 from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set
+from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.keyed_records import place_key
-from pyspark_checkpointer.manifests.manifest_json import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 from pyspark_checkpointer.manifests.shown import show

@@ -34,12 +34,17 @@ It must not refer to the store: then the store would never be dropped.
 """
 
 
+def is_installed(package: str) -> bool:
+    """Return whether an optional package can be imported. Does not import it."""
+    return importlib.util.find_spec(package) is not None
+
+
 def require(package: str, extra: str, url: str) -> None:
     """Raise `IllegalArgumentError` where an optional package is not installed.
 
     Does not import it.
     """
-    if importlib.util.find_spec(package) is None:
+    if not is_installed(package):
         raise IllegalArgumentError(
             f"{url}: needs the package {package}: pip install 'spark-state-checkpointer[{extra}]'"
         )

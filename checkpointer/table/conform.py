@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table import decimal_digits
 
 
 def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -34,11 +35,13 @@ def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
             "clear which values are meant"
         )
     try:
-        return values.cast(field.type)
+        found = values.cast(field.type)
+        decimal_digits.check(found)
     except pa.ArrowException as error:
         raise IllegalArgumentError(
             f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: {error}"
         ) from None
+    return found
 
 
 def _keeps_values(given: pa.DataType, wanted: pa.DataType) -> bool:

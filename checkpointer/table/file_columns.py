@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_checkpointer.table import kept_columns, row_order
+from pyspark_checkpointer.table import decimal_digits, kept_columns, row_order
 from pyspark_checkpointer.table.key_floats import canonical
 from pyspark_checkpointer.table.schema import (
     CHANGE,
@@ -70,9 +70,20 @@ def align(found: pa.Table, stored: str | None, column: Column) -> Any:
         return pa.nulls(found.num_rows, kind)
     if not can_read_as(found[stored].type, column.type):
         raise TypeError(f"column {column.name!r:.80}: expected {show_type(column.type)}, found {found[stored].type}")
+    decimal_digits.check(found[stored])
     values = found[stored].cast(kind)
     # Other writers may store -0.0, or a NaN of other bits.
     return canonical(values) if column.role == "key" else values
+
+
+def check_storage(stored: Any) -> None:
+    """Raise `TypeError` for a decimal that a Parquet schema stores in another way than Arrow does by itself."""
+    for index in range(len(stored)):
+        column = stored.column(index)
+        if column.logical_type.type == "DECIMAL" and column.physical_type != "FIXED_LEN_BYTE_ARRAY":
+            raise TypeError(
+                f"column {column.path!r:.80}: expected a decimal of fixed length, found {column.physical_type}"
+            )
 
 
 def align_own(found: pa.Table, field: pa.Field) -> Any:

@@ -4,26 +4,21 @@ The partition is Spark's `pmod(hash(keys), partitions)`. Spark hashes with 32-bi
 column; the hash of one column is the seed of the next. A null leaves the hash unchanged.
 """
 
-import struct
-from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
 
 _SEED = 42
-_MASK = 0xFFFFFFFF
 _INTS = ("boolean", "byte", "short", "integer", "date")
 _MAX_CHECKED_PARTITIONS = 64
-"""The most partitions of a task that are checked, by one row of each.
+"""The most partitions of a task that are checked, by one row of each."""
 
-Hashing in Python takes microseconds a key.
-"""
+_GATHERED_BYTES = 1 << 20
+"""The most bytes of texts that are hashed at once."""
 
 _MAX_LONG_DECIMAL_DIGITS = 18
 """Digits up to which Spark hashes a decimal as a 64-bit integer, not as bytes."""
@@ -31,15 +26,28 @@ _MAX_LONG_DECIMAL_DIGITS = 18
 
 def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[int]:
     """Return the partition of each row of `keys`, which has the key columns."""
-    hashes = [_SEED] * keys.num_rows
+    hashes = np.full(keys.num_rows, _SEED, np.uint32)
     for column in schema.columns:
         if column.role == "key":
-            hash_value = _hasher(column)
-            for row, value in enumerate(_plain(keys[column.name], column)):
-                if value is not None:
-                    hashes[row] = hash_value(value, hashes[row])
-    # Python's `%` of a negative number is not negative, which is what Spark's `pmod` returns.
-    return [_signed(value) % partitions for value in hashes]
+            at = 0
+            for chunk in keys[column.name].cast(column.field().type).chunks:
+                here = slice(at, at + len(chunk))
+                hashes[here] = _with_nulls(chunk, column, hashes[here])
+                at += len(chunk)
+    # Python's `%` of a negative number is not negative, which is what Spark's `pmod` returns. numpy's is the same.
+    return (hashes.view(np.int32).astype(np.int64) % partitions).tolist()  # type: ignore[no-any-return]
+
+
+def _with_nulls(values: pa.Array, column: Column, seeds: Any) -> Any:
+    """Return the hashes of values. A null leaves the hash as it is."""
+    if values.null_count == len(values):
+        return seeds
+    if not values.null_count:
+        return _hash_column(values, column, seeds)
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    found = seeds.copy()
+    found[there] = _hash_column(values.drop_null(), column, seeds[there])
+    return found
 
 
 def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
@@ -62,105 +70,102 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
         )
 
 
-def _plain(values: pa.ChunkedArray, column: Column) -> list[Any]:
-    """Return the values as Spark hashes them: as Python numbers, bytes or decimals."""
-    kind = column.field().type
+def _hash_column(values: pa.Array, column: Column, seeds: Any) -> Any:
+    """Return the hashes of values that are not null, each with its own seed."""
+    kind = values.type
     # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
-    values = values.cast(kind)
-    # Spark hashes dates as days and times as microseconds, which are the integers that Arrow stores.
-    if pa.types.is_date32(kind):
-        values = values.cast(pa.int32())
-    elif pa.types.is_temporal(kind):
-        values = values.cast(pa.int64())
-    elif pa.types.is_string(kind):
-        values = values.cast(pa.binary())  # Spark has strings that are not UTF-8, which Python cannot decode.
-    return values.to_pylist()  # type: ignore[no-any-return]
-
-
-def _hasher(column: Column) -> Callable[[Any, int], int]:
-    kind: Json = column.type
-    if kind in _INTS:
-        return lambda value, seed: _hash_int(int(value), seed)
-    if kind == "float":
-        return lambda value, seed: _hash_int(_bits("<f", "<i", value), seed)
-    if kind == "double":
-        return lambda value, seed: _hash_long(_bits("<d", "<q", value), seed)
-    if kind in ("string", "binary"):
-        return _hash_bytes
-    arrow = column.field().type
-    if pa.types.is_decimal(arrow):
-        return _hash_short_decimal if arrow.precision <= _MAX_LONG_DECIMAL_DIGITS else _hash_long_decimal
-    if pa.types.is_temporal(arrow) or kind == "long":
-        return _hash_long
+    if column.type in _INTS:
+        return _hash_int(values.cast(pa.int32()).to_numpy().astype(np.int64), seeds)
+    if pa.types.is_floating(kind):
+        # All NaNs are one value, and so are both zeros: adding 0.0 turns -0.0 into 0.0. This NaN is the one of Java.
+        numbers = values.to_numpy() + kind.to_pandas_dtype()(0.0)
+        numbers = np.where(np.isnan(numbers), kind.to_pandas_dtype()("nan"), numbers)
+        if kind == pa.float32():
+            return _hash_int(numbers.view(np.int32).astype(np.int64), seeds)
+        return _hash_long(numbers.view(np.int64), seeds)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        ends = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+        # Arrow may have no buffer where all texts are empty.
+        return _hash_texts(np.frombuffer(values.buffers()[2] or b"", np.uint8), ends.astype(np.int64), seeds)
+    if pa.types.is_decimal(kind):
+        # Arrow holds a decimal as an unscaled integer of 128 bits, the lower half first.
+        halves = np.frombuffer(values.buffers()[1], np.int64).reshape(-1, 2)[
+            values.offset : values.offset + len(values)
+        ]
+        if kind.precision <= _MAX_LONG_DECIMAL_DIGITS:
+            return _hash_long(halves[:, 0], seeds)
+        return _hash_long_decimals(halves, seeds)
+    if pa.types.is_temporal(kind) or column.type == "long":
+        return _hash_long(values.cast(pa.int64()).to_numpy(), seeds)
     raise IllegalArgumentError(f"column {column.name!r}: a key of this type is not hashed here: read without keys")
 
 
-def _bits(real: str, integer: str, value: float) -> int:
-    """Return the bits of a float as an integer.
-
-    All NaNs are one value, and so are both zeros.
-    """
-    # Adding 0.0 turns -0.0 into 0.0. `float("nan")` has the bits of the one NaN that Java writes.
-    found: int = struct.unpack(integer, struct.pack(real, float("nan") if value != value else value + 0.0))[0]
+def _hash_texts(data: Any, ends: Any, seeds: Any) -> Any:
+    """Hash all texts of one length at once; `ends` has where each begins, and where the last one ends."""
+    found, starts, lengths = np.empty_like(seeds), ends[:-1], np.diff(ends)
+    by_length = np.argsort(lengths, kind="stable")
+    sizes, firsts = np.unique(lengths[by_length], return_index=True)
+    for size, first, last in zip(sizes.tolist(), firsts, [*firsts[1:], len(lengths)], strict=True):
+        # A part of them at a time: gathering bytes takes many times their memory.
+        step = max(_GATHERED_BYTES // max(size, 1), 1)
+        for begin in range(first, last, step):
+            some = by_length[begin : min(begin + step, last)]
+            found[some] = _hash_bytes(data[starts[some][:, None] + np.arange(size)], seeds[some])
     return found
 
 
-def _unscaled(value: Decimal) -> int:
-    sign, digits, _ = value.as_tuple()
-    number = int("".join(map(str, digits)))
-    return -number if sign else number
-
-
-def _hash_short_decimal(value: Decimal, seed: int) -> int:
-    return _hash_long(_unscaled(value), seed)
-
-
-def _hash_long_decimal(value: Decimal, seed: int) -> int:
+def _hash_long_decimals(halves: Any, seeds: Any) -> Any:
     """Hash the bytes of Java's BigInteger.
 
     They are two's complement, big-endian, as short as possible.
     """
-    number = _unscaled(value)
-    length = (number if number >= 0 else ~number).bit_length() // 8 + 1
-    return _hash_bytes(number.to_bytes(length, "big", signed=True), seed)
+    found = np.empty_like(seeds)
+    for row, (low, high) in enumerate(halves.tolist()):
+        number = (high << 64) | (low & 0xFFFFFFFFFFFFFFFF)
+        length = (number if number >= 0 else ~number).bit_length() // 8 + 1
+        data = np.frombuffer(number.to_bytes(length, "big", signed=True), np.uint8)
+        found[row] = _hash_bytes(data[None, :], seeds[row : row + 1])[0]
+    return found
 
 
-def _hash_int(value: int, seed: int) -> int:
-    return _finish(_mix(seed, value & _MASK), 4)
+def _hash_int(values: Any, seeds: Any) -> Any:
+    return _finish(_mix(seeds, _word(values)), 4)
 
 
-def _hash_long(value: int, seed: int) -> int:
-    return _finish(_mix(_mix(seed, value & _MASK), value >> 32 & _MASK), 8)
+def _hash_long(values: Any, seeds: Any) -> Any:
+    return _finish(_mix(_mix(seeds, _word(values)), _word(values >> 32)), 8)
 
 
-def _hash_bytes(value: bytes, seed: int) -> int:
-    """Hash whole words, then each remaining byte as a signed word.
+def _hash_bytes(data: Any, seeds: Any) -> Any:
+    """Hash texts of one length, a row each: whole words, then each remaining byte as a signed word.
 
-    Only Spark's Murmur3 does this.
+    Only Spark's Murmur3 does the latter.
     """
-    whole = len(value) - len(value) % 4
-    for (word,) in struct.iter_unpack("<I", value[:whole]):
-        seed = _mix(seed, word)
-    for byte in value[whole:]:
-        seed = _mix(seed, (byte - 256 if byte > 127 else byte) & _MASK)
-    return _finish(seed, len(value))
+    size = data.shape[1]
+    words = np.ascontiguousarray(data[:, : size - size % 4]).view("<u4")
+    for at in range(words.shape[1]):
+        seeds = _mix(seeds, words[:, at].astype(np.uint32))
+    for at in range(size - size % 4, size):
+        seeds = _mix(seeds, _word(data[:, at].astype(np.int8).astype(np.int64)))
+    return _finish(seeds, size)
 
 
-def _mix(hashed: int, word: int) -> int:
-    # Python's integers do not wrap around, so each step is cut to 32 bits.
-    word = word * 0xCC9E2D51 & _MASK
-    word = (word << 15 | word >> 17) & _MASK
-    hashed ^= word * 0x1B873593 & _MASK
-    hashed = (hashed << 13 | hashed >> 19) & _MASK
-    return (hashed * 5 + 0xE6546B64) & _MASK
+def _word(values: Any) -> Any:
+    """Return the lower 32 bits of integers of 64 bits."""
+    return (values & 0xFFFFFFFF).astype(np.uint32)
 
 
-def _finish(hashed: int, length: int) -> int:
-    hashed ^= length
-    hashed = (hashed ^ hashed >> 16) * 0x85EBCA6B & _MASK
-    hashed = (hashed ^ hashed >> 13) * 0xC2B2AE35 & _MASK
-    return hashed ^ hashed >> 16
+def _mix(hashed: Any, word: Any) -> Any:
+    # Arrays of 32 bits wrap around, as Java's integers do.
+    word = word * np.uint32(0xCC9E2D51)
+    word = (word << np.uint32(15)) | (word >> np.uint32(17))
+    hashed = hashed ^ (word * np.uint32(0x1B873593))
+    hashed = (hashed << np.uint32(13)) | (hashed >> np.uint32(19))
+    return hashed * np.uint32(5) + np.uint32(0xE6546B64)
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 32) if value >> 31 else value
+def _finish(hashed: Any, length: int) -> Any:
+    hashed = hashed ^ np.uint32(length)
+    hashed = (hashed ^ (hashed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashed = (hashed ^ (hashed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return hashed ^ (hashed >> np.uint32(16))

@@ -176,6 +176,7 @@ def _read(
     """
     # First of all: Arrow allocates memory for as many rows as the footer declares.
     check_rows(file.metadata)
+    file_columns.check_storage(file.schema)
     # Columns are known by their id alone: a file has the names of the time when it was written.
     stored, own = file_columns.find(file.schema_arrow, schema, own)
     # The key is read in any case, as it tells whether the rows are in order.

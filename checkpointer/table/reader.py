@@ -155,10 +155,10 @@ class TableReader:
         changes = await self._host.run(partial(self._by_key, partition, deltas))
         # `changes` is a sorted copy. Without this all deltas would stay in memory twice while the pieces are read.
         deltas.clear()
-        groups = await self._open(base)
+        groups = await self.open(base)
         records, last = 0, None
-        for wanted in _group_pieces(groups.ranges):
-            found = await self._fetch(base, groups, wanted)
+        for wanted in group_pieces(groups.ranges):
+            found = await self.fetch(base, groups, wanted)
             rows = await self._host.run(partial(groups.read, found, self._schema.names))
             # The caller may hold this generator for long. The stored bytes are not needed once they are decoded.
             found.clear()
@@ -242,12 +242,32 @@ class TableReader:
 
         Only row groups that may hold them are fetched.
         """
-        groups = await self._open(artifact)
-        found = await self._fetch(artifact, groups, groups.of_keys(keys))
+        groups = await self.open(artifact)
+        found = await self.fetch(artifact, groups, groups.of_keys(keys))
         names, key = self._schema.names, self._schema.key
         return await self._host.run(lambda: merge.matching(groups.read(found, names), keys, key))
 
-    async def _open(self, artifact: Artifact) -> parquet_decode.RowGroups:
+    async def object_rows(self, artifact: Artifact) -> AsyncIterator[pa.Table]:
+        """Yield all rows of an object, piece by piece: those of a snapshot, or the changes of all partitions."""
+        path, schema, names = artifact.path, self._schema, self._schema.names
+        # One request, where the whole object is small enough to be in memory.
+        if artifact.tail is None or artifact.size < HUGE_PACK_BYTES:
+            data = await download.read_artifact(self._store, self._host, artifact)
+            if artifact.kind == DELTA:
+                wanted_partitions = list(self._version.chains)
+                yield await self._host.run(
+                    lambda: parquet_decode.decode_pack(path, data, schema, names, wanted_partitions)
+                )
+            else:
+                yield await self._host.run(lambda: parquet_decode.decode(path, data, schema, names))
+            return
+        groups = await self.open(artifact)
+        read = groups.read_changes if artifact.kind == DELTA else groups.read
+        for wanted in group_pieces(groups.ranges):
+            found = await self.fetch(artifact, groups, wanted)
+            yield await self._host.run(partial(read, found, names))
+
+    async def open(self, artifact: Artifact) -> parquet_decode.RowGroups:
         """Fetch and verify the tail of a file, and return its row groups.
 
         None of the row groups is fetched yet.
@@ -259,7 +279,8 @@ class TableReader:
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
         return await self._host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self._schema))
 
-    async def _fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
+    async def fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
+        """Return the stored bytes of some row groups."""
         ranges = [groups.ranges[group] for group in wanted]
         found = await asyncio.gather(*(self._store.get_range(artifact.path, start, size) for start, size, _ in ranges))
         self.bytes_read += sum(map(len, found))
@@ -316,11 +337,11 @@ class TableReader:
         """
         names, wanted = self._schema.names, list(self._version.chains)
         if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
-            groups = await self._open(artifact)
+            groups = await self.open(artifact)
             some = groups.of_partitions(wanted)
             size = sum(groups.ranges[group][1] for group in some)
             if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
-                found = await self._fetch(artifact, groups, some)
+                found = await self.fetch(artifact, groups, some)
                 return lambda: groups.read_changes(found, names)
         data = await download.read_artifact(self._store, self._host, artifact)
         self.bytes_read += len(data)
@@ -336,7 +357,7 @@ def _choose_columns(version: TableVersion, columns: Sequence[str], due: tuple[st
     return replace(schema, columns=needed)
 
 
-def _group_pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
+def group_pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
     """Yield the numbers of the row groups of each piece of a snapshot."""
     piece: list[int] = []
     size = 0

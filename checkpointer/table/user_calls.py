@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.table import conform, merge, row_order
+from pyspark_checkpointer.table import conform, merge, python_values, row_order
 from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.frames import Frames, from_arrow, to_arrow
 from pyspark_checkpointer.table.schema import PARTITION
@@ -169,8 +169,8 @@ class GroupCall:
     output: pa.Schema
 
     def __call__(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Returned:
-        below = dict(zip(keys.positions(state).tolist(), state.to_pylist(), strict=True))
-        values = [tuple(row.values()) for row in keys.rows.select(keys.names).to_pylist()]
+        below = dict(zip(keys.positions(state).tolist(), self._python_rows(keys, state), strict=True))
+        values = [tuple(row.values()) for row in self._python_rows(keys, keys.rows.select(keys.names))]
         collected = _Collected()
         for number, (key, own) in enumerate(zip(values, self._groups(keys, rows), strict=True)):
             try:
@@ -183,12 +183,17 @@ class GroupCall:
     def _groups(self, keys: Keys, rows: pa.Table) -> Iterator[Any]:
         ends = [*keys.starts.tolist(), rows.num_rows]
         # All rows at once: converting them key by key takes several times as long.
-        found: Any = rows.to_pylist() if self.rows_as == "rows" else None
+        found: Any = self._python_rows(keys, rows) if self.rows_as == "rows" else None
         for start, end in pairwise(ends):
             if self.rows_as == "rows":
                 yield found[start:end]
             else:
                 yield from_arrow(rows.slice(start, end - start), self.rows_as)
+
+    def _python_rows(self, keys: Keys, rows: pa.Table) -> list[dict[str, Any]]:
+        return python_values.python_rows(
+            self.what, rows, keys.names, 'use `apply` with frames="arrow", which has all values'
+        )
 
     def _collect(self, collected: _Collected, keys: Keys, number: int, given: Any) -> None:
         change = given if isinstance(given, Change) else Change(upserts=given)

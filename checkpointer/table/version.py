@@ -15,12 +15,8 @@ from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Clock, Operator
-from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.schema import TableSchema
-
-MAX_PARTITIONS = 2**31 - 1
-"""The most partitions of a table: Spark divides the hash of a key by an integer of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +40,6 @@ class TableVersion:
             if operator.codec == codecs.MSGPACK.name:
                 kind, way = "a map", "keyed"
             raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
-        # Rows that were spread in another way would be looked for in the wrong partitions.
-        if operator.partitioner != codecs.PARQUET.partitioner:
-            raise MalformedError(
-                f"operator {name!r}: expected a table partitioned by {codecs.PARQUET.partitioner}, found "
-                f"{show(operator.partitioner)}"
-            )
-        if not 1 <= operator.partitions <= MAX_PARTITIONS:
-            raise MalformedError(
-                f"operator {name!r}: expected a table of 1 to {MAX_PARTITIONS} partitions, found {operator.partitions}"
-            )
         schema = TableSchema.from_json(name, operator.schema)
         if schema.expire is not None and clock is None:
             raise MalformedError(f"operator {name!r}: its rows expire, and the manifest has no clock")

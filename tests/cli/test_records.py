@@ -13,10 +13,14 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.manifests.msgpack_values import unpack
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import parquet_file
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter
 from tests.cli.conftest import Run
 from tests.cli.every import write
+from tests.table.tables import far, schema_of, text
 
 
 def save(root: Path, partitions: int = 4, **maps: dict[Any, Any]) -> None:
@@ -227,3 +231,16 @@ def test_keys_of_bytes_are_nobody_elses_business(golden: Path, run: Run) -> None
     done = run("diff", golden, "0000000001", "0000000004", "totals")
     assert done.status == 2
     assert "leave OPERATOR out" in done.err
+
+
+def test_a_table_is_shown_with_the_values_that_python_lacks(tmp_path: Path, run: Run) -> None:
+    schema = schema_of({"k": "string", "at": "timestamp"}, ["k"])
+    held = pa.table([text(b"a", b"\xff"), far(schema.arrow().field("at").type, 0, 2**60)], schema=schema.arrow())
+    with Checkpointer(tmp_path / "root") as ck, ck.begin() as cp:
+        writer = TableWriter(ck.session.store, ck.session.host, cp.id, "t", schema)
+        chains = {0: (run_sync(writer.snapshot(0, held)),)}
+        cp.writer.put_operator("t", TableVersion("t", schema, 1, chains).operator())
+    assert [one["row"] for one in run("cat", tmp_path / "root", "t", "--json").json] == [
+        {"k": "a", "at": {"$datetime": "1970-01-01T00:00:00+00:00", "zone": "UTC"}},
+        {"k": {"$bytes": "/w=="}, "at": {"$datetime": "+38504-08-17T21:30:06.846976+00:00", "zone": "UTC"}},
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError
 from tests.judge import reader
+from tests.judge.reader.files import python
 
 
 def shown(value: Any) -> str:
@@ -65,7 +66,7 @@ def judged(root: Path) -> Any:
         content[name] = (operator["partitions"], held)
     prepared = found["prepared"] and found["prepared"]["id"]
     points = {name: (point["id"], point["created"]) for name, point in found["savepoints"].items()}
-    told = [found[name] for name in ("epoch", "created", "positions", "watermark", "properties")]
+    told = [found[name] for name in ("epoch", "created", "positions", "watermark", "properties", "clock")]
     return found["id"], shown(told), content, prepared, points
 
 
@@ -82,7 +83,7 @@ def _library(client: Checkpointer) -> Any:
     restored = client.restore()
     points = {point.name: (str(point.id), point.created) for point in client.savepoints()}
     if restored is None:
-        return None, shown([None, None, {}, None, {}]), {}, None, points
+        return None, shown([None, None, {}, None, {}, None]), {}, None, points
     prepared = None if restored.prepared is None else str(restored.prepared.id)
     content: dict[str, Any] = {}
     for name, operator in (restored.manifest.operators if restored.manifest else {}).items():
@@ -90,12 +91,23 @@ def _library(client: Checkpointer) -> Any:
         if operator.codec == "msgpack+zstd":
             held = _map(restored.keyed(name).items())
         elif operator.codec == "parquet":
-            held = _rows(restored.table(name).to_pylist(), operator.schema)
+            table = restored.table(name)
+            columns = {column: list(map(python, table[column])) for column in table.column_names}
+            held = _rows(
+                (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)), operator.schema
+            )
         else:
             view = restored.operator(name)
             held = {partition: view.partition(partition) for partition in view.partitions}
         content[name] = (operator.partitions, held)
-    told = [restored.epoch, restored.created, restored.positions, restored.watermark, restored.properties]
+    told = [
+        restored.epoch,
+        restored.created,
+        restored.positions,
+        restored.watermark,
+        restored.properties,
+        restored.clock,
+    ]
     return restored.id and str(restored.id), shown(told), content, prepared, points
 
 

@@ -1,22 +1,26 @@
 """Stores with everything that the library writes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.manifests.model import Job, SparkProgress
+from pyspark_checkpointer.manifests.model import Clock, Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.expiry import Expire
+from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.row_order import in_order
-from pyspark_checkpointer.table.schema import DELETE, MERGE, RESET, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, DELTA_COLUMNS, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
@@ -30,14 +34,19 @@ from tests.table.tables import (
     Row,
     array,
     changes_of,
+    far,
     fields,
     mapping,
     schema_of,
     snapshot_rows,
+    text,
 )
 from tests.table.tables import (
     struct as structure,
 )
+
+PARTITIONS = 3
+"""Of each table here."""
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -128,24 +137,27 @@ def rolled_back(client: Checkpointer) -> None:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def save_table(
-    client: Checkpointer, schema: TableSchema, rows: Mapping[int, list[Row]], changes: Mapping[int, list[Change]]
-) -> None:
-    """Commit snapshots, and changes on top, of partitions of a table."""
+def save_table(client: Checkpointer, schema: TableSchema, rows: Sequence[Row], changes: Sequence[Change] = ()) -> None:
+    """Commit snapshots of the partitions that rows belong to, and changes on top of those."""
+    save_rows(client, schema, snapshot_rows(schema, rows), changes_of(schema, changes) if changes else None)
+
+
+def save_rows(client: Checkpointer, schema: TableSchema, rows: pa.Table, changes: pa.Table | None) -> None:
+    """Commit snapshots of the partitions that rows belong to, and one pack of changes on top."""
+    numbers = pa.array(partitions_of(rows, schema, PARTITIONS))
     with client.begin() as cp:
         writer = TableWriter(client.session.store, client.session.host, cp.id, "table", schema)
         old = cp.writer.operator("table")
         chains = {} if old is None else dict(old.chains)
-        for partition, wanted in rows.items():
-            chains[partition] = (
-                run_sync(writer.snapshot(partition, in_order(snapshot_rows(schema, wanted), schema.key))),
-            )
-        packed = [changes_of(schema, wanted, partition) for partition, wanted in changes.items()]
-        if packed:
-            whole = pa.concat_tables(packed, promote_options="default")
-            for partition, delta in run_sync(writer.pack(in_order(whole, schema.key))).items():
+        for partition in numbers.unique().to_pylist():
+            wanted = rows.filter(pc.equal(numbers, partition))
+            chains[partition] = (run_sync(writer.snapshot(partition, in_order(wanted, schema.key))),)
+        if changes is not None:
+            places = pa.array(partitions_of(changes, schema, PARTITIONS), pa.int32())
+            changes = changes.set_column(changes.column_names.index(PARTITION), PARTITION, places)
+            for partition, delta in run_sync(writer.pack(in_order(changes, schema.key))).items():
                 chains[partition] = on_top(chains.get(partition, ()), delta)
-        cp.writer.put_operator("table", TableVersion("table", schema, 3, chains).operator())
+        cp.writer.put_operator("table", TableVersion("table", schema, PARTITIONS, chains).operator())
 
 
 def all_types(client: Checkpointer) -> None:
@@ -157,7 +169,7 @@ def all_types(client: Checkpointer) -> None:
     some = [["a", None], [], None], [[("a", [1, None])], [], None], [{"x": NAN, "y": [date.min]}, {"x": None, "y": []}]
     columns = [*ORDERED.values(), *some, [{"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}, None]]
     rows = [(key, *(column[key % len(column)] for column in columns)) for key in range(9)]
-    save_table(client, schema, {0: rows[:4], 1: [(None, *rows[8][1:])]}, {0: [(MERGE, rows[5])], 2: [(RESET, rows[6])]})
+    save_table(client, schema, [*rows[:4], (None, *rows[8][1:])], [(MERGE, rows[5]), (RESET, rows[6])])
 
 
 def all_keys(client: Checkpointer) -> None:
@@ -166,7 +178,7 @@ def all_keys(client: Checkpointer) -> None:
     rows: list[Row] = [(*(column[at % len(column)] for column in ORDERED.values()), at) for at in range(7)]
     rows.append((*[None] * 15, -1))
     changes: list[Change] = [(MERGE, (*rows[0][:15], 100)), (DELETE, (*rows[1][:15], None)), (RESET, rows[7])]
-    save_table(client, schema, {0: rows[:5], 2: rows[5:]}, {0: changes[:2], 2: changes[2:]})
+    save_table(client, schema, rows, changes)
 
 
 COMBINED = {
@@ -196,10 +208,10 @@ def combined(client: Checkpointer) -> None:
     a, b, c = row("a", 1, "x", b"x"), row("b", 2, "y", b""), row(None, 3, None, None)
     nulls: Row = ("a", *[None] * 11)
     kept = frozenset({"last", "more"})
-    save_table(client, schema, {0: [a, b]}, {1: [(MERGE, c)]})
-    save_table(client, schema, {}, {0: [(MERGE, row("a", 5, None, b"z"), frozenset({"last"})), (DELETE, _bare("b"))]})
-    save_table(client, schema, {}, {0: [(MERGE, nulls, kept), (MERGE, row("b", 7, None, None), kept)], 1: [(RESET, c)]})
-    save_table(client, schema, {}, {0: [(MERGE, row("a", -9, "w", None))], 2: [(DELETE, _bare("gone"))]})
+    save_table(client, schema, [a, b], [(MERGE, c)])
+    save_table(client, schema, [], [(MERGE, row("a", 5, None, b"z"), frozenset({"last"})), (DELETE, _bare("b"))])
+    save_table(client, schema, [], [(MERGE, nulls, kept), (MERGE, row("b", 7, None, None), kept), (RESET, c)])
+    save_table(client, schema, [], [(MERGE, row("a", -9, "w", None)), (DELETE, _bare("gone"))])
 
 
 def _bare(key: str) -> Row:
@@ -208,13 +220,61 @@ def _bare(key: str) -> Row:
 
 def other_columns(client: Checkpointer) -> None:
     """Columns that are widened, renamed by dropping and adding, and dropped."""
-    first = schema_of({"k": "integer", "n": "byte", "f": "float", "d": "short", "x": "string"}, ["k"], n="sum")
-    save_table(client, first, {0: [(1, 1, 0.5, 7, "a")]}, {1: [(MERGE, (2, 2, 1.5, None, "b"))]})
+    first = schema_of({"k": "long", "n": "byte", "f": "float", "d": "short", "x": "string"}, ["k"], n="sum")
+    save_table(client, first, [(1, 1, 0.5, 7, "a")], [(MERGE, (2, 2, 1.5, None, "b"))])
     kinds = {"k": "long", "n": "long", "f": "double", "d": "decimal(9,2)", "x": "string", "y": array("long")}
     second = next_schema("table", first, fields(kinds), ["k"], {"n": "sum"})
-    save_table(client, second, {}, {0: [(MERGE, (1, 2**40, 0.1, None, None, [1]), frozenset({"d", "x"}))]})
+    save_table(client, second, [], [(MERGE, (1, 2**40, 0.1, None, None, [1]), frozenset({"d", "x"}))])
     third = next_schema("table", second.without("table", ["x"]), fields(kinds), ["k"], {"n": "sum"})
-    save_table(client, third, {}, {2: [(MERGE, (2**40, 1, 1.0, None, "new", None))]})
+    save_table(client, third, [], [(MERGE, (2**40, 1, 1.0, None, "new", None))])
+
+
+def beyond_python(client: Checkpointer) -> None:
+    """Text that is not UTF-8, and dates and times of years that Python does not have."""
+    schema = schema_of(
+        {"k": "string", "d": "date", "t": "timestamp", "n": "timestamp_ntz", "lo": "string", "in": array("string")},
+        ["k", "d", "t"],
+        lo="min",
+        n="max",
+    )
+    times = [-(2**63), -62_135_596_800_000_001, 0, 253_402_300_800_000_000, 2**63 - 1]
+    dates = [-(2**31), -719_529, 0, 2_932_897, 2**31 - 1]
+    keys = [b"", b"a\xe9", b"\xc3\xa9", b"\xed\xa0\x80", b"\xff"]
+
+    def rows(low: bytes, at: int) -> pa.Table:
+        types = schema.arrow().types
+        texts, inside = text(*keys), pa.ListArray.from_arrays(pa.array(range(6), pa.int32()), text(*reversed(keys)))
+        columns = [texts, far(types[1], *dates), far(types[2], *times), far(types[3], *times[at:], *times[:at])]
+        return pa.table([*columns, text(low, *keys[1:]), inside.cast(types[5])], schema=schema.arrow())
+
+    save_rows(client, schema, rows(b"\xff\xff", 0), None)
+    again = rows(b"\xff\xfe", 2)
+    for name, values in ((PARTITION, pa.array([0] * 5, pa.int32())), (CHANGE, pa.array([MERGE] * 5, pa.int8()))):
+        again = again.append_column(name, values)
+    save_rows(client, schema, schema.arrow().empty_table(), again)
+
+
+def expiring(client: Checkpointer, kind: str) -> None:
+    """Rows that expire by a type of time: one at the last moment, one a moment later, far ones."""
+    clock, after = datetime(2024, 3, 1, tzinfo=UTC), timedelta(days=60)
+    schema = schema_of({"k": "long", "n": "long", "t": kind}, ["k"], n="sum", t="max")
+    schema = schema.expiring("table", Expire("t", after=after))
+    moment = timedelta(days=1) if kind == "date" else timedelta(microseconds=1)
+    times = [clock - after + number * moment for number in (-1, 0, 1)]
+    given: list[Any] = times if kind == "timestamp" else [time.replace(tzinfo=None) for time in times]
+    given = [time.date() for time in times] if kind == "date" else given
+    rows: list[Row] = [(key, 1, time) for key, time in enumerate([*given, None])]
+    # The merged time decides: that of a change keeps a row alive, or ends it.
+    save_table(client, schema, rows, [(MERGE, (0, 1, given[2])), (RESET, (2, 1, given[0])), (MERGE, (3, 1, given[1]))])
+    with client.begin() as cp:
+        cp.writer.clock = Clock(clock, "job")
+    if kind == "timestamp_ntz":
+        far_times = far(pa.timestamp("us"), -(2**63), 2**63 - 1)
+        columns = [pa.array([100, 101], pa.int64()), pa.array([1, 1], pa.int64()), far_times]
+        delta = pa.table(columns, schema=schema.arrow())
+        for name, value in ((PARTITION, 0), (CHANGE, RESET)):
+            delta = delta.append_column(name, pa.array([value] * 2, pa.int32()).cast(DELTA_COLUMNS[name]))
+        save_rows(client, schema, schema.arrow().empty_table(), delta)
 
 
 STORES: dict[str, Callable[[Checkpointer], object]] = {
@@ -232,6 +292,8 @@ STORES: dict[str, Callable[[Checkpointer], object]] = {
     "all keys": all_keys,
     "combined": combined,
     "other columns": other_columns,
+    "beyond python": beyond_python,
+    **{f"expiring by {kind}": partial(expiring, kind=kind) for kind in ("date", "timestamp", "timestamp_ntz")},
 }
 """What makes each store, by its name."""
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.json_fields import dump
-from pyspark_checkpointer.manifests.manifest_json import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -246,8 +245,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
     operators = {}
     for name in draw(st.sets(names, max_size=3)):
         codec = draw(st.sampled_from([*codecs.CODECS]))
-        least, most = (1, MAX_MAP_PARTITIONS) if codec == codecs.MSGPACK.name else (0, 2**31)
-        partitions = draw(st.integers(least, most))
+        limits = codecs.CODECS[codec]
+        partitions = draw(st.integers(limits.min_partitions, limits.max_partitions))
         numbers = draw(st.sets(st.integers(0, partitions - 1), max_size=4)) if partitions else set()
         operators[name] = Operator(
             partitions=partitions,

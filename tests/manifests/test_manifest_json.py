@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.errors import (
     CheckpointError,
@@ -628,6 +628,14 @@ BAD_VALUES: dict[str, Manifest] = {
     "a parent that is not older": replace(MANIFEST, parent=Ref(ID, digest(1))),
     "an operator outside": replace(MANIFEST, operators={"../x": Operator(0, "explicit", "raw")}),
     "an unknown codec": replace(MANIFEST, operators={"a": Operator(0, "explicit", "pickle")}),
+    "another codec's partitioner": replace(MANIFEST, operators={"a": Operator(1, "explicit", "parquet")}),
+    **{
+        f"{count} partitions of {codec.name}": replace(
+            MANIFEST, operators={"a": Operator(count, codec.partitioner, codec.name)}
+        )
+        for codec in codecs.CODECS.values()
+        for count in (codec.min_partitions - 1, codec.max_partitions + 1)
+    },
 }
 
 

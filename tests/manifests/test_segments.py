@@ -36,6 +36,7 @@ from pyspark_checkpointer.manifests.model import (
     Patch,
     Ref,
     Segment,
+    Tail,
 )
 from pyspark_checkpointer.manifests.segments import INLINE, INLINE_DELTAS, decode_segment, encode_segment, load, spill
 from pyspark_checkpointer.manifests.zstd import decompress
@@ -397,6 +398,19 @@ def test_another_number_of_entries_is_malformed() -> None:
 def test_patches_that_make_no_chain_are_malformed(patches: list[dict[int, Patch]], why: str) -> None:
     with pytest.raises(MalformedError, match=rf"^operator 'op': partition 0: .*{why}"):
         load("operator 'op'", Operator(1, "explicit", codecs.RAW.name), patches)
+
+
+@pytest.mark.parametrize("other", [{"size": 11}, {"tail": Tail(2, digest("tail"))}])
+def test_two_segments_say_the_same_of_an_object(other: dict[str, Any]) -> None:
+    """Even where the second one hides all that the first one says."""
+    below, above = alone(0), replace(alone(0), **other)
+    load("operator 'op'", Operator(1, "explicit", codecs.RAW.name), [{0: Patch(0, (below,))}, {0: Patch(0, (below,))}])
+    with pytest.raises(MalformedError, match=f"^operator 'op': two segments disagree about {below.path}"):
+        load(
+            "operator 'op'",
+            Operator(1, "explicit", codecs.RAW.name),
+            [{0: Patch(0, (below,))}, {0: Patch(0, (above,))}],
+        )
 
 
 @pytest.mark.parametrize(

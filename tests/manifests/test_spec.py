@@ -1,10 +1,12 @@
 """Every example in SPEC.md, and in the files beside it, is what the library reads and writes, byte for byte."""
 
 import hashlib
+import io
 import json
 import math
 import re
 import zlib
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +15,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -20,11 +23,11 @@ from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
+from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.keyed_records import check_places, decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
-    MAX_MAP_PARTITIONS,
     decode_manifest,
     decode_pointer,
     encode_manifest,
@@ -52,12 +55,15 @@ from pyspark_checkpointer.manifests.segments import (
     load,
 )
 from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
+from pyspark_checkpointer.table.parquet_decode import decode as decode_file
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.schema_evolution import first_schema
 from tests.manifests.samples import alone, changed, sealed
 from tests.manifests.test_msgpack_values import same
+from tests.table.tables import far, long_decimals, text
 
 PAGES = {
     name: (Path(__file__).parents[2] / "manifests" / name).read_text("utf-8")
@@ -98,6 +104,7 @@ def test_every_example_is_tested() -> None:
         "accepted values",
         "chains",
         "equal keys",
+        "expiry",
         "frames",
         "key partitions of 200",
         "keys in partition 4 of 8",
@@ -113,6 +120,7 @@ def test_every_example_is_tested() -> None:
         "refused changes",
         "refused records",
         "refused values",
+        "stored values",
     ]
     kinds = sorted(re.sub(r"[/ ].*", "", name) for name in FILES)
     assert kinds == [
@@ -322,9 +330,34 @@ def test_partitions_of_tables(types: str, values: str, partition: str) -> None:
     schema = first_schema("t", fields, names, {})
     given = eval(f"[{values}]", NAMES)
     keys = pa.table(
-        [pa.array([value], column.field().type) for value, column in zip(given, schema.columns, strict=True)], names
+        [held(value, column.field().type) for value, column in zip(given, schema.columns, strict=True)], names
     )
     assert partitions_of(keys, schema, 200) == [int(partition)]
+
+
+def held(value: Any, kind: pa.DataType) -> pa.Array:
+    """A value in a column: also text that is not UTF-8, or the integer that is stored for a value."""
+    if isinstance(value, bytes) and kind == pa.string():
+        return text(value)
+    if isinstance(value, int) and pa.types.is_decimal(kind):
+        return long_decimals(kind, value)
+    return far(kind, value) if isinstance(value, int) and pa.types.is_temporal(kind) else pa.array([value], kind)
+
+
+@pytest.mark.parametrize(("kind", "value", "outcome"), rows("stored values"))
+def test_values_are_stored_as_shown(kind: str, value: str, outcome: str) -> None:
+    kind, _, physical = kind.partition(" as ")
+    schema = first_schema(
+        "t", [{"name": n, "type": t, "metadata": {}} for n, t in (("k", "long"), ("v", kind))], ["k"], {}
+    )
+    given = held(eval(value), schema.columns[1].field().type)
+    rows = pa.table([pa.array([1]), given], schema=schema.arrow())
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, store_decimal_as_integer=bool(physical))
+    leaf = pq.ParquetFile(io.BytesIO(sink.getvalue())).schema.column(1)
+    assert physical in ("", leaf.physical_type)
+    with nullcontext() if outcome == "accepted" else pytest.raises(MalformedError):
+        assert decode_file("object", sink.getvalue(), schema, ["v"])["v"].chunk(0).equals(given)
 
 
 @pytest.mark.parametrize(("given", "wanted"), rows("merging"))
@@ -365,6 +398,17 @@ def test_values_of_one_column_are_merged_as_shown(given: str, wanted: str) -> No
         changes = pa.table([pa.array(c, f.type) for c, f in zip(columns, stored, strict=True)], schema=stored)
         for some in (changes, consolidate(changes, schema, "t")):
             assert same(apply(base, some, schema, "t")["v"].to_pylist(), [eval(wanted, names)])
+
+
+def test_rows_expire_as_shown() -> None:
+    """By the rule of the table in the example, at the clock of the manifest in the example."""
+    rule = Expire.from_json(json.loads(FILES["table"])["expire"])
+    clock = decode_manifest(MANIFEST_ID, stored(FILES[MANIFEST])).clock
+    assert clock is not None
+    for line in TEXTS["expiry"].splitlines():
+        text, result = line.split(" → ")
+        time = None if text == "null" else datetime.fromisoformat(text)
+        assert rule.is_expired(time, clock.at) == (result == "expired"), line
 
 
 MAX_READER_WORDS = 5_000

@@ -95,6 +95,24 @@ def keys_of(schema: TableSchema, rows: Iterable[Row]) -> pa.Table:
     return _table(pa.schema(columns), [row[: len(columns)] for row in rows])
 
 
+def text(*values: bytes | None) -> pa.Array:
+    """Text as Spark may have it, which need not be UTF-8."""
+    held = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(held), held.buffers())
+
+
+def far(kind: pa.DataType, *values: int | None) -> pa.Array:
+    """Dates or times, by what Arrow stores: also those that Python does not have."""
+    return pa.array(values, pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+
+
+def long_decimals(kind: pa.DataType, *unscaled: int) -> pa.Array:
+    """Decimals that may have more digits than their type, as Arrow does not notice."""
+    return pa.Array.from_buffers(
+        kind, len(unscaled), [None, pa.py_buffer(b"".join(n.to_bytes(16, "little", signed=True) for n in unscaled))]
+    )
+
+
 def plain(value: Any) -> Any:
     """A value that is equal to its like: NaN is no longer unequal to itself, and lists can be sorted into sets."""
     if isinstance(value, float) and math.isnan(value):
@@ -174,13 +192,16 @@ __all__ = [
     "Row",
     "array",
     "changes_of",
+    "far",
     "field",
     "fields",
     "keys_of",
+    "long_decimals",
     "mapping",
     "plain",
     "rows_in",
     "schema_of",
     "snapshot_rows",
     "struct",
+    "text",
 ]

@@ -17,7 +17,7 @@ from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.conform import conform, exact_array
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys, UserFunctionError
-from tests.table.tables import mapping, schema_of
+from tests.table.tables import long_decimals, mapping, schema_of
 
 SCHEMA = schema_of({"k": "long", "part": "string", "n": "long", "note": "string"}, ["k", "part"])
 OUTPUT = pa.schema([("k", pa.int64()), ("sum", pa.int64())])
@@ -334,6 +334,12 @@ KINDS = {
     "time as date": (pa.array([datetime(2026, 1, 1)]), pa.date32(), None),
     "integer as decimal": (pa.array([7], pa.int64()), pa.decimal128(38, 2), Decimal("7.00")),
     "longer decimal": (pa.array([Decimal("1.234")]), pa.decimal128(10, 2), None),
+    "too many digits": (long_decimals(pa.decimal128(5, 2), 100_000), pa.decimal128(5, 2), None),
+    "too many digits inside": (
+        pa.ListArray.from_arrays([0, 1], long_decimals(pa.decimal128(5, 2), 100_000)),
+        pa.list_(pa.decimal128(5, 2)),
+        None,
+    ),
     "boolean as integer": (pa.array([True]), pa.int64(), None),
     "list": (pa.array([[1]], pa.large_list(pa.int8())), pa.list_(pa.int64()), [1]),
     "list of text": (pa.array([["1"]]), pa.list_(pa.int64()), None),

@@ -17,7 +17,18 @@ from pyspark_checkpointer.table.merge import apply
 from pyspark_checkpointer.table.parquet_decode import RowGroups, decode, decode_pack
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
-from tests.table.tables import NAN, array, changes_of, fields, mapping, rows_in, schema_of, snapshot_rows, struct
+from tests.table.tables import (
+    NAN,
+    array,
+    changes_of,
+    fields,
+    long_decimals,
+    mapping,
+    rows_in,
+    schema_of,
+    snapshot_rows,
+    struct,
+)
 
 SCHEMA = schema_of({"k": "long", "n": "long", "title": "string"}, ["k"], n="sum")
 SNAPSHOT = snapshot_rows(SCHEMA, [(1, 10, "a"), (2, 20, None), (None, 30, "c")])
@@ -28,10 +39,10 @@ DELTA = changes_of(
 Whole = Callable[[bytes, TableSchema], pa.Table]
 
 
-def stored(rows: pa.Table) -> bytes:
+def stored(rows: pa.Table, **options: Any) -> bytes:
     """A file as another program may have written it, of one row group."""
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, rows.schema) as writer:
+    with pq.ParquetWriter(sink, rows.schema, **options) as writer:
         writer.write_table(rows)
         end = sink.tell()
         groups = [[4, end - 4, sha256(sink.getvalue()[4:end])]] if rows.num_rows else []
@@ -197,6 +208,37 @@ def test_how_arrow_holds_a_type_does_not_matter(kind: Any, given: pa.DataType, v
     data = stored(pa.table([pa.array([1]), pa.array(values, given)], schema=pa.schema(fields_)))
     for read in SNAPSHOTS:
         assert read(data, schema).equals(snapshot_rows(schema, [(1, values[0])]))
+
+
+DECIMAL = schema_of({"k": "long", "v": "decimal(5,2)", "inside": struct(x=array("decimal(5,2)"))}, ["k"])
+
+
+@pytest.mark.parametrize("read", SNAPSHOTS)
+def test_a_decimal_is_stored_in_one_way(read: Whole) -> None:
+    rows = snapshot_rows(DECIMAL, [(1, Decimal("1.10"), {"x": [Decimal("-1.10")]})])
+    assert read(stored(rows), DECIMAL).equals(rows)
+    for column in ("v", "inside"):
+        data = stored(rows.select(["k", column]), store_decimal_as_integer=True)
+        with pytest.raises(
+            MalformedError, match=rf"column '{column}.*: expected a decimal of fixed length, found INT32"
+        ):
+            read(data, DECIMAL)
+
+
+@pytest.mark.parametrize("number", [10**5, -(10**5), 2**23 - 1])
+def test_a_decimal_of_too_many_digits_is_refused(number: int) -> None:
+    """Three bytes have room for six digits and more. Compaction would cut them."""
+    kind = pa.decimal128(5, 2)
+    fits, odd = long_decimals(kind, 10**5 - 1), long_decimals(kind, number)
+    at = pa.array([0, 1], pa.int32())
+
+    def rows(v: pa.Array, x: pa.Array) -> pa.Table:
+        inside = pa.StructArray.from_arrays([pa.ListArray.from_arrays(at, x)], ["x"])
+        return pa.table([pa.array([1]), v, inside.cast(DECIMAL.arrow().field("inside").type)], schema=DECIMAL.arrow())
+
+    assert whole_snapshot(stored(rows(fits, fits)), DECIMAL)["v"].to_pylist() == [Decimal("999.99")]
+    for bad in (rows(odd, fits), rows(fits, odd)):
+        refused(bad, "does not fit in precision of", SNAPSHOTS, DECIMAL)
 
 
 def test_a_narrower_type_is_refused_where_the_schema_has_it_now() -> None:

@@ -6,10 +6,11 @@ import pyarrow as pa
 import pytest
 
 from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.table import hashing
 from pyspark_checkpointer.table.hashing import check_partitions, partitions_of
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
-from tests.table.tables import schema_of
+from tests.table.tables import ORDERED, schema_of, text
 
 SCHEMA = schema_of({"id": "long"}, ["id"])
 
@@ -28,3 +29,27 @@ def test_rows_that_are_not_where_their_key_belongs_are_refused(shift: int, wrap:
 def test_no_rows_are_nowhere_wrong() -> None:
     rows = pa.table({"id": pa.array([], pa.int64()), PARTITION: pa.array([], pa.int32())})
     check_partitions(rows, SCHEMA, 8, "t")
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_keys_together_are_hashed_as_each_alone(kind: str) -> None:
+    """With nulls, texts of several lengths, several chunks and slices; the values of Spark are in the specification."""
+    schema = schema_of({"k": kind, "s": "string"}, ["k", "s"])
+    values = [*ORDERED[kind], None, *reversed(ORDERED[kind])]
+    texts = [None, b"", b"a", b"abcd", b"\xff\xfe\xfd", b"abcdefgh" * 9, b"abcdefg"]
+    rows = pa.table(
+        [pa.array(values, schema.arrow().types[0]), text(*(texts[at % 7] for at in range(len(values))))],
+        schema=schema.arrow(),
+    )
+    many = pa.concat_tables([rows.slice(2), rows.slice(0, 0), rows.slice(1, 3), rows, rows.slice(3, 1)])
+    alone = [number for at in range(many.num_rows) for number in partitions_of(many.slice(at, 1), schema, 2**31 - 1)]
+    assert partitions_of(many, schema, 2**31 - 1) == alone
+    assert partitions_of(many.slice(0, 0), schema, 7) == []
+
+
+def test_texts_are_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = schema_of({"s": "string"}, ["s"])
+    rows = pa.table({"s": [f"user-{number}" for number in range(500)]})
+    whole = partitions_of(rows, schema, 1000)
+    monkeypatch.setattr(hashing, "_GATHERED_BYTES", 50)
+    assert partitions_of(rows, schema, 1000) == whole

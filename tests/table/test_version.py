@@ -17,7 +17,6 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     DigestMismatchError,
     IllegalArgumentError,
-    MalformedError,
     NotFoundError,
 )
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -328,11 +327,6 @@ def test_a_version_is_what_its_operator_says() -> None:
     assert operator.partitioner == codecs.PARQUET.partitioner
     with pytest.raises(IllegalArgumentError, match=r"operator 't': is a map, not a table"):
         TableVersion.of("t", replace(operator, codec=codecs.MSGPACK.name), None)
-    with pytest.raises(MalformedError, match=r"operator 't': expected a table partitioned by .*, found 'python'"):
-        TableVersion.of("t", replace(operator, partitioner="python"), None)
-    for partitions in (0, 2**31):
-        with pytest.raises(MalformedError, match=f"'t': expected a table of 1 to .* partitions, found {partitions}"):
-            TableVersion.of("t", replace(operator, partitions=partitions), None)
 
 
 def test_rows_are_split_by_partition() -> None:

@@ -7,7 +7,7 @@ from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime.host import SystemHost
-from tests.world import Actor, World, live_objects
+from tests.world import World, live_objects
 
 NO_GRACE = RetentionPolicy(grace=timedelta(0))
 
@@ -24,7 +24,7 @@ class Clock(SystemHost):
         return self.time
 
 
-def with_clock(client: Actor) -> Clock:
+def with_clock(client: Checkpointer) -> Clock:
     clock = Clock()
     client.session.host = clock
     return clock

@@ -45,7 +45,8 @@ class Forgery:
         if self.manifest:
             makers += [self._manifest] * 4 + [self._rows] * 2
             found = self.operators()
-            makers += [self._segment] * 2 if self.segments else []
+            makers += [self._segment] * 2 + [self._frame_of_segment] if self.segments else []
+            makers += [self._exchanged] if len(found) > 1 else []
             makers += [self._records] * 5 + [self._frame] if any(o["codec"] == "msgpack+zstd" for _, o in found) else []
             makers += [self._parquet] * 6 + [self._schema] * 2 if any(o["codec"] == "parquet" for _, o in found) else []
         return self.random.choice(makers)()
@@ -151,6 +152,34 @@ class Forgery:
                 self._put(old[way[0]][way[1]][0], new[way[0]][way[1]][0])
             except (LookupError, TypeError):
                 return
+
+    def _frame_of_segment(self) -> str:
+        """Another frame around a segment, which is sealed here: `seal` would compress it anew."""
+        name = self.random.choice(sorted(self.segments))
+        row = self.random.choice(self.manifest["operators"][name]["segments"])
+        raw = unzstd(self.files[row[0]])
+        frames = changed_frames(raw, self.random)
+        how = self.random.choice(sorted(frames))
+        path = re.sub("[0-9a-f]{64}", sha256(frames[how]), row[0])
+        self.files[path] = frames[how]
+        row[:3] = [path, len(frames[how]), len(raw) + self.random.choice([0, 0, 0, 0, 1, -1])]
+        self._changed.add("manifest")
+        return f"frame of a segment: {how}"
+
+    def _exchanged(self) -> str:
+        """Give an operator what is another one's: all of it, or one field."""
+        (one, first), (other, second) = self.random.sample(self.operators(), 2)
+        operators = self.manifest["operators"]
+        fields = [name for name in first if name in second]
+        what = self.random.choice(["all", "all", "copy", *fields])
+        if what == "all":
+            operators[one], operators[other] = second, first
+        elif what == "copy":
+            operators[one] = copy.deepcopy(second)
+        else:
+            first[what], second[what] = second[what], first[what]
+        self._changed.add("manifest")
+        return f"exchanged between operators: {what}"
 
     def _schema(self) -> str:
         operator = self.random.choice([o for _, o in self.operators() if o["codec"] == "parquet"])

@@ -100,6 +100,11 @@ NAMED: dict[str, tuple[Any, ...]] = {
     "lists": ({"a/1": "x"}, {"a/": "x"}, {"/1": "x"}, {"a-b/1": ""}, {"é/1": "x"}, {"a/" + "1" * 19: "x"}, {"a/1": 1}),
     "driver": ("", None),
     "epoch": (-(2**63), -(2**63) - 1, 2**63 - 1, 2**63, None),
+    "after_us": (1, 0, -1, True, 1.0, 8_640_000_000_000_000_000, 8_640_000_000_000_000_001, 2**63, 5 * 10**12),
+    "at": ("0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z", "2024-03-01T00:00:00Z", AT, AT.lower()),
+    "source": ("batch", "job", "Job", "", None),
+    "column": ("k", "n", "t", "T", "", None, 5),
+    "expire": (None, {}, {"column": "t"}, {"after_us": 1}, {"column": "t", "after_us": 10**15, "more": 1}),
     "next_id": (1, 2, 3, 10**20, 2**31, 2**31 + 1),
     "format_version": (0, 1, 2, -1, True, "1", 1.0, 10**30),
 }
@@ -145,7 +150,9 @@ def change_json(doc: Any, text: Text, random: Random) -> tuple[str, tuple[Any, .
     old = parent[key]
     field = next((part for part in reversed(way) if isinstance(part, str) and not part.isdigit()), "")
     if len(way) > 1 and way[-2] in ("retired", "entries") and isinstance(key, int) and random.random() < 0.5:
-        parent, key, way, field = parent[key], "created", (*way, "created"), "created"
+        name = "at" if way[-2] == "retired" else "created"
+        parent, key, way, field = parent[key], name, (*way, name), name
+        old = parent[key]
     action = random.choice(["any", "raw", "named", "named", "near", "near", "drop", "double", "add", "order", "copy"])
     if action == "named":
         named = NAMED.get({"at": "created", "watermark": "created"}.get(field, field))

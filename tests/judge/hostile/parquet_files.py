@@ -10,6 +10,35 @@ import pyarrow.parquet as pq
 from tests.judge.hostile.frames import sha256
 from tests.judge.hostile.json_changes import Text, change_json, way_of
 
+WRITER_OPTIONS: list[tuple[str, Any]] = [
+    *(("compression", name) for name in ("none", "snappy", "gzip", "lz4", "brotli")),
+    *(("data_page_version", "2.0"), ("version", "1.0"), ("version", "2.4"), ("use_dictionary", False)),
+    *(("store_decimal_as_integer", True), ("store_decimal_as_integer", True), ("store_schema", False)),
+    *(("use_deprecated_int96_timestamps", True), ("coerce_timestamps", "ms"), ("write_statistics", False)),
+    *(
+        ("write_page_index", True),
+        ("write_page_checksum", True),
+        ("data_page_size", 1),
+        ("use_compliant_nested_type", False),
+    ),
+]
+
+
+def odd_values(kind: pa.DataType, rows: int, random: Random) -> pa.Array | None:
+    """Values of a type that has odd ones, in ascending order."""
+    if pa.types.is_string(kind):
+        held = pa.array(sorted(random.randbytes(random.randrange(6)) for _ in range(rows)), pa.binary())
+        return pa.Array.from_buffers(kind, rows, held.buffers())
+    if pa.types.is_date32(kind):
+        return pa.array(sorted(random.randrange(-(2**31), 2**31) for _ in range(rows)), pa.int32()).cast(kind)
+    if pa.types.is_timestamp(kind):
+        return pa.array(sorted(random.randrange(-(2**63), 2**63) for _ in range(rows)), pa.int64()).cast(kind)
+    if pa.types.is_decimal128(kind):
+        numbers = sorted(random.randrange(-2 * 10**kind.precision, 2 * 10**kind.precision) for _ in range(rows))
+        stored = b"".join((n % 2**128).to_bytes(16, "little") for n in numbers)
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(stored)])
+    return None
+
 
 class ChangedTable:
     """A Parquet file with one change."""
@@ -19,7 +48,9 @@ class ChangedTable:
         self.keys = [column["name"] for column in schema["columns"] if column["role"] == "key"]
         self.group_rows: int | None = None
         self.groups: str | None = ""
+        self.options: dict[str, Any] = {"compression": "zstd", "allow_truncated_timestamps": True}
         ways = [self._column] * 4 + [self._order] * 3 + [self._metadata] * 3 + [self._groups]
+        ways += [self._writer] * 3 + [self._odd] * 3
         self.how = random.choice(ways + ([self._special] * 6 if delta else []))()
 
     def records(self, partition: int) -> int:
@@ -30,7 +61,7 @@ class ChangedTable:
     def data(self) -> tuple[bytes, int]:
         """The file, and the length of its tail."""
         sink, found, start = io.BytesIO(), [], 4
-        writer = pq.ParquetWriter(sink, self.table.schema, compression="zstd")
+        writer = pq.ParquetWriter(sink, self.table.schema, **self.options)
         rows = self.group_rows or max(self.table.num_rows, 1)
         for at in range(0, self.table.num_rows, rows):
             writer.write_table(self.table.slice(at, rows), row_group_size=rows)
@@ -148,8 +179,8 @@ class ChangedTable:
             rows.pop(self.random.randrange(len(rows)))
         elif how == "nulls first":
             key = self.table.column_names.index(self.keys[0]) if self.keys[0] in self.table.column_names else 0
-            values = self.table.column(key).to_pylist()
-            rows.sort(key=lambda row: values[row] is not None)
+            there = self.table.column(key).is_valid().to_pylist()
+            rows.sort(key=lambda row: there[row])
         else:
             rows = []
         self._taken(rows)
@@ -162,6 +193,22 @@ class ChangedTable:
     def _groups(self) -> str:
         self.group_rows = 1
         return "a row group for each row"
+
+    def _writer(self) -> str:
+        """What another program may choose when it writes a file."""
+        name, value = self.random.choice(WRITER_OPTIONS)
+        self.options[name] = value
+        return f"written with {name}={value}"
+
+    def _odd(self) -> str:
+        """A value that Python does not have, or that its type has no room for."""
+        at = self.random.randrange(self.table.num_columns)
+        field = self.table.schema.field(at)
+        made = odd_values(field.type, self.table.num_rows, self.random)
+        if made is None or field.name.startswith("__"):
+            return "the same"
+        self._set(at, field, made)
+        return f"odd values in {'key' if field.name in self.keys else 'column'} of {field.type}"
 
     def _special(self) -> str:
         random, table = self.random, self.table

@@ -1,5 +1,6 @@
 """Tables: the rows of a Parquet file."""
 
+import datetime as dt
 import decimal
 import io
 import itertools
@@ -13,6 +14,8 @@ from tests.judge.reader.objects import compare, parse
 from tests.judge.reader.schema import DIGITS, normal
 
 EXACT = decimal.Context(prec=200, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
+
+MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def widen(found, col):
@@ -32,6 +35,33 @@ def widen(found, col):
     raise Refused(f"column {col['id']}: {found}, expected {col['type']!r:.80}")
 
 
+class Far(int):
+    """A date or time that Python does not have, as it is stored."""
+
+
+def python(v):
+    """The value of an Arrow scalar. Text keeps all its bytes: those that are not UTF-8 as halves of surrogate pairs."""
+    t = v.type
+    if not v.is_valid:
+        return None
+    if pa.types.is_string(t) or pa.types.is_large_string(t):
+        return v.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
+    if pa.types.is_list(t) or pa.types.is_large_list(t):
+        return [python(member) for member in v.values]
+    if pa.types.is_map(t):
+        return [(python(pair["key"]), python(pair["value"])) for pair in v.values]
+    if pa.types.is_struct(t):
+        return {name: python(member) for name, member in v.items()}
+    if isinstance(t, pa.Decimal128Type):
+        found = v.as_py()
+        need(EXACT.abs(found.scaleb(t.scale, EXACT)) < 10**t.precision, f"{found} in {t}")
+        return found
+    try:
+        return v.as_py()
+    except OverflowError:
+        return Far(v.value)
+
+
 def parquet(data, tail, columns, delta):
     """Rows of a file: [(key, {id: value}, partition, change, kept ids)]; the last three only of deltas."""
     f = pq.ParquetFile(io.BytesIO(data))
@@ -44,6 +74,10 @@ def parquet(data, tail, columns, delta):
         compare(data[g[0] : at], digest(g[2]))
         need(f.metadata.row_group(i).num_rows <= 1048576, f"row group {i} has too many rows")
     need(not tail or tail[0] == len(data) - at, "the tail is not what follows the last row group")
+    for i in range(len(f.schema)):
+        column = f.schema.column(i)
+        fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+        need(fixed or column.logical_type.type != "DECIMAL", f"{column.path}: a decimal as {column.physical_type}")
     table, by_id, by_name = f.read(), {}, {}
     need(len(set(table.column_names)) == table.num_columns, "two columns of one name")
     for i, field in enumerate(table.schema):
@@ -56,7 +90,7 @@ def parquet(data, tail, columns, delta):
         column = by_id.get(c["id"])
         need(column is not None or c["role"] != "key", f"no column {c['id']}, which is part of the key")
         values[c["id"]] = (
-            [None] * table.num_rows if column is None else list(map(widen(column.type, c), column.to_pylist()))
+            [None] * table.num_rows if column is None else list(map(widen(column.type, c), map(python, column)))
         )
     keys = [c["id"] for c in columns if c["role"] == "key"]
     rows = [{c: v[i] for c, v in values.items()} for i in range(table.num_rows)]
@@ -103,4 +137,8 @@ def order(v):
     """By what values are ordered, and equal as keys: NaN above numbers, text by its bytes."""
     if isinstance(v, float):
         return (True, 0.0) if v != v else (False, v)
-    return v.encode("utf-8") if isinstance(v, str) else v
+    if isinstance(v, dt.datetime):
+        return (v - (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) if v.tzinfo else dt.datetime(1970, 1, 1))) // MICROSECOND
+    if isinstance(v, dt.date):
+        return v.toordinal() - dt.date(1970, 1, 1).toordinal()
+    return v.encode("utf-8", "surrogateescape") if isinstance(v, str) else v

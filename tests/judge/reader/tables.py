@@ -5,7 +5,7 @@ import decimal
 import pyarrow as pa
 
 from tests.judge.reader.checks import about, need
-from tests.judge.reader.files import EXACT, order, parquet
+from tests.judge.reader.files import EXACT, Far, order, parquet
 from tests.judge.reader.schema import DIGITS
 
 
@@ -26,14 +26,26 @@ def final(v, col):
     if t in DIGITS:
         need(-(1 << t.bit_width - 1) <= v < 1 << t.bit_width - 1, f"a sum of {v} in {col['type']}")
     elif isinstance(t, pa.Decimal128Type):
-        need(abs(v.scaleb(t.scale, EXACT)) < 10**t.precision, f"a sum of {v} in {col['type']}")
+        need(EXACT.abs(v.scaleb(t.scale, EXACT)) < 10**t.precision, f"a sum of {v} in {col['type']}")
     elif t == pa.float32():
         return pa.scalar(v, pa.float64()).cast(pa.float32()).as_py()
     return v
 
 
-def read_table(root, op, load):
+def expired(row, op, clock):
+    if not op["expire"]:
+        return False
+    column, after = op["expire"]
+    value = row[column["id"]]
+    if value is None:
+        return False
+    at = (value if isinstance(value, Far) else order(value)) * (86_400_000_000 if column["type"] == "date" else 1)
+    return at + after <= order(clock)
+
+
+def read_table(root, op, load, clock):
     columns, files, content = op["columns"], {}, []
+    need(clock is not None or not op["expire"], "rows expire, and the manifest has no clock")
 
     def rows_of(row, delta):
         path, data = row["object"]["path"], load(row)  # each row has a digest of its own
@@ -63,5 +75,7 @@ def read_table(root, op, load):
                             else merge_values(c["role"], below[c["id"]], new[c["id"]])
                             for c in columns
                         }
-        content += [{c["name"]: final(r[c["id"]], c) for c in columns} for r in state.values()]
+        content += [
+            {c["name"]: final(r[c["id"]], c) for c in columns} for r in state.values() if not expired(r, op, clock)
+        ]
     return {"kind": "table", "schema": op["schema"], "content": content}
