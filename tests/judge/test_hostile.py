@@ -46,13 +46,20 @@ MAY = (
         "If its slices are compared, its own digest need not be.",
     ),
     Excuse(
+        r"manifest operators\.\?\.schema\.columns(: order|\.\*: copy|\.\*\.role: .*)",
+        READER_ACCEPTS,
+        "A reader may ignore the order of the columns, other metadata, and what a type says of nulls and comments.",
+    ),
+    Excuse(
         r"(manifest operators\.\?|segment)\.? ?objects\.\*\.\*: .*",
         READER_ACCEPTS,
         "a range if one slice of it is wanted, else all of it.",
     ),
     Excuse(
         r"manifest operators\.\?\.partitions: .*|parquet delta: __partition .*"
-        r"|parquet [^:]*: (odd values in )?key of .*",
+        r"|parquet [^:]*: (odd values in )?key of .*"
+        # Which columns are the key, their types and their order decide the partition too.
+        r"|manifest operators\.\?\.schema\.columns.*",
         VERIFY_REFUSES,
         "A reader need not notice a key of a table in another partition; a verifier does.",
     ),
