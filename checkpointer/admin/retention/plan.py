@@ -143,6 +143,11 @@ class CleanupPlan:
 
         Args:
             action: "keep", "later" or "delete".
+
+        Examples:
+            >>> total = CleanupPlan.load("plan.zst").total("keep")
+            >>> total.objects > 0
+            True
         """
         return sum((total for (of, _), total in self.totals.items() if of == action), Total())
 
@@ -169,6 +174,11 @@ class CleanupPlan:
 
         Raises:
             IllegalArgumentError: The file cannot be written.
+
+        Examples:
+            >>> plan.save("for-review.zst")
+            >>> CleanupPlan.load("for-review.zst").from_file
+            True
         """
         header = {
             "plan_version": PLAN_VERSION,
@@ -200,6 +210,11 @@ class CleanupPlan:
             IllegalArgumentError: The file cannot be read.
             MalformedError: The file is damaged, or is not a plan.
             UnsupportedFormatError: Another version of the library wrote it. Make the plan again.
+
+        Examples:
+            >>> loaded = CleanupPlan.load("plan.zst")
+            >>> loaded.root == plan.root, loaded.from_file
+            (True, True)
         """
         try:
             file = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
