@@ -95,10 +95,12 @@ class RepairPlan:
             A few words for each loss.
 
         Examples:
+            >>> from pathlib import Path
             >>> from pyspark_checkpointer import Checkpointer
             >>> ck = Checkpointer("state/visits")
             >>> with ck.begin(epoch=1) as cp:
             ...     cp.snapshot("totals", 0, b"ann=1")
+            >>> Path("state/visits/_latest").unlink()  # an accident
             >>> plan = ck.repair_plan("epoch=1")
             >>> plan.outcome(older_partitions=False)
             []
@@ -110,10 +112,12 @@ class RepairPlan:
         """Return in one sentence what would be missing, with the first losses by name.
 
         Examples:
+            >>> from pathlib import Path
             >>> from pyspark_checkpointer import Checkpointer
             >>> ck = Checkpointer("state/visits")
             >>> with ck.begin(epoch=1) as cp:
             ...     cp.snapshot("totals", 0, b"ann=1")
+            >>> Path("state/visits/_latest").unlink()  # an accident
             >>> ck.repair_plan("epoch=1").summary()
             ''
         """

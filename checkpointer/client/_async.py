@@ -455,11 +455,15 @@ class AsyncCheckpointer(AsyncFace):
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
 
         Examples:
-            The query of the example of `State` has made one batch.
+            The query of the example of `State` has made one batch, which is corrected here.
 
             >>> shop = AsyncCheckpointer("state/shop")
-            >>> await shop.rewind(to="epoch=0", dry_run=True)
-            Rewind(query ..., at batch 0, changes nothing)
+            >>> before = await shop.restore()
+            >>> async with shop.begin() as cp:
+            ...     cp.properties["mistake"] = "yes"
+            >>> rewind = await shop.rewind(to=before.id)
+            >>> rewind.changes, rewind.batch, (await shop.restore()).properties.get("mistake")
+            (True, 0, None)
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -499,12 +503,16 @@ class AsyncCheckpointer(AsyncFace):
             InvalidStateError: As in `rewind`.
 
         Examples:
-            The query of the example of `State` has made one batch.
+            The query of the example of `State` has made one batch, which is corrected here.
 
             >>> shop = AsyncCheckpointer("state/shop")
-            >>> rewind = await shop.rewind(to="epoch=0")
-            >>> await shop.undo_rewind(dry_run=True)
-            Rewind(query ..., at batch 0, changes nothing)
+            >>> before = await shop.restore()
+            >>> async with shop.begin() as cp:
+            ...     cp.properties["right"] = "yes"
+            >>> rewind = await shop.rewind(to=before.id)
+            >>> undone = await shop.undo_rewind()
+            >>> undone.changes, (await shop.restore()).properties["right"]
+            (True, 'yes')
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -700,12 +708,13 @@ class AsyncCheckpointer(AsyncFace):
             IllegalArgumentError: This is no manifest.
 
         Examples:
-            >>> from dataclasses import replace
-            >>> id = await ck.new_id()
-            >>> await ck.save_manifest(replace(restored.manifest, id=id))
-            >>> manifest = await ck.load_manifest(id)
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = AsyncCheckpointer("state/first")
+            >>> id = await first.new_id()
+            >>> await first.save_manifest(Manifest(id, epoch=7))
+            >>> manifest = await first.load_manifest(id)
             >>> manifest.epoch
-            1
+            7
         """
         await self._run(low_level.save_manifest(self.session, manifest))
 
@@ -825,9 +834,12 @@ class AsyncCheckpointer(AsyncFace):
             FencedError: Another writer took over.
 
         Examples:
-            >>> id = await ck.new_id()
-            >>> await ck.save_manifest(replace(restored.manifest, id=id))
-            >>> id == await ck.update_latest(id)
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = AsyncCheckpointer("state/first")
+            >>> id = await first.new_id()
+            >>> await first.save_manifest(Manifest(id, epoch=7))
+            >>> committed = await first.update_latest(id)
+            >>> committed == id
             True
         """
         from pyspark_checkpointer.admin.update_latest import update_latest

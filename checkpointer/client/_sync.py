@@ -453,11 +453,15 @@ class Checkpointer(SyncFace):
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
 
         Examples:
-            The query of the example of `State` has made one batch.
+            The query of the example of `State` has made one batch, which is corrected here.
 
             >>> shop = Checkpointer("state/shop")
-            >>> shop.rewind(to="epoch=0", dry_run=True)
-            Rewind(query ..., at batch 0, changes nothing)
+            >>> before = shop.restore()
+            >>> with shop.begin() as cp:
+            ...     cp.properties["mistake"] = "yes"
+            >>> rewind = shop.rewind(to=before.id)
+            >>> rewind.changes, rewind.batch, (shop.restore()).properties.get("mistake")
+            (True, 0, None)
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -495,12 +499,16 @@ class Checkpointer(SyncFace):
             InvalidStateError: As in `rewind`.
 
         Examples:
-            The query of the example of `State` has made one batch.
+            The query of the example of `State` has made one batch, which is corrected here.
 
             >>> shop = Checkpointer("state/shop")
-            >>> rewind = shop.rewind(to="epoch=0")
-            >>> shop.undo_rewind(dry_run=True)
-            Rewind(query ..., at batch 0, changes nothing)
+            >>> before = shop.restore()
+            >>> with shop.begin() as cp:
+            ...     cp.properties["right"] = "yes"
+            >>> rewind = shop.rewind(to=before.id)
+            >>> undone = shop.undo_rewind()
+            >>> undone.changes, (shop.restore()).properties["right"]
+            (True, 'yes')
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -694,12 +702,13 @@ class Checkpointer(SyncFace):
             IllegalArgumentError: This is no manifest.
 
         Examples:
-            >>> from dataclasses import replace
-            >>> id = ck.new_id()
-            >>> ck.save_manifest(replace(restored.manifest, id=id))
-            >>> manifest = ck.load_manifest(id)
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = Checkpointer("state/first")
+            >>> id = first.new_id()
+            >>> first.save_manifest(Manifest(id, epoch=7))
+            >>> manifest = first.load_manifest(id)
             >>> manifest.epoch
-            1
+            7
         """
         self._run(low_level.save_manifest(self.session, manifest))
 
@@ -819,9 +828,12 @@ class Checkpointer(SyncFace):
             FencedError: Another writer took over.
 
         Examples:
-            >>> id = ck.new_id()
-            >>> ck.save_manifest(replace(restored.manifest, id=id))
-            >>> id == ck.update_latest(id)
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = Checkpointer("state/first")
+            >>> id = first.new_id()
+            >>> first.save_manifest(Manifest(id, epoch=7))
+            >>> committed = first.update_latest(id)
+            >>> committed == id
             True
         """
         from pyspark_checkpointer.admin.update_latest import update_latest

@@ -415,9 +415,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return f"KeyedState({count:,} keys in {self.partitions} partitions)"
 
     def set_guard(self, guard: Guard | None) -> None:
-        """Let a guard refuse operations from now on, for `spark/maps.py`.
+        """Let a guard refuse operations from now on; None allows all again.
 
-        None allows all operations again.
+        For `spark/maps.py`.
 
         The guard also refuses operations of bound methods, views and iterators that a caller kept.
         """

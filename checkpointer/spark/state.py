@@ -54,6 +54,8 @@ class State(NotPicklable):
     refused.
 
     Examples:
+        The examples of the methods run in such a function. `batch`, `batch_id` and `state` are its arguments.
+
         >>> @stateful("state/shop")
         ... def update(batch, batch_id, state):
         ...     state.map("batches", partitions=1)[batch_id] = batch.count()

@@ -34,6 +34,9 @@ class TableState(NotPicklable):
     call runs after the other.
 
     Examples:
+        The short examples of the methods run in such a function, on a `table` with the key `digit` and two rows: (0, 8)
+        and (1, 9) of the columns `digit` and `value`.
+
         >>> @stateful("state/largest")
         ... def update(batch, batch_id, state):
         ...     table = state.table("largest", ["digit"], num_partitions=2, combine={"value": "max"})

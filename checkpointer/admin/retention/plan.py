@@ -271,7 +271,10 @@ class CleanupPlan:
             raise MalformedError(f"a saved plan of {self.root}: its rows do not add up to its totals")
 
     def attach(self, spool: "Spool") -> None:
-        """Take over the file of rows. It is deleted when the plan is."""
+        """Take over the file of rows. It is deleted when the plan is.
+
+        For `plan_retire_and_sweep`.
+        """
         self._file = spool.path
         # The process id is kept with it: a forked child also runs this finalizer.
         weakref.finalize(self, _remove_own, spool.path, os.getpid())

@@ -40,7 +40,7 @@ class RetentionPolicy:
     Examples:
         >>> from datetime import timedelta
         >>> policy = RetentionPolicy(keep_last=2)
-        >>> checkpointer = Checkpointer("memory://help-retention")
+        >>> checkpointer = Checkpointer("state/totals")
         >>> for epoch in range(5):
         ...     with checkpointer.begin(epoch=epoch) as checkpoint:
         ...         checkpoint.snapshot("totals", 0, b"%d" % epoch)

@@ -77,8 +77,8 @@ class CheckpointStore(ConfiguredStore, Contract):
     def claim_ownership(self, ownership_list: Iterable[Mapping[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
         """Claim partitions, and return the claims that were won.
 
-        A claim with an etag replaces the row that has it. A claim without an etag creates a row if there is none. An empty
-        `owner_id` releases the partition after its recorded updates were written.
+        A claim with an etag replaces the row that has it. A claim without an etag creates a row if there is none. An
+        empty `owner_id` releases the partition after its recorded updates were written.
 
         Args:
             ownership_list: For each partition its names and an `owner_id`, with the `etag` of the row to replace.

@@ -52,7 +52,7 @@ class Journal(NotPicklable):
         >>> journal = Journal("state/journal.yml")
         >>> journal.persist("Security", 4711, datetime(2024, 1, 2, tzinfo=UTC))
         >>> journal.flush()
-        >>> Journal("state/journal.yml").states()["Security"].record_number
+        >>> journal.states()["Security"].record_number
         4711
     """
 
@@ -127,9 +127,9 @@ class Journal(NotPicklable):
 
         Any thread may call it. It never waits for a write.
 
-        An event with a lower record number and no later time than the recorded one is stale: it is ignored, and the first
-        one is logged. (After a log was cleared, its numbers begin again at later times.) Fields that another writer added
-        to the recorded event are removed with it.
+        An event with a lower record number and no later time than the recorded one is stale: it is ignored, and the
+        first one is logged. (After a log was cleared, its numbers begin again at later times.) Fields that another
+        writer added to the recorded event are removed with it.
 
         Args:
             name: The name of the log.
@@ -137,8 +137,8 @@ class Journal(NotPicklable):
             timestamp: The time of the event; without a zone it is taken to be in UTC.
 
         Raises:
-            IllegalArgumentError: The name is not text, the number is out of its range, or the file has no space for another
-                event log.
+            IllegalArgumentError: The name is not text, the number is out of its range, or the file has no space for
+                another event log.
             FencedError: Somebody else has written the file; nothing of this journal is written any more.
             InvalidStateError: `shutdown()` was called, or this process was forked from that of the journal.
 

@@ -95,7 +95,8 @@ class Worker(NotPicklable):
 
     Args:
         leases: The leases of this worker.
-        fetch: A function that returns the next records of a shard after a sequence number, and whether it ends with them.
+        fetch: A function that returns the next records of a shard after a sequence number, and whether the shard ends
+            with them.
         make_processor: A function that returns a new `RecordProcessor`, for one shard.
         idle: Seconds to wait after a round in which no shard had records.
 
