@@ -195,7 +195,8 @@ class TableSchema:
         # Spark ignores the case of names, so two that differ in it alone would be one column there.
         ids, names = {column.id for column in columns}, {column.name.lower() for column in columns}
         taken = names.intersection(RESERVED_NAMES)
-        if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key:
+        keys_first = all(column.role == "key" for column in columns[: len(schema.key)])
+        if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key or not keys_first:
             raise MalformedError(f"operator {name!r}: the schema of its table contradicts itself")
         if len(names) < len(columns) or taken:
             raise MalformedError(f"operator {name!r}: a column of its table is there twice, or has a reserved name")

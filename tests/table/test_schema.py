@@ -457,3 +457,11 @@ def test_a_table_that_has_a_type_that_is_nested_too_deep_can_drop_the_column() -
     again = TableSchema.from_json("t", known.to_json())
     assert again.without("t", ["v"]).names == ["k"]
     assert extended_schema("t", again, fields({"k": "long"}), ["k"], {}).names == ["k", "v"]
+
+
+def test_a_key_behind_another_column_is_refused() -> None:
+    """Its place says in which order keys are hashed, and another reader could take it for a value."""
+    stored = schema_of({"k": "long", "v": "long"}, ["k"]).to_json()
+    stored["columns"].reverse()
+    with pytest.raises(MalformedError, match="contradicts itself"):
+        TableSchema.from_json("t", stored)
