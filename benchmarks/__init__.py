@@ -1,1 +1,1 @@
-"""Measurements, one file for each question, every peer in the same run. `make bench` runs them all."""
+"""Benchmarks: one file for each question, and all peers in the same run. `make bench` runs them all."""

@@ -1,7 +1,8 @@
-"""`python -m benchmarks [--quick]`: run all, print what was found, write the results and `docs/performance.md`.
+"""Run all benchmarks: `python -m benchmarks [--quick]`.
 
-Whatever is compared is measured in one part, so that a part can be run again alone (`--only`). Exit status 1 if a
-target does not hold: at full size, for which the targets are.
+It prints what was measured, and writes the results and `docs/performance.md`. Measurements that are compared belong to
+one part, so a part can be run again alone (`--only`). The exit status is 1 if a target is missed at full size. The
+targets do not apply to a quick run.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""Cleanup of 100,000 objects of which nine in ten go: requests, time against doing it by hand, and memory.
+"""Measure a cleanup that deletes nine tenths of 100,000 objects: requests, time and memory.
 
-By hand is a walk and an unlink of each file that is known to be dead, with nothing asked and nothing proven: the limit
-of the disk. On S3 it is a listing and bulk deletions on the same server, of a tenth as many objects, for each of them.
+It is compared with the same work by hand. In a folder, this is a walk and an unlink of each file that is known to be
+dead, without any check: the limit of the disk. On S3 it is a listing and bulk deletions of a tenth as many objects, on
+the same server.
 """
 
 import asyncio
@@ -30,11 +31,14 @@ DEAD = 9
 """Dead objects for each live one."""
 
 BULKS = 900
-"""Objects that a request has to delete at least, on average."""
+"""Objects that one request has to delete on average, at least."""
 
 
 def objects(client: Checkpointer, live: int) -> Iterator[tuple[CheckpointId, dict[str, bytes], list[str]]]:
-    """Commit checkpoints that need `live` objects in all. Gives what each needs, and what nothing needs."""
+    """Commit checkpoints that need `live` objects in all.
+
+    Return the objects that each checkpoint needs, and those that none needs.
+    """
     for number in range(live // PARTITIONS):
         checkpoint = client.new_id()
         chains, found, dead = {}, {}, []
@@ -77,7 +81,7 @@ def fill_store(client: Checkpointer, live: int) -> list[str]:
 
 
 class Counting:
-    """Counts the bulk deletions and pages that a backend sends, below everything that retries or waits."""
+    """A backend that counts its bulk deletions and pages. Nothing below it retries or waits."""
 
     def __init__(self, client: Checkpointer) -> None:
         store = backend(client)
@@ -150,14 +154,17 @@ async def _by_hand(store: Store, dead: list[str]) -> None:
 
 
 def memory(total: int) -> int:
-    """Peak memory of a plan over `total` objects, in KiB, in a process of its own."""
+    """Return the peak memory in KiB of a plan over `total` objects, in a process of its own."""
     program = f"from benchmarks.cleanup import plan_made_up; plan_made_up({total})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return int(json.loads(done.stdout))
 
 
 def plan_made_up(total: int) -> None:
-    """Plan on a folder whose listing is made up, so that a million objects need not be written. Prints peak memory."""
+    """Plan a cleanup of a folder with a made-up listing, and print the peak memory.
+
+    So a million objects need not be written.
+    """
     with folder() as path:
         client = fill_folder(path, PARTITIONS)
         store: Any = client.session.store

@@ -1,7 +1,7 @@
-"""What keeping positions costs: requests and time of updates and of rounds of balancing, for 32 and 1,024 partitions.
+"""Measure what positions of consumers cost: requests and time of updates and balancing, for 32 and 1,024 partitions.
 
-The peer is the checkpoint store of the Event Hubs SDK, which keeps a blob for each partition; both on one Azurite, and
-each restores what it recorded. Requests are those that leave the process.
+The peer is the checkpoint store of the Event Hubs SDK, which keeps a blob for each partition. Both run on one Azurite,
+and each reads back what it recorded. Only requests that leave the process count.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ PROCESSORS = 8
 
 
 class Peer:
-    """The SDK's store in a container of its own, and how many requests it sent."""
+    """The store of the SDK in a container of its own, with the number of requests it sent."""
 
     def __init__(self, server: Server, container: str) -> None:
         connection = server.storage_options["connection_string"]
@@ -82,7 +82,7 @@ def _compare(
 
 
 def _crowd(what: str, server: Server, partitions: int) -> Target:
-    """All processors at once, each with its share: those who come too late plan again."""
+    """Let all processors balance at once, each for its share. Those that come too late plan again."""
     stores = [CheckpointStore(f"{server.url}/crowd-{partitions}", server.storage_options) for _ in range(PROCESSORS)]
     for number, store in enumerate(stores):
         store.claim_ownership([_claim(partition, str(number)) for partition in range(number, partitions, PROCESSORS)])

@@ -1,7 +1,7 @@
-"""What one would use instead of a keyed state, each as its users would: a dict of records, kept in a folder.
+"""The alternatives to a keyed state, each used as its users would: a dict of records, kept in a folder.
 
-Each is durable when a call returns. Where a library does not sync what it wrote, that is done for it, inside the time
-that is measured. Records are packed with msgpack where bytes are wanted, and come back as a dict of dicts.
+Each is durable when a call returns. If a library does not sync what it wrote, the benchmark syncs it within the
+measured time. Where bytes are needed, records are packed with msgpack. They are restored as a dict of dicts.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ from pyspark_checkpointer import Checkpointer, KeyedState
 class Contender(ABC):
     name: ClassVar[str]
     verifies: ClassVar[bool]
-    """Whether a restore checks all the bytes that it returns."""
+    """True if a restore checks all the bytes that it returns."""
 
     @abstractmethod
     def __init__(self, folder: Path) -> None: ...
 
     @abstractmethod
     def save(self, state: State) -> None:
-        """Everything, for the first time."""
+        """Save everything, for the first time."""
 
     @abstractmethod
     def change(self, changes: State) -> None:
-        """These records are new, or have new values."""
+        """Save records that are new or have new values."""
 
     def change_meanwhile(self, changes: State) -> None:
-        """The same, durable only once it is settled."""
+        """Save changed records in the background. They are durable after `settle`."""
         self.change(changes)
 
     def settle(self) -> None:  # noqa: B027  # most have no background
-        """Wait for what goes on there."""
+        """Wait for the work in the background."""
 
     @abstractmethod
     def restore(self) -> State:
-        """What a process that was started anew gets: every record, as Python objects."""
+        """Return every record as Python objects, as a new process would get it."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -95,7 +95,7 @@ class Ours(Contender):
 
 
 class ByHand(Contender):
-    """The limit: pack, compress, hash, write and sync in one thread, with no name for what is whole and newest."""
+    """The limit: pack, compress, hash, write and sync in one thread, without a pointer to the newest complete state."""
 
     name = "msgpack + zstd + SHA-256 by hand"
     verifies = True
@@ -121,7 +121,7 @@ class ByHand(Contender):
 
 
 class Pickle(Contender):
-    """All of it each time: a pickle has no deltas."""
+    """A pickle of everything, written each time, because a pickle has no deltas."""
 
     name = "pickle"
     verifies = False
@@ -150,7 +150,7 @@ class Pickle(Contender):
 
 
 class RocksDB(Contender):
-    """A write, then a checkpoint, which is what a restart opens: it syncs all that is in it, so no log is needed."""
+    """A write, then a checkpoint, which a restart opens. The checkpoint syncs everything in it, so no log is needed."""
 
     name = "RocksDB"
     verifies = True
@@ -185,7 +185,7 @@ class RocksDB(Contender):
 
 
 class SlateDB(Contender):
-    """Its own objects in a local folder. It says that a write is durable before it is synced: done here."""
+    """A database in objects of a local folder. It acknowledges a write before a sync, which is added here."""
 
     name = "SlateDB"
     verifies = True
@@ -264,7 +264,7 @@ class SQLite(Contender):
 
 
 class DeltaRs(Contender):
-    """A lakehouse table, with a column for each field, and a merge."""
+    """A table of a lakehouse, with a column for each field, and a merge."""
 
     name = "delta-rs"
     verifies = False
@@ -303,7 +303,7 @@ CONTENDERS: tuple[type[Contender], ...] = (Ours, ByHand, Pickle, RocksDB, SlateD
 
 
 class Synced:
-    """Syncs what a library wrote into a folder since the last time, and left to the operating system."""
+    """A sync of the files that a library wrote into a folder since the last sync."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -325,7 +325,7 @@ class Synced:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Its name is durable once its folder is synced too."""
+    """Write a file, and sync it and its folder, which makes the name durable."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -345,7 +345,7 @@ def _raw() -> Options:
 
 
 def _pieces(state: State, size: int) -> Iterable[list[tuple[str, dict[str, Any]]]]:
-    """A batch with everything in it would hold it a second time."""
+    """Yield the records in batches, because one batch with everything would hold it a second time."""
     items = list(state.items())
     return (items[start : start + size] for start in range(0, len(items), size))
 

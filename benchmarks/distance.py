@@ -1,11 +1,11 @@
-"""How far may a store be: how much longer do a commit and a restore take where each request takes longer?
+"""Measure how much longer a commit and a restore take on a store that is farther away.
 
-The slope of time over added latency, seconds by seconds, is the number of round trips that wait for one another. A
-commit of 200 partitions and a restore of them may have four, wherever the store is: it takes two, one after the other,
-to write objects and a manifest, then the pointer, and three to read them. The time is added to each call of a store.
+The slope of time over added latency, in seconds per second, is the number of round trips that wait for one another. A
+commit of 200 partitions, and a restore of them, may need four, wherever the store is. A commit needs two: first the
+objects and the manifest, then the pointer. A restore needs three. The latency is added to each call of a store.
 
-An object of its own is what a partition above 256 KiB becomes. Here it is a small one that is kept out of packs, so
-that the line is measured, not the server.
+A partition above 256 KiB becomes an object of its own. Here small objects are kept out of packs instead, so that the
+latency is measured, and not the bandwidth of the server.
 """
 
 import time
@@ -24,20 +24,20 @@ from pyspark_checkpointer.storage.request_path import Traffic, counted
 from tests.servers import ServerUnavailableError
 
 LATENCIES = (0.0, 0.01, 0.05)
-"""Seconds that each request takes longer. The one in the middle is left out of a quick run."""
+"""Seconds that are added to each request. A quick run leaves out the middle one."""
 
 ROUND_TRIPS = 4.0
-"""Most round trips one after the other, of a commit and of a restore."""
+"""The most round trips of a commit, and of a restore, that may follow one another."""
 
 REPETITIONS = 3
 
 Place = tuple[int, int]
-"""An operator's number, and a partition's."""
+"""The number of an operator, and of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a checkpoint is made of: so many partitions of each operator, each in an object of its own or packed."""
+    """The content of a checkpoint: how many partitions each operator has, and whether they are packed."""
 
     name: str
     what: str
@@ -52,11 +52,11 @@ CASES = (
     Case("operators", "200 small partitions of 8 operators", ("commit",), 8, 25),
     Case("objects", "200 objects", ("commit", "restore"), 1, 200, alone=True),
 )
-"""A quick run has those that are packed: two hundred requests keep a processor busy for long."""
+"""The cases. A quick run has only the packed ones, because 200 requests keep a processor busy for long."""
 
 
 class Job:
-    """A writer and a reader of one root, both so many seconds away from it."""
+    """A writer and a reader of one root, with the same latency to it."""
 
     def __init__(self, case: Case, root: str, options: dict[str, Any] | None, seconds: float) -> None:
         self._case = case
@@ -102,7 +102,10 @@ class Job:
         return {(number, partition): data for number, read in operators.items() for partition, [data] in read.items()}
 
     def close(self) -> dict[str, int]:
-        """Requests of the last commit, and of the last restore. What was never restored is, and compared."""
+        """Return the requests of the last commit and of the last restore.
+
+        If nothing was restored, restore and compare now.
+        """
         if "restore" not in self._case.verbs:
             self.restore()
         self._writer.close()

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown and as pictures."""
+"""Show measurements as Markdown and as pictures."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ def grid_table(grid: Grid) -> str:
 
 
 def plots_table(plots: Iterable[Plot]) -> str:
-    """The slope of each line. A power is that of x with which y grows."""
+    """Return a table with the slope of each line. A power is the power of x with which y grows."""
     return _table(
         ["plot", "line", "slope", "picture"],
         (

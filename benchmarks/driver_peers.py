@@ -1,9 +1,9 @@
-"""Driver-side state beside everything that one would use instead: full save, deltas, restore, and bytes.
+"""Measure state on the driver beside its alternatives: full save, deltas, restore, and bytes.
 
-Each begins with the records as a Python dict and ends with them durable; and back, with every record as Python objects.
-What a restore gives is compared with what was saved, each time. Deltas are the first few after a full save; the very
-first stands by itself, since a keyed state then looks once more at every value that the caller held during the full
-save. What folds and snapshots add to ours over a longer time is measured in `driver_state`.
+Each contender begins with the records as a Python dict and ends with them durable; a restore ends with every record as
+Python objects. Each restore is compared with what was saved. The deltas are the first few after a full save. The very
+first is listed separately: in it, a keyed state looks again at every value that the caller held during the full save.
+`driver_state` measures what compaction adds over a longer time.
 """
 
 import gc
@@ -23,13 +23,13 @@ from benchmarks.stores import folder
 T = TypeVar("T")
 
 SHARES = {"1 %": 100, "0.1 %": 1000}
-"""Every how many keys one is changed."""
+"""For each share of changed keys, the distance between two changed keys."""
 
 TOO_SLOW = 5
-"""Contenders that take so many times as long as we do for a full save are left out of the next size, and named."""
+"""Contenders whose full save takes this many times as long as ours are left out of the next size, with a note."""
 
 BLOCKED = "blocked by delta 1 %"
-"""For how long a caller waits who leaves as much as possible to the background."""
+"""The time for which a caller is blocked who leaves as much as possible to the background."""
 
 STEPS = ("full save", "first delta", *(f"delta {share}" for share in SHARES), BLOCKED, "restore")
 
@@ -37,7 +37,7 @@ WRITTEN = STEPS[:-2]
 
 
 class Found:
-    """Seconds and bytes of each step of a contender."""
+    """The seconds and bytes of each step of a contender."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {step: [] for step in STEPS}
@@ -48,7 +48,7 @@ class Found:
         self._written = written()
 
     def measure(self, step: str, work: Callable[[], T]) -> T:
-        """What is written in the background since the step before counts for this one."""
+        """Measure a step. Bytes that were written in the background since the last step count for this one."""
         gc.collect()
         start = time.perf_counter()
         result = work()
@@ -59,7 +59,7 @@ class Found:
         return result
 
     def mean(self, step: str) -> float:
-        """Not the median: what is compacted now and then has its share."""
+        """Return the mean and not the median, so that occasional compaction counts."""
         return statistics.mean(self.seconds[step])
 
     def spread(self, step: str) -> str:
@@ -125,7 +125,7 @@ def _findings(keys: int, found: dict[type[Contender], Found], slow: list[type[Co
 def _targets(
     keys: int, step: str, found: dict[type[Contender], Found], slow: list[type[Contender]]
 ) -> Iterator[Target]:
-    """The first delta after a full save is only reported."""
+    """Return the targets. The first delta after a full save has none."""
     ours, verifies = found[Ours], step in ("full save", "restore")
     peers = [one for one in found if one not in (Ours, ByHand) and (one.verifies or not verifies)]
     if peers:
@@ -140,5 +140,5 @@ def _targets(
 
 
 def _records(step: str, keys: int) -> int:
-    """How many are new or changed."""
+    """Return how many records are new or changed."""
     return keys if step == "full save" else keys // SHARES.get(step.removeprefix("delta "), SHARES["1 %"])

@@ -1,7 +1,7 @@
-"""Driver-side state on the local store: what does a durable save cost, whom does it hold up, what does a restore cost?
+"""Measure state on the driver on the local store: a durable save, how long it blocks, and a restore.
 
 The limit to compare with is the same work by hand in one thread: pack, compress, hash, write and fsync, one after the
-other; and back: read, hash, decompress, unpack. Zstandard runs at the same level on both sides.
+other. A restore by hand reads, hashes, decompresses and unpacks. Zstandard runs at the same level on both sides.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from pyspark_checkpointer.manifests.keyed_records import ZSTD_LEVEL
 State = dict[str, dict[str, Any]]
 
 CYCLE = 60
-"""Deltas of 1 % in which each partition is folded several times, and once written as a snapshot."""
+"""Deltas of 1 % in which each partition is folded several times, and written as a snapshot once."""
 
 
 def value(number: int) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def commit(client: Checkpointer, state: KeyedState, *, background: bool = False)
 
 
 def longest_stall(client: Checkpointer, state: KeyedState) -> float:
-    """The longest time for which a thread that saves in the background, and is busy otherwise, did not go on."""
+    """Return the longest time for which a busy thread that saves in the background did not go on."""
     longest, last = 0.0, time.perf_counter()
     commit(client, state, background=True)
     session = client.session
@@ -132,7 +132,7 @@ def _saves(base: Path, reference: State, state: KeyedState, repetitions: int) ->
 
 
 def _deltas(base: Path, state: KeyedState, keys: int) -> tuple[Times, list[int], int]:
-    """Seconds and bytes of each delta of a whole cycle, and the bytes of the full save before them."""
+    """Return the bytes of a full save, and the seconds and bytes of each delta of a whole cycle after it."""
     client = Checkpointer(base / "deltas")
     commit(client, state)
     full = before = stored_bytes(base / "deltas")

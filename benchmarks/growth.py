@@ -1,9 +1,9 @@
-"""What grows with what, as the power of x with which y grows: 1 is in proportion, 0 is not at all.
+"""Measure what grows with what, as the power of x with which y grows: 1 is in proportion, 0 is not at all.
 
-A delta commit must not grow with the state, nor a commit or a restore with the history. A full save and a restore may
-grow in proportion to the state, a delta in proportion to what changed. All is in memory, where no disk adds the same
-to each point and so hides what grows; but chains are restored from a local folder, since there it matters how many
-objects are read. Whatever is restored is compared with what was saved.
+A delta commit must not grow with the state, and neither a commit nor a restore with the history. A full save and a
+restore may grow in proportion to the state, and a delta in proportion to its changes. All is in memory: a disk would
+add the same to each point and hide the growth. Only chains are restored from a local folder, since there the number of
+objects matters. Each restore is compared with what was saved.
 """
 
 import random
@@ -20,22 +20,22 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.storage.memory.store import forget
 
 STILL = 0.1
-"""Power of what must not grow with the history: over a thousandfold, it doubles."""
+"""The largest power for what must not grow with the history: over a thousandfold history it doubles."""
 
 METADATA = 0.2
-"""Power of the bytes of metadata of a commit over the number of partitions."""
+"""The largest power of the metadata bytes of a commit over the number of partitions."""
 
 AMORTISED = 2048
-"""Bytes of metadata for a partition that a commit touches, the mean of many commits."""
+"""The most bytes of metadata for each partition that a commit changes, as the mean of many commits."""
 
 TOUCHED = 10
-"""Partitions that a commit changes."""
+"""The number of partitions that a commit changes."""
 
 CHAIN = 10
-"""Deltas above a snapshot, after which the caller writes a snapshot again."""
+"""The number of deltas on a snapshot after which the caller writes a new snapshot."""
 
 DELTA = 16 << 10
-"""Bytes of a delta of a chain."""
+"""The bytes of a delta in a chain."""
 
 
 def run(quick: bool) -> list[Finding]:
@@ -59,12 +59,12 @@ def _restored(client: Checkpointer) -> Restored:
 
 
 def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
-    """A commit that changes ten partitions at random, a delta each, or a snapshot where the chain is long; and a
-    restore as far as the operator with all its chains, no artifact read.
+    """Measure commits that change ten random partitions, and restores that read all chains but no artifact.
 
-    The time of a commit is the mean of many, so that what is written anew now and then is in it, but for the rewriting
-    of all 100,000 partitions, which takes more commits. A commit by a client that goes on reads no metadata; what a
-    restore reads is what a new client's first one does.
+    A commit writes a delta for each, or a snapshot where the chain is long. The time of a commit is the mean of many,
+    so that metadata which is written only now and then counts too. It does not include the rewriting of all 100,000
+    partitions, which takes more commits. A commit by a client that goes on reads no metadata. A restore reads what a
+    new client reads before its first commit.
     """
     commit, restore, wrote, read, fetched = {}, {}, {}, {}, {}
     for count in counts:
@@ -100,7 +100,7 @@ def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
 
 
 def _of_partitions(client: Checkpointer, count: int, commits: int) -> tuple[float, float, float, float]:
-    """Seconds of a commit and of a restore; bytes of metadata that a commit writes, and that a restore reads."""
+    """Return the seconds of a commit and of a restore, and the metadata bytes that each writes or reads."""
     source = random.Random(count)
     saved = {partition: [b"%064d" % partition] for partition in range(count)}
     with client.begin() as checkpoint:
@@ -148,7 +148,7 @@ def _check_partitions(restored: Restored, saved: dict[int, list[bytes]], source:
 
 
 def _chains(repetitions: int) -> Iterator[Finding]:
-    """Deltas of equal size on one partition. The time of a commit is the mean of those since the point before."""
+    """Measure deltas of equal size on one partition. The time of a commit is the mean since the last point."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for max_chain in (10, 64):
         in_memory, in_folder = [], []
@@ -169,7 +169,7 @@ def _chains(repetitions: int) -> Iterator[Finding]:
 
 
 def _chain(root: str, max_chain: int, lengths: Sequence[int] = (1, 2, 5, 10, 20, 50)) -> dict[int, tuple[float, float]]:
-    """For each length of the chain, seconds of a commit and of a restore."""
+    """Return the seconds of a commit and of a restore for each length of the chain."""
     source, found, since = random.Random(0), {}, []
     saved = [source.randbytes(DELTA)]
     with Checkpointer(root, max_chain=max_chain) as client:
@@ -194,7 +194,7 @@ def _chain(root: str, max_chain: int, lengths: Sequence[int] = (1, 2, 5, 10, 20,
 
 
 def _history(counts: Sequence[int], repetitions: int) -> Iterator[Finding]:
-    """Roots with a short and a long history, each commit and restore in turn."""
+    """Measure roots with a short and a long history. Each commits and restores in turn."""
     roots = {count: Checkpointer(f"memory://growth-history-{count}") for count in counts}
 
     def commit(client: Checkpointer) -> None:

@@ -1,4 +1,4 @@
-"""What grows with the keys of a mapping, and with the share of them that changes. All in memory, see `growth`."""
+"""Measure what grows with the keys of a mapping, and with the share of changed keys. All is in memory: see `growth`."""
 
 import itertools
 import statistics
@@ -10,30 +10,30 @@ from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
 from pyspark_checkpointer.storage.memory.store import forget
 
 STEADY = 0.15
-"""Power of a delta commit over the size of the state."""
+"""The largest power of a delta commit over the size of the state."""
 
 LINEAR = 1.1
-"""Power of what may grow in proportion."""
+"""The largest power of what may grow in proportion."""
 
 EVERYTHING = 1.1
-"""What a delta of all keys may cost beside a full save."""
+"""The most that a delta of all keys may cost, as a ratio to a full save."""
 
 CHANGED = 200
-"""Keys that a delta changes, however many there are."""
+"""The keys that a delta changes, however many keys there are."""
 
 DELTAS = 20
-"""So many that they are folded now and then, and so few that no snapshot is due: the time is their mean."""
+"""The number of deltas. Some of them are folded, and no snapshot is due; the measured time is their mean."""
 
 SHARES = (0.0001, 0.001, 0.01, 0.1, 0.3, 1.0)
 
 
 def plain(keys: int) -> Iterator[tuple[str, str]]:
-    """Values of plain text, which rest at once: what is measured is what depends on how many there are."""
+    """Return values of plain text, which the state packs at once, so that only the number of keys matters."""
     return ((f"N{number:08d}", f"{number:032d}") for number in range(keys))
 
 
 def change(state: MutableMapping[str, str], keys: int, changed: int, turn: int) -> None:
-    """Give so many of the keys, spread over all, another value in each turn, from the first on."""
+    """Give some of the keys, spread over all, another value in each turn, from the first on."""
     for number in range(changed):
         state[f"N{(number * keys // changed + turn) % keys:08d}"] = f"{turn:012d}{number:020d}"
 
@@ -55,7 +55,7 @@ def check(client: Checkpointer, expected: dict[str, str]) -> None:
 
 
 def keys(counts: Sequence[int]) -> Iterator[Finding]:
-    """Mappings of more and more keys. The largest is saved and restored once."""
+    """Measure mappings of more and more keys. The largest is saved and restored once."""
     full, whole = "full save of a mapping", "restore of a mapping"
     delta = f"delta of {CHANGED:,} keys, until the next snapshot"
     lines: dict[str, list[tuple[float, float]]] = {full: [], delta: [], whole: []}
@@ -68,7 +68,7 @@ def keys(counts: Sequence[int]) -> Iterator[Finding]:
 
 
 def _of_keys(count: int, repetitions: int) -> tuple[float, float, float]:
-    """Seconds of a full save, of a delta, and of a restore."""
+    """Return the seconds of a full save, of a delta, and of a restore."""
     state, expected = KeyedState(plain(count)), dict(plain(count))
     saves, deltas, restores = [], [], []
     for number in range(repetitions):
@@ -88,7 +88,7 @@ def _of_keys(count: int, repetitions: int) -> tuple[float, float, float]:
 
 
 def shares(count: int) -> Iterator[Finding]:
-    """The first save after a full one, of a mapping whose keys have changed in part, or all of them."""
+    """Measure the first save after a full one, of a mapping in which some or all keys have changed."""
     state, expected = KeyedState(plain(count)), dict(plain(count))
     turns, wrote = itertools.count(1), dict[float, int]()
 

@@ -1,8 +1,8 @@
-"""A job with a large table: `python -m benchmarks.large_state BYTES STEP`.
+"""Run a job with a large table: `python -m benchmarks.large_state BYTES STEP`.
 
-Works in the current folder. Builds a table of so many stored bytes, a step a batch; changes rows of it, looks keys up,
-reads all of it; checks each time that what is read is what was written. Prints as JSON the resident memory that its
-processes had at most.
+It works in the current folder. It builds a table of BYTES stored bytes, STEP bytes a batch, changes rows, looks keys up
+and reads everything. Each read is compared with what was written. It prints the peak resident memory of its processes
+as JSON.
 """
 
 import json
@@ -21,10 +21,10 @@ from pyspark_checkpointer.spark import State, read_state, stateful
 from pyspark_checkpointer.spark.read import version_of
 
 COLUMNS = 32
-"""Columns of random bytes, 8 in each row, which no codec makes smaller."""
+"""Columns of random bytes, 8 in each row, which no codec can compress."""
 
 PARTITIONS_OF_STEP = 10
-"""So many partitions hold what one step adds: with more state there are more of them, not larger ones."""
+"""The number of partitions that hold the rows of one step. More state means more partitions, not larger ones."""
 
 CHANGES, CHANGED = 3, 100_000
 LOOKED_UP = 1_000
@@ -35,7 +35,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Watch(threading.Thread):
-    """The most resident memory of this process, its JVM and the largest Python worker, and of all of them at once."""
+    """The peak resident memory of this process, its JVM and the largest Python worker, and of all at once."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ class Watch(threading.Thread):
 
 
 def _resident(driver: int) -> list[tuple[str, int]]:
-    """Kind and bytes of a process and all below it. Pages that several share count for each."""
+    """Return the kind and bytes of a process and all below it. Pages that several share count for each."""
     processes: dict[int, tuple[str, int, int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -86,7 +86,7 @@ def _resident(driver: int) -> list[tuple[str, int]]:
 
 
 class Job:
-    """A table of random rows, and what must be in it."""
+    """A table of random rows, with the content it must have."""
 
     def __init__(self, spark: SparkSession, size: int, step: int) -> None:
         self._spark = spark
@@ -98,7 +98,7 @@ class Job:
         self._root = Path.cwd() / "root"
 
     def run(self) -> None:
-        """One micro-batch for each step, then one for each change."""
+        """Run one micro-batch for each step, then one for each change."""
 
         @stateful(self._root)
         def update(batch: DataFrame, batch_id: int, state: State) -> None:
@@ -128,13 +128,13 @@ class Job:
         _compare(read_state(self._spark, self._root, "rows"), _rows(keys, self._change()))
 
     def stored(self) -> int:
-        """Bytes of the objects that the last checkpoint names."""
+        """Return the bytes of the objects that the last checkpoint names."""
         restored = Checkpointer(self._root).restore()
         assert restored is not None
         return version_of(restored, "rows").size
 
     def _change(self) -> Column:
-        """The last change of each key, 0 where there was none."""
+        """Return the number of the last change of each key, 0 if there was none."""
         number, place = F.col("key") % self._stride, F.floor(F.col("key") / self._stride)
         return F.when((number < CHANGES) & (place < self._changed), (number + 1).cast("int")).otherwise(0)
 

@@ -1,7 +1,7 @@
-"""Each figure beside what this machine allows: SHA-256, zstd, memory and the disk, measured in turn with it.
+"""Compare each figure with the limit of this machine: SHA-256, zstd, memory and the disk, measured in the same run.
 
-The limit of a figure is the slowest thing that it cannot do without, done by hand on the same bytes by as many threads
-as there are processors, with nothing else around it. Reads come from the page cache on both sides.
+The limit of a figure is the slowest step that it cannot do without. It is done by hand on the same bytes, by as many
+threads as there are processors. Both sides read from the page cache.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class Rates:
-    """Rows of a figure, its limit, and its share of it."""
+    """Rows with a figure, its limit, and its share of the limit."""
 
     def __init__(self) -> None:
         self.rows: list[list[str]] = []
@@ -48,7 +48,7 @@ def run(quick: bool) -> list[Finding]:
 
 
 def _machine(size: int, repetitions: int) -> list[list[str]]:
-    """The rates of each thing by itself, of bytes that are half random, in as many threads as there are processors."""
+    """Return the rate of each step alone, on bytes that are half random, in as many threads as processors."""
     pieces = 16
     data = [b"".join((piece, bytes(len(piece)))) for piece in random_bytes([size // pieces // 2] * pieces)]
     compressed = [_compress(piece) for piece in data]
@@ -148,7 +148,7 @@ def _keyed(rates: Rates, keys: int, repetitions: int) -> None:
 
 
 def _delta(rates: Rates, state: KeyedState, keys: int, base: Path, repetitions: int) -> None:
-    """One key of a hundred, another value each: what is packed, compressed, hashed, written and synced by hand."""
+    """Measure a delta of one key in a hundred, which is packed, compressed, hashed, written and synced by hand."""
     turns = iter(range(10_000))
     with Checkpointer(base / "deltas") as client:
         commit(client, state)
@@ -179,7 +179,7 @@ def _raw(part: dict[Any, bytes]) -> bytes:
 
 
 def _small(rates: Rates, commits: int) -> None:
-    """A commit is an object and a manifest at once, then the pointer, each synced with its folder."""
+    """Measure a small commit: an object and a manifest at once, then the pointer, each synced with its folder."""
     with folder() as base, Checkpointer(base / "root") as client:
 
         def ours() -> None:

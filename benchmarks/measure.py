@@ -1,4 +1,7 @@
-"""Alternating repetitions, medians and spread: machines are noisy, so only ratios of one run are reported."""
+"""Measure in alternating repetitions, with medians and spread.
+
+Machines vary, so only ratios of one run are reported.
+"""
 
 import gc
 import math
@@ -17,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of several repetitions."""
+    """The seconds of several repetitions."""
 
     seconds: tuple[float, ...]
 
@@ -27,13 +30,13 @@ class Times:
 
     @property
     def spread(self) -> float:
-        """The range of the repetitions as a share of their median."""
+        """Return the range of the repetitions as a share of their median."""
         return (max(self.seconds) - min(self.seconds)) / self.median
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ratio of two measurements, and the most it may be; `limit` is None where it is only reported."""
+    """A ratio of two measurements, and its limit; `limit` is None if it is only reported."""
 
     question: str
     ratio: float
@@ -47,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table of contenders, or of whatever else stands side by side."""
+    """A table of contenders, or of other things to compare."""
 
     title: str
     columns: Sequence[str]
@@ -66,7 +69,7 @@ class Plot:
     logarithmic: bool = field(default=True, kw_only=True)
 
     def slope(self, line: str) -> float:
-        """Of the straight line that fits best; of logarithms, it is the power of x with which y grows."""
+        """Return the slope of the line that fits best. Of logarithms, it is the power of x with which y grows."""
         points = self.lines[line]
         if self.logarithmic:
             points = [(math.log(x), math.log(y)) for x, y in points]
@@ -75,7 +78,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was left out, and why."""
+    """What was left out, with the reason."""
 
     text: str
 
@@ -84,7 +87,7 @@ Finding = Target | Grid | Plot | Note
 
 
 def grows(plot: Plot, line: str, limit: float | None) -> Target:
-    """With which power of x a line may grow."""
+    """Return the power of x with which a line may grow."""
     points = plot.lines[line]
     values = [f"{y * 1000:,.2f} ms" if "(s)" in plot.y else f"{y:,.0f} B" for _, y in points]
     detail = ", ".join(f"{value} at {x:,.10g}" for (x, _), value in zip(points, values, strict=True))
@@ -92,8 +95,7 @@ def grows(plot: Plot, line: str, limit: float | None) -> Target:
 
 
 def alternate(repetitions: int, **contenders: Callable[[], float]) -> dict[str, Times]:
-    """Run each contender in turn, again and again, another one first each time. A contender returns the seconds it
-    measured."""
+    """Run the contenders in turn, several times. Another one is first each time. A contender returns its seconds."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(repetitions):
         for name in rotated(contenders, number):
@@ -103,7 +105,7 @@ def alternate(repetitions: int, **contenders: Callable[[], float]) -> dict[str, 
 
 
 def rotated(names: Iterable[T], number: int) -> list[T]:
-    """The same in the same order, with another one first."""
+    """Return the items in the same order, beginning with another one."""
     listed = list(names)
     first = number % len(listed)
     return listed[first:] + listed[:first]
@@ -116,13 +118,13 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def in_threads(work: Callable[..., object], *items: Iterable[Any]) -> float:
-    """Seconds of doing it with all items, in as many threads as there are processors."""
+    """Return the seconds to process all items, in as many threads as there are processors."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return timed(lambda: list(pool.map(work, *items)))
 
 
 def written() -> int:
-    """Bytes that this process has handed to the operating system to write, since it began."""
+    """Return the bytes that this process has written since it began."""
     found = re.search(r"wchar: (\d+)", Path("/proc/self/io").read_text())
     assert found is not None
     return int(found[1])

@@ -1,4 +1,4 @@
-"""Streaming queries over the same files, in turns: what a micro-batch costs, as Spark reports it."""
+"""Run streaming queries over the same files in turn: the cost of a micro-batch, as Spark reports it."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +16,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmarks.measure import Times, rotated
 
 FILES = 2
-"""Files of a batch, so that two cores have something to do."""
+"""Files of a batch: enough work for two cores."""
 
 WARM = 1
-"""Batches at the beginning of each turn that do not count: a query that starts again has to open what it left."""
+"""Batches at the start of each turn that do not count: a query that starts again has to open its files."""
 
 FIRST = 3
-"""Batches of a turn before all others, of which none counts: all that runs for the first time runs slowly."""
+"""Batches before all others that do not count: code that runs for the first time is slow."""
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -33,7 +33,7 @@ SETTINGS = {
 
 @contextmanager
 def session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """Spark in a process that had none yet. It keeps what it has to put somewhere in the current folder."""
+    """Start Spark in a process that has none yet. Its files are in the current folder."""
     builder = SparkSession.builder.master(master).appName("benchmarks").config("spark.local.dir", str(Path.cwd()))
     for name, value in (SETTINGS | dict(settings)).items():
         builder = builder.config(name, value)
@@ -48,14 +48,14 @@ def session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def fingerprint(frame: DataFrame) -> tuple[Any, ...]:
-    """Every column of every row has its part in it, wherever the row stands."""
+    """Return a number that depends on every column of every row, and not on their order."""
     found = frame.agg(F.count("*"), F.sum("key"), F.bit_xor(F.xxhash64(*sorted(frame.columns)))).first()
     assert found is not None
     return tuple(found)
 
 
 class Feed:
-    """A folder of files, of which each query takes a few for a batch. `part` makes the rows of a batch."""
+    """A folder of files. Each query takes a few for a batch. `part` makes the rows of a batch."""
 
     def __init__(self, spark: SparkSession, folder: Path, part: Callable[[int], pa.Table]) -> None:
         self._spark = spark
@@ -86,7 +86,7 @@ Query = Callable[[], DataStreamWriter]
 
 
 def in_turns(feed: Feed, queries: Mapping[str, Query], folder: Path, turns: int, batches: int) -> dict[str, Times]:
-    """Seconds of the batches of each query; every query takes some batches, then the next one takes the same."""
+    """Return the seconds of the batches of each query. All queries take the same batches in turn."""
     found: dict[str, list[float]] = {name: [] for name in queries}
     for turn, (size, warm) in enumerate(((FIRST, FIRST), *[(WARM + batches, WARM)] * turns)):
         feed.add(size)
@@ -99,12 +99,12 @@ def in_turns(feed: Feed, queries: Mapping[str, Query], folder: Path, turns: int,
 
 
 def location(folder: Path, name: str) -> Path:
-    """Where a query keeps its progress, and whatever state Spark keeps for it."""
+    """Return the folder where a query keeps its progress, and the state that Spark keeps for it."""
     return folder / f"checkpoint-{name}".replace(" ", "-")  # which some of Spark takes for %20
 
 
 def _seconds(writer: DataStreamWriter, checkpoint: Path) -> list[float]:
-    """Seconds of every batch that is waiting, in their order."""
+    """Return the seconds of every batch that is waiting, in their order."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
     run = {p["batchId"]: p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"]}

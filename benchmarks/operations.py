@@ -1,8 +1,8 @@
-"""What operators wait for: how far are verifying and listing from what the machine and the line allow?
+"""Measure verifying and listing beside what the machine and the network allow.
 
-Verifying is compared with SHA-256 alone, on the same bytes in memory and in as many threads as processors, and on S3
-with GETs alone, as many at once and on the same connections. Listing is compared with itself: what it takes longer
-where each request takes longer is the number of requests that wait for one another.
+Verifying is compared with SHA-256 alone, on the same bytes in memory and in as many threads as processors. On S3 it is
+compared with the same number of concurrent GETs on the same connections. Listing is measured with added latency. The
+slope is the number of requests that wait for one another.
 """
 
 import asyncio

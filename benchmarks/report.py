@@ -1,4 +1,4 @@
-"""What was measured, as files: JSON and pictures of each part, Markdown of all, a table in `docs/performance.md`."""
+"""Write the measurements as JSON, pictures and Markdown, and as a table in `docs/performance.md`."""
 
 import json
 import platform
@@ -17,7 +17,7 @@ KINDS = {kind.__name__: kind for kind in (Target, Grid, Plot, Note)}
 
 
 class Results:
-    """The results of one size of the benchmarks, in a folder: what a part found stays until it is run again."""
+    """The results of one size of the benchmarks, in a folder. Those of a part stay until it is run again."""
 
     def __init__(self, size: str, parts: Sequence[str]) -> None:
         self._folder = Path(__file__).parent / "results" / size
@@ -25,7 +25,7 @@ class Results:
         self._version = _version()
 
     def write(self, part: str, findings: Sequence[Finding]) -> None:
-        """Put what a part found in the place of what it found before."""
+        """Replace the results of a part."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = [{"kind": type(finding).__name__} | asdict(finding) for finding in findings]
         run = {
@@ -40,7 +40,7 @@ class Results:
         self.put_together()
 
     def put_together(self) -> None:
-        """Make one page of all parts, and the table of `docs/performance.md` once there are all of them."""
+        """Make one page of all parts, and the table of `docs/performance.md` if there are all of them."""
         everything = [finding for name in self._parts for finding in self._read(name)]
         (self._folder / "README.md").write_text(tables(everything))
         (self._folder / "summary.md").write_text(tables(finding for finding in everything if _is_target(finding)))
@@ -55,7 +55,7 @@ class Results:
 
 
 def tables(findings: Iterable[Finding]) -> str:
-    """One table of the targets, one of the plots; grids and notes as they come."""
+    """Return a table of the targets and one of the plots, then the grids and notes in their order."""
     listed = list(findings)
     targets = [finding for finding in listed if isinstance(finding, Target)]
     plots = [finding for finding in listed if isinstance(finding, Plot)]
@@ -71,7 +71,7 @@ def _is_target(finding: Finding) -> bool:
 
 
 def _version() -> str | None:
-    """The commit that was measured."""
+    """Return the commit that was measured."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,

@@ -1,4 +1,4 @@
-"""Stores to measure on: filled fast, in a folder or on a real S3 server, and as far away as one likes."""
+"""Stores to measure: filled fast, in a folder or on a real S3 server, with any added latency."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def s3_server() -> Iterator[Server]:
-    """A MinIO server with an empty bucket. Raises `ServerUnavailableError`."""
+    """Start a MinIO server with an empty bucket. Raises `ServerUnavailableError`."""
     with folder() as path:
         server = start_minio(path)
         try:
@@ -39,7 +39,7 @@ def s3_server() -> Iterator[Server]:
 
 @contextmanager
 def azure_server() -> Iterator[Server]:
-    """An Azurite server with an empty container. Raises `ServerUnavailableError`."""
+    """Start an Azurite server with an empty container. Raises `ServerUnavailableError`."""
     with folder() as path:
         server = start_azurite(path)
         try:
@@ -54,14 +54,14 @@ def random_bytes(sizes: Sequence[int]) -> list[bytes]:
 
 
 def fill(client: Checkpointer, contents: Sequence[bytes]) -> None:
-    """Commit a checkpoint of one operator, with a partition for each of these; above 256 KiB it is an object."""
+    """Commit a checkpoint of one operator, with a partition for each value. A value above 256 KiB is an object."""
     with client.begin() as checkpoint:
         for partition, content in enumerate(contents):
             checkpoint.snapshot("operator", partition, content)
 
 
 def history(url: str, options: dict[str, Any] | None, checkpoints: int) -> None:
-    """A root with so many checkpoints: committed in memory, then copied there, which is much faster."""
+    """Make a root with many checkpoints. They are committed in memory and then copied, which is much faster."""
     source = Checkpointer(f"memory://history-{checkpoints}-{secrets.token_hex(4)}")
     for _ in range(checkpoints):
         with source.begin():
@@ -77,7 +77,7 @@ async def _copy(source: Store, target: Store) -> None:
 
 
 class Far:
-    """A store from which every answer takes `seconds` longer."""
+    """A store that delays every answer by `seconds`."""
 
     def __init__(self, inner: Store, seconds: float) -> None:
         self._inner, self._seconds = inner, seconds
@@ -95,12 +95,12 @@ class Far:
 
 
 def backend(client: Client) -> Any:
-    """The store behind a client's retries and turns."""
+    """Return the store below the retries and limits of a client."""
     return _turns(client).inner
 
 
 def move_away(client: Client, seconds: float) -> None:
-    """Let every request of a client take `seconds` longer, once it has its turn."""
+    """Delay every request of a client by `seconds`, after it has waited for its turn."""
     _turns(client).inner = Far(backend(client), seconds)
 
 

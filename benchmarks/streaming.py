@@ -1,6 +1,6 @@
-"""A streaming job: how long does its state block a micro-batch, and how much memory does a state take that has none?
+"""Measure a streaming job: how long its state blocks a micro-batch, and how much memory its state needs.
 
-Each job is a process with a JVM of its own. Blocking is measured with real executor processes, one and two.
+Each job is a process with a JVM of its own. Blocking is measured with one and with two real executor processes.
 """
 
 import json
@@ -39,7 +39,7 @@ def _blocking(quick: bool) -> list[Target]:
 
 
 def _large() -> list[Target]:
-    """The limits are for 10 GB beside a JVM with 4 GiB of heap."""
+    """Measure a large state. The limits are for 10 GB beside a JVM with 4 GiB of heap."""
     step, size = 1_000_000_000, 10_000_000_000
     large = _job("large_state", size, step)
     each = ", ".join(f"{name} {large[name] / 2**20:,.0f}" for name in ("driver", "jvm", "worker"))
@@ -61,7 +61,7 @@ def _large() -> list[Target]:
 
 
 def _job(module: str, *arguments: object) -> Any:
-    """What a job prints as its last line. It works in a folder that is removed afterwards."""
+    """Return what a job prints as its last line. It works in a folder that is removed afterwards."""
     with folder() as path:
         command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
         environment = os.environ | {"PYTHONPATH": str(PROJECT)}  # for executors, which start elsewhere

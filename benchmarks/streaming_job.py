@@ -1,7 +1,7 @@
-"""A job on real executors, with and without state: `python -m benchmarks.streaming_job MASTER TURNS BATCHES`.
+"""Run a job on real executors, with and without state: `python -m benchmarks.streaming_job MASTER TURNS BATCHES`.
 
-Works in the current folder. Prints as JSON, for each kind of state, the seconds of its batches ("ours"), of those of a
-foreachBatch that does the same work without it ("plain"), and for how long saving blocked.
+It works in the current folder. For each kind of state it prints JSON: the seconds of its batches ("ours"), the seconds
+of a foreachBatch that does the same work without it ("plain"), and how long saving blocked.
 """
 
 import json
@@ -40,7 +40,7 @@ def main(master: str, turns: str, batches: str) -> None:
 
 
 class Map:
-    """State on the driver, and a dict instead."""
+    """State on the driver, compared with a dict."""
 
     keys, changed = MAP_KEYS, MAP_CHANGED
 
@@ -65,7 +65,7 @@ class Map:
 
 
 class Table:
-    """State on the executors, and rows that go nowhere instead."""
+    """State on the executors, compared with rows that are not kept."""
 
     keys, changed = TABLE_KEYS, TABLE_CHANGED
 
@@ -110,7 +110,7 @@ def _measure(spark: SparkSession, work: Map | Table, turns: int, batches: int) -
 
 
 def _part(keys: int, changed: int, number: int) -> pa.Table:
-    """All keys in the first batch, some of them in each later one."""
+    """Return the rows of a batch: all keys in the first one, some of them in each later one."""
     draw = np.random.default_rng(number)
     chosen = draw.permutation(keys) if number == 0 else draw.choice(keys, changed, replace=False)
     return pa.table({"key": chosen, "amount": draw.integers(0, 100, len(chosen))})

@@ -1,6 +1,6 @@
-"""A running sum, batch by batch: table state beside what one would use instead, and beside no state at all.
+"""Measure a running sum, batch by batch: table state beside its alternatives, and beside no state at all.
 
-Every query takes the same files, in turns, and what it holds in the end is compared with the sums of these files.
+All queries take the same files in turn. The final state of each is compared with the sums of these files.
 """
 
 import shutil
@@ -30,7 +30,7 @@ PROVIDERS = {
     "HDFS": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
     "RocksDB": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-"""Where Spark's own aggregation keeps its state."""
+"""The classes in which Spark's own aggregation keeps its state."""
 
 LEFT_OUT = Note(
     "Delta Lake on Spark is left out: delta-spark_4.2_2.13 4.4.0 writes with Spark 4.3, but its MERGE fails with "
@@ -40,9 +40,11 @@ LEFT_OUT = Note(
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`query` starts or goes on; `state` is what it holds, in rows of key and amount, where it holds anything.
-    `verified` is by what bytes are checked when they are read again, `synced` whether a batch that is done is durable,
-    `merged` when the new sums are made of the old ones.
+    """A way to keep the sums.
+
+    `query` starts the query or goes on with it. `state` returns what it holds, as rows of key and amount, if it holds
+    anything. `verified` says how bytes are checked when they are read again, `synced` whether a finished batch is
+    durable, and `merged` when the new sums are computed from the old ones.
     """
 
     query: Query
@@ -143,7 +145,7 @@ def _delta(spark: SparkSession, feed: Feed, path: str) -> Contender:
 
 
 def _findings(contenders: dict[str, Contender], times: dict[str, Times]) -> list[Finding]:
-    """Means, not medians: what a batch does for many, such as compaction, has its share."""
+    """Return means and not medians, so that work for many batches, such as compaction, counts."""
     means = {name: statistics.mean(one.seconds) for name, one in times.items()}
     rows = [
         [name, f"{means[name] / means['ours']:.2f}", one.verified, one.synced, one.merged, f"{times[name].spread:.0%}"]

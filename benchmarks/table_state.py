@@ -1,6 +1,6 @@
-"""Table state on the local store: what do a full write, a change and a read cost?
+"""Measure table state on the local store: a full write, a change and a read.
 
-Peers in the same run: Spark's own Parquet writer and reader (which verify nothing), and a merge by delta-rs.
+The peers in the same run are Spark's own Parquet writer and reader, which verify nothing, and a merge by delta-rs.
 """
 
 import os
@@ -64,7 +64,7 @@ def session(folder: Path) -> SparkSession:
 
 
 def rows(spark: SparkSession, count: int, seed: int = 0) -> DataFrame:
-    """Rows of a key, a number, a random amount and one of 31 texts."""
+    """Return rows of a key, a number, a random amount and one of 31 texts."""
     return spark.range(count).select(
         F.col("id").alias("key"),
         (F.col("id") % 977 + seed).alias("n"),
@@ -74,7 +74,7 @@ def rows(spark: SparkSession, count: int, seed: int = 0) -> DataFrame:
 
 
 class Root:
-    """A table without a query around it: each call is a checkpoint."""
+    """A table without a query: each call is a checkpoint."""
 
     def __init__(self, spark: SparkSession, path: Path, partitions: int = PARTITIONS, max_chain: int = 10) -> None:
         self._spark = spark
@@ -103,7 +103,7 @@ class Root:
             table.compact()
 
     def lookup_bytes(self, size: int) -> list[float]:
-        """The share of all bytes that lookups of neighbours, of random keys and of one key read."""
+        """Return the share of all bytes that lookups read: of neighbours, of random keys and of one key."""
         restored = self._client.restore()
         assert restored is not None
         session, version = self._client.session, version_of(restored, "t")
@@ -207,7 +207,7 @@ def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> l
 
 
 def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, merges: int) -> list[Target]:
-    """The mean over many batches, in which every partition of all but the largest table is written anew once."""
+    """Return the mean of many batches. Except in the largest table, every partition is rewritten once in them."""
     roots = {size: Root(spark, folder / f"upserts-{size}", partitions=32) for size in sizes}
     for size, root in roots.items():
         root.upsert(rows(spark, size))
@@ -256,7 +256,7 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, m
 
 
 def _changes(folder: Path, size: int, number: int) -> str:
-    """A file with random rows, as all contenders read it."""
+    """Write a file with random rows, which all contenders read."""
     draw = np.random.default_rng((size, number))
     keys = draw.choice(size, CHANGED, replace=False)
     carrier = np.char.add("C", (keys % 31).astype(str))
@@ -267,7 +267,7 @@ def _changes(folder: Path, size: int, number: int) -> str:
 
 
 def _check(spark: SparkSession, size: int, paths: list[str], found: tuple[Any, ...]) -> None:
-    """Of each row there is what was given last."""
+    """Check that the table holds the last value of each row."""
     number = F.regexp_extract(F.input_file_name(), r"-(\d+)\.parquet", 1).cast("int")
     given = spark.read.schema(SCHEMA).parquet(*paths).withColumn("number", number)
     last = given.groupBy("key").agg(F.max_by(F.struct("n", "amount", "carrier"), "number").alias("row"))

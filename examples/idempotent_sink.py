@@ -1,13 +1,13 @@
 """Write each batch to a database once, although a batch may run twice.
 
-State that `stateful` keeps is exact by itself. What a callback writes elsewhere is not: when a job dies after that and
-before its checkpoint, Spark runs the batch again. So the callback records the batch's token (query id, batch id) in
-the same transaction as the rows, and a second time finds it there.
+State that `stateful` keeps is exact. Rows that a callback writes elsewhere may be written twice: if a job dies after it
+wrote them and before its checkpoint, Spark runs the batch again. So the callback records the token of the batch (query
+id and batch id) in the same transaction as the rows, and skips a batch whose token is there.
 
     python -m examples.idempotent_sink [--folder FOLDER]
 
-runs a small job over files of orders that fails at the worst moment, runs it again, and counts. Whoever has ordered
-for 100 in all gets one voucher: a row in SQLite.
+runs a small job over files of orders that fails at the worst moment, runs it again, and counts. A customer who has
+ordered for 100 in all gets one voucher, which is a row in SQLite.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TABLES = """
 
 
 def write_once(database: Path, token: Token, vouchers: Iterable[tuple[str, int]]) -> bool:
-    """Write a batch's vouchers, and its token in the same transaction. False if that was done before."""
+    """Write a batch's vouchers and its token in one transaction. Return False if they were written before."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(TABLES)
         with connection:  # one transaction: all of it, or nothing
@@ -72,7 +72,7 @@ def start(spark: SparkSession, folder: Path, fail_in: int | None = None) -> Stre
 
 
 def write_orders(folder: Path) -> dict[str, int]:
-    """The input: a file of orders for each batch. Returns what each customer orders in all."""
+    """Write a file of orders for each batch. Return what each customer orders in all."""
     folder.mkdir(parents=True)
     totals: dict[str, int] = {}
     for batch in range(BATCHES):
@@ -87,13 +87,13 @@ def write_orders(folder: Path) -> dict[str, int]:
 
 
 def read_vouchers(database: Path) -> list[str]:
-    """The customers of all vouchers, doubles and all."""
+    """Return the customers of all vouchers, with duplicates."""
     with closing(sqlite3.connect(database)) as connection:
         return [customer for (customer,) in connection.execute("SELECT customer FROM vouchers ORDER BY customer")]
 
 
 def run(folder: Path, fail_in: int = 4) -> bool:
-    """Run the job, let it fail, run it again. Returns whether the state and the vouchers are what they should be."""
+    """Run the job, let it fail, and run it again. Return whether the state and the vouchers are right."""
     totals = write_orders(folder / "orders")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,8 +1,8 @@
-"""Read a stream in shards, keep state, and count every record once, whoever reads a shard and however they die.
+"""Read a stream in shards, keep state, and count every record once, although workers die.
 
-A lease says which worker reads a shard. What makes the count exact is the checkpoint: a shard's totals and the position
-that they belong to are committed together, so neither is ever ahead of the other. A worker that was thought dead and
-comes back cannot commit on top of its successor.
+A lease says which worker reads a shard. The checkpoint makes the count exact: the totals of a shard and their position
+are committed together, so they always agree. A worker that was thought dead and comes back cannot commit on top of its
+successor.
 
     python -m examples.sharded_source [--folder FOLDER] [--workers 3] [--kills 6]
 
@@ -47,7 +47,7 @@ PAUSE = 0.04
 
 
 class Clicks:
-    """Counts the clicks of one shard by user. A record processor, made anew for each lease."""
+    """A record processor that counts the clicks of one shard by user. Each lease makes a new one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class Clicks:
 
 
 def fetch_from(folder: Path) -> Callable[[str, ExtendedSequenceNumber], tuple[list[Any], bool]]:
-    """Reads the next records of a shard, a few at a time, from its file."""
+    """Read the next records of a shard, a few at a time, from its file."""
 
     def fetch(shard: str, after: ExtendedSequenceNumber) -> tuple[list[Any], bool]:
         time.sleep(PAUSE)
@@ -97,7 +97,7 @@ def fetch_from(folder: Path) -> Callable[[str, ExtendedSequenceNumber], tuple[li
 
 
 def work(folder: Path) -> None:
-    """Read whatever shards this worker gets, until all have ended."""
+    """Read the shards that this worker gets, until all have ended."""
     with ShardLeases(folder / "leases", "clicks", duration=LEASE) as leases:
         leases.create(SHARDS)
         worker = Worker(leases, fetch_from(folder), lambda: Clicks(folder), idle=0.1)
@@ -111,7 +111,7 @@ def work(folder: Path) -> None:
 
 
 def write_clicks(folder: Path) -> Counter[str]:
-    """The input: a file for each shard. Returns the clicks of each user in all."""
+    """Write a file for each shard. Return the clicks of each user in all."""
     source, total = random.Random(7), Counter[str]()
     (folder / "clicks").mkdir(parents=True)
     for shard in SHARDS:
@@ -123,7 +123,7 @@ def write_clicks(folder: Path) -> Counter[str]:
 
 
 def read_totals(folder: Path) -> Counter[str]:
-    """What the workers counted, from the state of every shard."""
+    """Return what the workers counted, from the state of every shard."""
     total = Counter[str]()
     for shard in SHARDS:
         restored = Checkpointer(folder / "state" / shard).restore()
@@ -133,7 +133,10 @@ def read_totals(folder: Path) -> Counter[str]:
 
 
 def run(folder: Path, workers: int, kills: int) -> bool:
-    """Start workers, kill them now and then, and start others, until everything is read. Whether the count is exact."""
+    """Start workers, kill some of them, and start others, until everything is read.
+
+    Return whether the count is exact.
+    """
     expected = write_clicks(folder)
     command = [sys.executable, "-m", "examples.sharded_source", "--folder", str(folder), "--work"]
     running = [subprocess.Popen(command) for _ in range(workers)]

@@ -32,6 +32,11 @@ class CheckpointId:
     """`<sequence, 10 digits>-<8 hex, random>`.
 
     Sorts by age. It is drawn anew for each attempt at a checkpoint.
+
+    Examples:
+        >>> from pyspark_checkpointer.manifests.model import CheckpointId
+        >>> str(CheckpointId(42, "1a2b3c4d"))
+        '0000000042-1a2b3c4d'
     """
 
     sequence: int
@@ -42,7 +47,18 @@ class CheckpointId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the id that a text is; `IllegalArgumentError` if it is none."""
+        """Return the id that a text is.
+
+        Args:
+            text: The whole id, as `str()` wrote it.
+
+        Raises:
+            IllegalArgumentError: The text is no id.
+
+        Examples:
+            >>> CheckpointId.parse("0000000042-1a2b3c4d").sequence
+            42
+        """
         match = _ID.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise IllegalArgumentError(f"not a checkpoint id: {text!r:.80} (expected 0000000042-1a2b3c4d)")

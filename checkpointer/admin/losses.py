@@ -86,15 +86,41 @@ class RepairPlan:
         return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said])
 
     def outcome(self, *, older_partitions: bool) -> list[str]:
-        """Return what is missing in the commit, a few words for each loss.
+        """Return what is missing in the commit that this plan led to.
 
-        This plan led to that commit.
+        Args:
+            older_partitions: What `repair` was given.
+
+        Returns:
+            A few words for each loss.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> from pyspark_checkpointer import Checkpointer
+            >>> ck = Checkpointer("state/visits")
+            >>> with ck.begin(epoch=1) as cp:
+            ...     cp.snapshot("totals", 0, b"ann=1")
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> plan = ck.repair_plan("epoch=1")
+            >>> plan.outcome(older_partitions=False)
+            []
         """
         told = [loss.outcome(older_partitions=older_partitions) for loss in self.losses]
         return [*told, *(f"savepoint {name!r} is gone" for name in self.savepoints)]
 
     def summary(self) -> str:
-        """Return in one sentence what would be missing, with the first losses by name."""
+        """Return in one sentence what would be missing, with the first losses by name.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> from pyspark_checkpointer import Checkpointer
+            >>> ck = Checkpointer("state/visits")
+            >>> with ck.begin(epoch=1) as cp:
+            ...     cp.snapshot("totals", 0, b"ann=1")
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> ck.repair_plan("epoch=1").summary()
+            ''
+        """
         said = [*map(str, self.losses), *(f"savepoint {name!r} is damaged" for name in self.savepoints)]
         more = f"; and {len(said) - MAX_NAMED_LOSSES} more" if len(said) > MAX_NAMED_LOSSES else ""
         return "; ".join(said[:MAX_NAMED_LOSSES]) + more

@@ -33,6 +33,7 @@ class Requests:
 
     @property
     def total(self) -> int:
+        """The number of requests of all kinds."""
         return self.get + self.put + self.swap + self.list + self.delete
 
 

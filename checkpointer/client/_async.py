@@ -204,7 +204,13 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(savepoints.savepoint(self.session, name, as_selector(id)))
 
     async def savepoints(self) -> list[Savepoint]:
-        """Return every savepoint, oldest first."""
+        """Return every savepoint, oldest first.
+
+        Examples:
+            >>> savepoint = await ck.savepoint("before-deploy")
+            >>> [savepoint.name for savepoint in await ck.savepoints()]
+            ['before-deploy']
+        """
         return await self._run(savepoints.savepoints(self.session))
 
     async def delete_savepoint(self, name: str) -> None:
@@ -215,6 +221,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             SavepointNotFoundError: No savepoint has this name.
+
+        Examples:
+            >>> savepoint = await ck.savepoint("before-deploy")
+            >>> await ck.delete_savepoint("before-deploy")
+            >>> await ck.savepoints()
+            []
         """
         await self._run(savepoints.delete_savepoint(self.session, name))
 
@@ -228,6 +240,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             The plan, for `apply`. Iterating gives one row for each object.
+
+        Examples:
+            >>> from pyspark_checkpointer import RetentionPolicy
+            >>> plan = await ck.plan(RetentionPolicy(keep_last=10))
+            >>> {row.action for row in plan}
+            {'keep'}
         """
         from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 
@@ -246,6 +264,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             StalePlanError: Something in the plan is needed now. Nothing was done: make a new plan.
+
+        Examples:
+            >>> plan = await ck.plan()
+            >>> cleaned = await ck.apply(plan)
+            >>> cleaned.retired, cleaned.deleted.objects
+            ((), 0)
         """
         from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 
@@ -381,6 +405,11 @@ class AsyncCheckpointer(AsyncFace):
         Raises:
             InvalidStateError: `to_folder` is not empty.
             OperatorNotFoundError: The checkpoint has no operator of a given name.
+
+        Examples:
+            >>> exported = await ck.export_parquet(None, "exports/parquet")
+            >>> [(operator.name, operator.rows) for operator in exported.operators]
+            [('visits', 1)]
         """
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
@@ -424,6 +453,17 @@ class AsyncCheckpointer(AsyncFace):
             InvalidStateError: The query runs, or may run; it is another query; Spark holds state of its own for it; or
                 its offsets are not known any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
+
+        Examples:
+            The query of the example of `State` has made one batch, which is corrected here.
+
+            >>> shop = AsyncCheckpointer("state/shop")
+            >>> before = await shop.restore()
+            >>> async with shop.begin() as cp:
+            ...     cp.properties["mistake"] = "yes"
+            >>> rewind = await shop.rewind(to=before.id)
+            >>> rewind.changes, rewind.batch, (await shop.restore()).properties.get("mistake")
+            (True, 0, None)
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -461,6 +501,18 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             InvalidStateError: As in `rewind`.
+
+        Examples:
+            The query of the example of `State` has made one batch, which is corrected here.
+
+            >>> shop = AsyncCheckpointer("state/shop")
+            >>> before = await shop.restore()
+            >>> async with shop.begin() as cp:
+            ...     cp.properties["right"] = "yes"
+            >>> rewind = await shop.rewind(to=before.id)
+            >>> undone = await shop.undo_rewind()
+            >>> undone.changes, (await shop.restore()).properties["right"]
+            (True, 'yes')
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -505,6 +557,14 @@ class AsyncCheckpointer(AsyncFace):
             InvalidStateError: `to_root` or `to_spark_checkpoint` is not empty, or the offsets of the batch are not
                 known.
             ConflictError: Spark changed its files while they were copied. Call again.
+
+        Examples:
+            The query of the example of `State` has made one batch.
+
+            >>> shop = AsyncCheckpointer("state/shop")
+            >>> fork = await shop.fork("latest", "state/second", "state/second-spark")
+            >>> fork.batch
+            0
         """
         from pyspark_checkpointer.admin.streaming import fork
 
@@ -529,6 +589,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             The candidates.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> [candidate.epoch for candidate in await ck.repair_candidates()]
+            [1]
         """
         from pyspark_checkpointer.admin import repair_candidates
 
@@ -547,6 +613,13 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             Each damaged partition, how many records it held, and which older state of it is intact.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> plan = await ck.repair_plan("epoch=1")
+            >>> plan.losses, plan.savepoints
+            ((), ())
         """
         from pyspark_checkpointer.admin import repair
 
@@ -579,6 +652,14 @@ class AsyncCheckpointer(AsyncFace):
         Raises:
             CheckpointNotFoundError: No candidate is meant by `to`.
             CorruptionError: Something is damaged, and the loss was not accepted. Nothing was written.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> new_id = await ck.repair("epoch=1")
+            >>> latest = await ck.read_latest()
+            >>> latest == new_id
+            True
         """
         from pyspark_checkpointer.admin import repair
 
@@ -609,6 +690,11 @@ class AsyncCheckpointer(AsyncFace):
         """Return an id for the next attempt on top of what was restored.
 
         Each call returns another one.
+
+        Examples:
+            >>> id = await ck.new_id()
+            >>> id.sequence
+            2
         """
         return await self._run(self.session.new_id())
 
@@ -620,6 +706,15 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             IllegalArgumentError: This is no manifest.
+
+        Examples:
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = AsyncCheckpointer("state/first")
+            >>> id = await first.new_id()
+            >>> await first.save_manifest(Manifest(id, epoch=7))
+            >>> manifest = await first.load_manifest(id)
+            >>> manifest.epoch
+            7
         """
         await self._run(low_level.save_manifest(self.session, manifest))
 
@@ -631,6 +726,11 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             CheckpointNotFoundError: There is no such manifest.
+
+        Examples:
+            >>> manifest = await ck.load_manifest(restored.id)
+            >>> sorted(manifest.operators)
+            ['visits']
         """
         return await self._run(restore.load_manifest(self.session, as_id(id)))
 
@@ -653,6 +753,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             The artifact, to be attached to the checkpoint or named in a manifest.
+
+        Examples:
+            >>> id = await ck.new_id()
+            >>> artifact = await ck.save_snapshot(id, "totals", 0, b"ann=1")
+            >>> artifact.kind, artifact.raw_size
+            ('snapshot', 5)
         """
         return await self._save(SNAPSHOT, as_id(id), operator, partition, data)
 
@@ -675,6 +781,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             The artifact, to be attached to the checkpoint or named in a manifest.
+
+        Examples:
+            >>> id = await ck.new_id()
+            >>> artifact = await ck.save_delta(id, "totals", 0, b"ann+=2")
+            >>> artifact.kind, artifact.raw_size
+            ('delta', 6)
         """
         return await self._save(DELTA, as_id(id), operator, partition, data)
 
@@ -691,6 +803,13 @@ class AsyncCheckpointer(AsyncFace):
         Raises:
             CorruptionError: The object is missing or damaged.
             IllegalArgumentError: This is not the path of an artifact.
+
+        Examples:
+            >>> id = await ck.new_id()
+            >>> artifact = await ck.save_snapshot(id, "totals", 0, b"ann=1")
+            >>> stored = await ck.load_artifact(artifact)
+            >>> len(stored) == artifact.length
+            True
         """
         return await bridge(restore.load_artifact(self.session, artifact))
 
@@ -713,6 +832,15 @@ class AsyncCheckpointer(AsyncFace):
                 restored.
             ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
             FencedError: Another writer took over.
+
+        Examples:
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = AsyncCheckpointer("state/first")
+            >>> id = await first.new_id()
+            >>> await first.save_manifest(Manifest(id, epoch=7))
+            >>> committed = await first.update_latest(id)
+            >>> committed == id
+            True
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
@@ -777,6 +905,13 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             InvalidStateError: It is the committed one, or a savepoint keeps it.
+
+        Examples:
+            >>> async with ck.begin(epoch=2) as cp:
+            ...     await cp.save("visits", visits)
+            >>> await ck.delete_checkpoint("epoch=1")
+            >>> len(await ck.list_checkpoints())
+            1
         """
         from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
 

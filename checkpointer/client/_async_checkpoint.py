@@ -210,6 +210,14 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+
+        Examples:
+            >>> await cp.snapshot("totals", 0, b"ann=1")
+            >>> id = await cp.commit()
+            >>> async with ck.begin(epoch=2) as second:
+            ...     second.keep("totals")
+            >>> (await ck.restore()).operators
+            ['totals']
         """
         self.writer.keep(operator, partition)
 
@@ -224,6 +232,14 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+
+        Examples:
+            >>> await cp.snapshot("totals", 0, b"ann=1")
+            >>> id = await cp.commit()
+            >>> async with ck.begin(epoch=2) as second:
+            ...     second.drop("totals")
+            >>> (await ck.restore()).operators
+            []
         """
         self.writer.drop(operator, partition)
 
@@ -257,6 +273,12 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             FencedError: Another writer took over. This checkpointer can never commit again.
             InvalidStateError: It was committed or aborted before.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+
+        Examples:
+            >>> await cp.snapshot("totals", 0, b"ann=1")
+            >>> id = await cp.commit()
+            >>> id == await ck.read_latest()
+            True
         """
         await bridge(commit.commit(self.writer))
         return self.id
@@ -430,6 +452,14 @@ class AsyncRestored(RestoredView):
         Raises:
             OperatorNotFoundError: The checkpoint has no operator of this name.
             IllegalArgumentError: The operator is no table, or it has no such column.
+
+        Examples:
+            The query of the example of `State` wrote the table.
+
+            >>> shop = await AsyncCheckpointer("state/shop").restore()
+            >>> totals = await shop.table("totals", keys=[{"digit": 0}])
+            >>> totals.to_pylist()
+            [{'digit': 0, 'n': 5}]
         """
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
@@ -463,6 +493,10 @@ class AsyncRestoredOperator(OperatorView):
         Raises:
             IllegalArgumentError: The partition has no state.
             CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> await operator.partition(0)
+            [b'weights']
         """
         return await bridge(self.reader.partition(self.name, partition))
 
@@ -480,5 +514,9 @@ class AsyncRestoredOperator(OperatorView):
         Raises:
             IllegalArgumentError: A partition has no state.
             CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> await operator.read([1])
+            {1: [b'biases']}
         """
         return await bridge(self.reader.read(self.name, partitions))

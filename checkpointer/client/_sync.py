@@ -202,7 +202,13 @@ class Checkpointer(SyncFace):
         return self._run(savepoints.savepoint(self.session, name, as_selector(id)))
 
     def savepoints(self) -> list[Savepoint]:
-        """Return every savepoint, oldest first."""
+        """Return every savepoint, oldest first.
+
+        Examples:
+            >>> savepoint = ck.savepoint("before-deploy")
+            >>> [savepoint.name for savepoint in ck.savepoints()]
+            ['before-deploy']
+        """
         return self._run(savepoints.savepoints(self.session))
 
     def delete_savepoint(self, name: str) -> None:
@@ -213,6 +219,12 @@ class Checkpointer(SyncFace):
 
         Raises:
             SavepointNotFoundError: No savepoint has this name.
+
+        Examples:
+            >>> savepoint = ck.savepoint("before-deploy")
+            >>> ck.delete_savepoint("before-deploy")
+            >>> ck.savepoints()
+            []
         """
         self._run(savepoints.delete_savepoint(self.session, name))
 
@@ -226,6 +238,12 @@ class Checkpointer(SyncFace):
 
         Returns:
             The plan, for `apply`. Iterating gives one row for each object.
+
+        Examples:
+            >>> from pyspark_checkpointer import RetentionPolicy
+            >>> plan = ck.plan(RetentionPolicy(keep_last=10))
+            >>> {row.action for row in plan}
+            {'keep'}
         """
         from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 
@@ -244,6 +262,12 @@ class Checkpointer(SyncFace):
 
         Raises:
             StalePlanError: Something in the plan is needed now. Nothing was done: make a new plan.
+
+        Examples:
+            >>> plan = ck.plan()
+            >>> cleaned = ck.apply(plan)
+            >>> cleaned.retired, cleaned.deleted.objects
+            ((), 0)
         """
         from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 
@@ -379,6 +403,11 @@ class Checkpointer(SyncFace):
         Raises:
             InvalidStateError: `to_folder` is not empty.
             OperatorNotFoundError: The checkpoint has no operator of a given name.
+
+        Examples:
+            >>> exported = ck.export_parquet(None, "exports/parquet")
+            >>> [(operator.name, operator.rows) for operator in exported.operators]
+            [('visits', 1)]
         """
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
@@ -422,6 +451,17 @@ class Checkpointer(SyncFace):
             InvalidStateError: The query runs, or may run; it is another query; Spark holds state of its own for it; or
                 its offsets are not known any more.
             CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
+
+        Examples:
+            The query of the example of `State` has made one batch, which is corrected here.
+
+            >>> shop = Checkpointer("state/shop")
+            >>> before = shop.restore()
+            >>> with shop.begin() as cp:
+            ...     cp.properties["mistake"] = "yes"
+            >>> rewind = shop.rewind(to=before.id)
+            >>> rewind.changes, rewind.batch, (shop.restore()).properties.get("mistake")
+            (True, 0, None)
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -457,6 +497,18 @@ class Checkpointer(SyncFace):
 
         Raises:
             InvalidStateError: As in `rewind`.
+
+        Examples:
+            The query of the example of `State` has made one batch, which is corrected here.
+
+            >>> shop = Checkpointer("state/shop")
+            >>> before = shop.restore()
+            >>> with shop.begin() as cp:
+            ...     cp.properties["right"] = "yes"
+            >>> rewind = shop.rewind(to=before.id)
+            >>> undone = shop.undo_rewind()
+            >>> undone.changes, (shop.restore()).properties["right"]
+            (True, 'yes')
         """
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
@@ -501,6 +553,14 @@ class Checkpointer(SyncFace):
             InvalidStateError: `to_root` or `to_spark_checkpoint` is not empty, or the offsets of the batch are not
                 known.
             ConflictError: Spark changed its files while they were copied. Call again.
+
+        Examples:
+            The query of the example of `State` has made one batch.
+
+            >>> shop = Checkpointer("state/shop")
+            >>> fork = shop.fork("latest", "state/second", "state/second-spark")
+            >>> fork.batch
+            0
         """
         from pyspark_checkpointer.admin.streaming import fork
 
@@ -525,6 +585,12 @@ class Checkpointer(SyncFace):
 
         Returns:
             The candidates.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> [candidate.epoch for candidate in ck.repair_candidates()]
+            [1]
         """
         from pyspark_checkpointer.admin import repair_candidates
 
@@ -541,6 +607,13 @@ class Checkpointer(SyncFace):
 
         Returns:
             Each damaged partition, how many records it held, and which older state of it is intact.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> plan = ck.repair_plan("epoch=1")
+            >>> plan.losses, plan.savepoints
+            ((), ())
         """
         from pyspark_checkpointer.admin import repair
 
@@ -573,6 +646,14 @@ class Checkpointer(SyncFace):
         Raises:
             CheckpointNotFoundError: No candidate is meant by `to`.
             CorruptionError: Something is damaged, and the loss was not accepted. Nothing was written.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> Path("state/visits/_latest").unlink()  # an accident
+            >>> new_id = ck.repair("epoch=1")
+            >>> latest = ck.read_latest()
+            >>> latest == new_id
+            True
         """
         from pyspark_checkpointer.admin import repair
 
@@ -603,6 +684,11 @@ class Checkpointer(SyncFace):
         """Return an id for the next attempt on top of what was restored.
 
         Each call returns another one.
+
+        Examples:
+            >>> id = ck.new_id()
+            >>> id.sequence
+            2
         """
         return self._run(self.session.new_id())
 
@@ -614,6 +700,15 @@ class Checkpointer(SyncFace):
 
         Raises:
             IllegalArgumentError: This is no manifest.
+
+        Examples:
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = Checkpointer("state/first")
+            >>> id = first.new_id()
+            >>> first.save_manifest(Manifest(id, epoch=7))
+            >>> manifest = first.load_manifest(id)
+            >>> manifest.epoch
+            7
         """
         self._run(low_level.save_manifest(self.session, manifest))
 
@@ -625,6 +720,11 @@ class Checkpointer(SyncFace):
 
         Raises:
             CheckpointNotFoundError: There is no such manifest.
+
+        Examples:
+            >>> manifest = ck.load_manifest(restored.id)
+            >>> sorted(manifest.operators)
+            ['visits']
         """
         return self._run(restore.load_manifest(self.session, as_id(id)))
 
@@ -647,6 +747,12 @@ class Checkpointer(SyncFace):
 
         Returns:
             The artifact, to be attached to the checkpoint or named in a manifest.
+
+        Examples:
+            >>> id = ck.new_id()
+            >>> artifact = ck.save_snapshot(id, "totals", 0, b"ann=1")
+            >>> artifact.kind, artifact.raw_size
+            ('snapshot', 5)
         """
         return self._save(SNAPSHOT, as_id(id), operator, partition, data)
 
@@ -669,6 +775,12 @@ class Checkpointer(SyncFace):
 
         Returns:
             The artifact, to be attached to the checkpoint or named in a manifest.
+
+        Examples:
+            >>> id = ck.new_id()
+            >>> artifact = ck.save_delta(id, "totals", 0, b"ann+=2")
+            >>> artifact.kind, artifact.raw_size
+            ('delta', 6)
         """
         return self._save(DELTA, as_id(id), operator, partition, data)
 
@@ -685,6 +797,13 @@ class Checkpointer(SyncFace):
         Raises:
             CorruptionError: The object is missing or damaged.
             IllegalArgumentError: This is not the path of an artifact.
+
+        Examples:
+            >>> id = ck.new_id()
+            >>> artifact = ck.save_snapshot(id, "totals", 0, b"ann=1")
+            >>> stored = ck.load_artifact(artifact)
+            >>> len(stored) == artifact.length
+            True
         """
         return run_sync(restore.load_artifact(self.session, artifact))
 
@@ -707,6 +826,15 @@ class Checkpointer(SyncFace):
                 restored.
             ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
             FencedError: Another writer took over.
+
+        Examples:
+            >>> from pyspark_checkpointer.manifests.model import Manifest
+            >>> first = Checkpointer("state/first")
+            >>> id = first.new_id()
+            >>> first.save_manifest(Manifest(id, epoch=7))
+            >>> committed = first.update_latest(id)
+            >>> committed == id
+            True
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
@@ -771,6 +899,13 @@ class Checkpointer(SyncFace):
 
         Raises:
             InvalidStateError: It is the committed one, or a savepoint keeps it.
+
+        Examples:
+            >>> with ck.begin(epoch=2) as cp:
+            ...     cp.save("visits", visits)
+            >>> ck.delete_checkpoint("epoch=1")
+            >>> len(ck.list_checkpoints())
+            1
         """
         from pyspark_checkpointer.admin.retention.delete import delete_checkpoint
 

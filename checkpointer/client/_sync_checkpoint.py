@@ -211,6 +211,14 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> id = cp.commit()
+            >>> with ck.begin(epoch=2) as second:
+            ...     second.keep("totals")
+            >>> (ck.restore()).operators
+            ['totals']
         """
         self.writer.keep(operator, partition)
 
@@ -225,6 +233,14 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> id = cp.commit()
+            >>> with ck.begin(epoch=2) as second:
+            ...     second.drop("totals")
+            >>> (ck.restore()).operators
+            []
         """
         self.writer.drop(operator, partition)
 
@@ -258,6 +274,12 @@ class Checkpoint(SyncStart, NotPicklable):
             FencedError: Another writer took over. This checkpointer can never commit again.
             InvalidStateError: It was committed or aborted before.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> id = cp.commit()
+            >>> id == ck.read_latest()
+            True
         """
         run_sync(commit.commit(self.writer))
         return self.id
@@ -431,6 +453,14 @@ class Restored(RestoredView):
         Raises:
             OperatorNotFoundError: The checkpoint has no operator of this name.
             IllegalArgumentError: The operator is no table, or it has no such column.
+
+        Examples:
+            The query of the example of `State` wrote the table.
+
+            >>> shop = Checkpointer("state/shop").restore()
+            >>> totals = shop.table("totals", keys=[{"digit": 0}])
+            >>> totals.to_pylist()
+            [{'digit': 0, 'n': 5}]
         """
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
@@ -464,6 +494,10 @@ class RestoredOperator(OperatorView):
         Raises:
             IllegalArgumentError: The partition has no state.
             CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> operator.partition(0)
+            [b'weights']
         """
         return run_sync(self.reader.partition(self.name, partition))
 
@@ -481,5 +515,9 @@ class RestoredOperator(OperatorView):
         Raises:
             IllegalArgumentError: A partition has no state.
             CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> operator.read([1])
+            {1: [b'biases']}
         """
         return run_sync(self.reader.read(self.name, partitions))

@@ -145,7 +145,13 @@ class Client:
         return self._url
 
     def copy(self) -> Self:
-        """Return another client of the same configuration, which has restored nothing yet."""
+        """Return another client of the same configuration, which has restored nothing yet.
+
+        Examples:
+            >>> reader = ck.copy()
+            >>> reader.root == ck.root
+            True
+        """
         # Without `__init__`, which would resolve the root again, and warn again where fencing is off.
         twin = object.__new__(type(self))
         twin._set_up(self._config, self._metrics)

@@ -34,10 +34,15 @@ ERROR_ATTRIBUTE = "error.type"
 def opentelemetry_metrics(meter_provider: "MeterProvider | None" = None) -> MetricsCallback:
     """Return a callback that records to `meter_provider`.
 
-    Without `meter_provider` it records to the global one of the process.
+    Args:
+        meter_provider: A meter provider of OpenTelemetry; by default the global one of the process.
 
     Raises:
         IllegalArgumentError: The package opentelemetry-api is not installed.
+
+    Examples:
+        >>> from pyspark_checkpointer.client.opentelemetry import opentelemetry_metrics
+        >>> ck = Checkpointer("state/visits", metrics=opentelemetry_metrics())
     """
     require("opentelemetry", "otel", "opentelemetry_metrics()")
     from opentelemetry import metrics  # of the extra `otel`, only for those who ask for it

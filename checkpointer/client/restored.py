@@ -131,6 +131,10 @@ class OperatorView(NotPicklable):
 
         Returns:
             The artifacts; empty if the partition has no state.
+
+        Examples:
+            >>> [artifact.kind for artifact in operator.chain(0)]
+            ['snapshot']
         """
         return self._operator.chains.get(partition, ())
 

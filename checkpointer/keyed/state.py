@@ -190,6 +190,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         Args:
             key: The key.
             default: The value to set.
+
+        Examples:
+            >>> visits.setdefault("cat", {"count": 0, "pages": []})
+            {'count': 0, 'pages': []}
         """
         # A closed state refuses this in `change`, whether or not the key is there.
         if self._owner.guard is None and (found := self.get(key, MISSING)) is not MISSING:
@@ -207,6 +211,12 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Raises:
             KeyError: The key is not there, and no `default` was given.
+
+        Examples:
+            >>> visits.pop("bob")
+            {'count': 1, 'pages': []}
+            >>> visits.pop("bob", None) is None
+            True
         """
         number, key = place_key(key, self._partitions)
         found: list[Any] = []
@@ -222,6 +232,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Raises:
             KeyError: The state is empty.
+
+        Examples:
+            >>> key, value = visits.popitem()
+            >>> key in visits, len(visits)
+            (False, 1)
         """
         found: list[Any] = []
         self._owner.change(Content.popitem, found)
@@ -230,11 +245,21 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return found[0]  # type: ignore[no-any-return]
 
     def items(self) -> ItemsView[Any, Any]:
-        """Return the keys and values, read key by key."""
+        """Return the keys and values, read key by key.
+
+        Examples:
+            >>> sorted((name, value["count"]) for name, value in visits.items())
+            [('ann', 1), ('bob', 1)]
+        """
         return _Items(self)
 
     def values(self) -> ValuesView[Any]:
-        """Return the values, read key by key."""
+        """Return the values, read key by key.
+
+        Examples:
+            >>> sum(value["count"] for value in visits.values())
+            2
+        """
         return _Values(self)
 
     def update(self, other: Any = (), /, **more: Any) -> None:
@@ -349,6 +374,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Raises:
             IllegalArgumentError: A value cannot be stored.
+
+        Examples:
+            >>> visits.to_dict()["bob"]
+            {'count': 1, 'pages': []}
         """
         return {key: unpack(data) for part in self._packed() for key, data in part.items()}
 
@@ -386,9 +415,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return f"KeyedState({count:,} keys in {self.partitions} partitions)"
 
     def set_guard(self, guard: Guard | None) -> None:
-        """Let a guard refuse operations from now on, for `spark/maps.py`.
+        """Let a guard refuse operations from now on; None allows all again.
 
-        None allows all operations again.
+        For `spark/maps.py`.
 
         The guard also refuses operations of bound methods, views and iterators that a caller kept.
         """

@@ -71,6 +71,13 @@ def can_restore(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
 
+    Returns:
+        The answer: true if the job can go on, with the reason if it cannot.
+
+    Raises:
+        IllegalArgumentError: The text of `schema` cannot be parsed without a Spark session.
+        StoreNotFoundError: The root is empty.
+
     Examples:
         >>> from pyspark.sql.types import StructType
         >>> answer = can_restore("state/shop", "totals", schema=StructType().add("digit", "long").add("n", "string"))

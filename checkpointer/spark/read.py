@@ -109,6 +109,7 @@ def diff(
     Raises:
         CheckpointNotFoundError: One of the checkpoints is not live.
         OperatorNotFoundError: One of them has no table of this name.
+        IllegalArgumentError: The key of the table changed between them.
 
     Examples:
         >>> diff(spark, "state/shop", "epoch=0", "latest", "totals").count()

@@ -54,6 +54,8 @@ class State(NotPicklable):
     refused.
 
     Examples:
+        The examples of the methods run in such a function. `batch`, `batch_id` and `state` are its arguments.
+
         >>> @stateful("state/shop")
         ... def update(batch, batch_id, state):
         ...     state.map("batches", partitions=1)[batch_id] = batch.count()
@@ -129,6 +131,12 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: A table or other operator has this name, or the map is in use with other partitions.
+
+        Examples:
+            >>> counts = state.map("counts", partitions=1)
+            >>> counts["ann"] = counts.get("ann", 0) + 1
+            >>> counts.to_dict()
+            {'ann': 1}
         """
         object_paths.encode_name("map", name)
         attempt, run = self._attempt, self._attempt.run
@@ -184,6 +192,11 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: A map has this name, the table was opened in this batch already, or an argument does
                 not fit the stored table. The message has both.
+
+        Examples:
+            >>> totals = state.table("totals", ["digit"], combine={"n": "sum"}, schema="digit long, n long")
+            >>> totals.read().columns
+            ['digit', 'n']
         """
         object_paths.encode_name("table", name)
         attempt, run = self._attempt, self._attempt.run
@@ -242,6 +255,11 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: Only one of `key` and `num_partitions` is given, or an argument is not what it must
                 be.
+
+        Examples:
+            >>> def write(partition, batches):
+            ...     return Snapshot(b"%d rows" % sum(rows.num_rows for rows in batches))
+            >>> state.write_partitions("sizes", batch, write, key=["value"], num_partitions=1)
         """
         object_paths.encode_name("operator", name)
         attempt = self._attempt
@@ -266,6 +284,10 @@ class State(NotPicklable):
 
         Returns:
             A list of bytes; empty if the partition has no state.
+
+        Examples:
+            >>> state.partition("sizes", 0)  # in the first batch
+            []
         """
         object_paths.encode_name("operator", name)
         object_paths.check_partition(partition)
@@ -285,6 +307,12 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: The state has no such map, table or operator.
+
+        Examples:
+            >>> state.map("old")["ann"] = 1
+            >>> state.drop("old")
+            >>> len(state.map("old"))
+            0
         """
         object_paths.encode_name("operator", name)
         attempt, run = self._attempt, self._attempt.run

@@ -34,6 +34,9 @@ class TableState(NotPicklable):
     call runs after the other.
 
     Examples:
+        The short examples of the methods run in such a function, on a `table` with the key `digit` and two rows: (0, 8)
+        and (1, 9) of the columns `digit` and `value`.
+
         >>> @stateful("state/largest")
         ... def update(batch, batch_id, state):
         ...     table = state.table("largest", ["digit"], num_partitions=2, combine={"value": "max"})
@@ -69,6 +72,11 @@ class TableState(NotPicklable):
         Raises:
             IllegalArgumentError: A column has another type than in the table, or a key column is missing. The message
                 has both schemas.
+
+        Examples:
+            >>> table.upsert(spark.createDataFrame([(0, 80), (2, 7)], "digit long, value long"))
+            >>> table.read().sort("digit").collect()
+            [Row(digit=0, value=80), Row(digit=1, value=9), Row(digit=2, value=7)]
         """
         with self._operation(self._changes.check_open):
             self._changes.upsert(rows)
@@ -184,6 +192,11 @@ class TableState(NotPicklable):
 
         Args:
             rows: The rows, with the key columns.
+
+        Examples:
+            >>> table.replace(spark.createDataFrame([(2, "two")], "digit long, word string"))
+            >>> table.read().collect()
+            [Row(digit=2, word='two')]
         """
         with self._operation(self._changes.check_open):
             self._changes.replace(rows)
@@ -195,6 +208,11 @@ class TableState(NotPicklable):
 
         Args:
             keys: Rows with the key columns. Other columns are ignored.
+
+        Examples:
+            >>> table.delete(spark.createDataFrame([(1,)], "digit long"))
+            >>> table.read().collect()
+            [Row(digit=0, value=8)]
         """
         with self._operation(self._changes.check_open):
             self._changes.delete(keys)
@@ -208,6 +226,11 @@ class TableState(NotPicklable):
         Args:
             columns: The names of the columns. Unknown ones are no error, because a function says the same in every
                 batch.
+
+        Examples:
+            >>> table.drop_columns(["value"])
+            >>> table.read().columns
+            ['digit']
         """
         with self._operation(self._changes.check_open):
             self._changes.drop_columns(columns)
@@ -219,6 +242,10 @@ class TableState(NotPicklable):
 
         Args:
             columns: The columns to read; by default all.
+
+        Examples:
+            >>> table.read(["value"]).sort("value").collect()
+            [Row(value=8), Row(value=9)]
         """
         with self._operation(self._changes.check_open):
             return self._changes.read(columns)
@@ -231,6 +258,11 @@ class TableState(NotPicklable):
         Args:
             keys: Rows with the key columns.
             columns: The columns to read; by default all.
+
+        Examples:
+            >>> keys = spark.createDataFrame([(1,), (2,)], "digit long")
+            >>> table.lookup(keys).collect()
+            [Row(digit=1, value=9)]
         """
         with self._operation(self._changes.check_open):
             return self._changes.lookup(keys, columns)

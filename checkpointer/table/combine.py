@@ -66,9 +66,9 @@ def _sum_error(table: str, column: Column, key: str) -> InvalidStateError:
     wider = f"upsert it as a wider type, such as {widest}; or " if is_wider(column.type, widest) else ""
     return InvalidStateError(
         f"table {table!r}: the sum of column {column.name!r} of the key {key} does not fit into its type, "
-        f"{show_type(column.type)}, and a batch that fails with this commits nothing: {wider}drop it for good with "
-        f"drop_columns([{column.name!r}]), and go on with a column of another name or type, such as double; or rewind "
-        "to a checkpoint from before it grew so large"
+        f"{show_type(column.type)}; the batch was not committed: {wider}drop the column for good with "
+        f"drop_columns([{column.name!r}]) and use one of another name or type, such as double; or rewind to a "
+        "checkpoint in which the sum was smaller"
     )
 
 

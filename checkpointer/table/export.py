@@ -123,7 +123,7 @@ def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict
     names = sorted(known) if operators is None else list(dict.fromkeys(operators))
     kinds = {name: kind_of(reader.operator(name)) for name in names}
     if operators is not None and (raw := [name for name, kind in kinds.items() if kind is None]):
-        raise IllegalArgumentError(f"operator {raw[0]!r}: holds bytes of the job's own, which are no table: use cat")
+        raise IllegalArgumentError(f"operator {raw[0]!r}: holds the job's own bytes, which are no table: use `cat`")
     found: dict[str, Kind] = {name: kind for name, kind in kinds.items() if kind is not None}
     if not found:
         raise IllegalArgumentError(f"{reader.store.url}: the checkpoint has no table and no map to write as Parquet")

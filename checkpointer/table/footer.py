@@ -72,9 +72,9 @@ def check_rows(metadata: Any) -> None:
     """
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if any(not 0 <= count <= _MAX_ROW_GROUP_ROWS for count in rows):
-        raise ValueError(f"a row group of {max(rows, key=abs)} rows, where {_MAX_ROW_GROUP_ROWS} are the most")
+        raise ValueError(f"a row group of {max(rows, key=abs)} rows, but at most {_MAX_ROW_GROUP_ROWS} are allowed")
     if sum(rows) != metadata.num_rows:
-        raise ValueError(f"row groups of {sum(rows)} rows in a file that says it has {metadata.num_rows}")
+        raise ValueError(f"row groups of {sum(rows)} rows in a file of {metadata.num_rows} rows")
 
 
 def check_footer(data: bytes, schema: Any) -> None:
@@ -105,7 +105,7 @@ def _check_chunk(chunk: dict[int, Any], column: Any) -> None:
     if any(len(sizes[number]) not in (0, level + 1) for number, level in levels.items() if number in sizes):
         raise ValueError(f"column {column.path!r:.80}: a histogram of another size")
     if _UNENCODED in sizes and kind != "BYTE_ARRAY":
-        raise ValueError(f"column {column.path!r:.80}: a size of texts, where there are none")
+        raise ValueError(f"column {column.path!r:.80}: a size of texts in a column without texts")
 
 
 def _check_type(kind: int, shape: _Shape) -> None:
@@ -119,7 +119,7 @@ def _check_type(kind: int, shape: _Shape) -> None:
         case _:
             wanted = _LIST
     if kind != wanted:
-        raise ValueError(f"a footer with a value of type {kind} in the place of one of type {wanted}")
+        raise ValueError(f"a footer with a value of type {kind}, expected type {wanted}")
 
 
 class _CompactReader:
@@ -145,7 +145,7 @@ class _CompactReader:
             # Arrow reads field numbers as 16 bits. A larger one would be one field here and another one there, and
             # the field that Arrow reads would go unchecked.
             if number in fields or not 0 < number < 2**15:
-                raise ValueError(f"a footer with a field {number} that stands twice, or nowhere")
+                raise ValueError(f"a footer with field {number}, which is there twice or above 32767")
             wanted = shape.get(number)
             _check_type(kind, wanted)
             # In a struct the type says the value of a boolean (1 true, 2 false). Only in a list does it take a byte.
@@ -166,7 +166,7 @@ class _CompactReader:
                 return self._list(shape[0] if isinstance(shape, Sequence) else None, depth)
             case 12:
                 return self.struct(shape if isinstance(shape, Mapping) else {}, depth)
-        raise ValueError(f"a footer with a value of type {kind}")
+        raise ValueError(f"a footer with a value of unknown type {kind}")
 
     def _list(self, item: _Shape, depth: int) -> list[Any]:
         header = self._byte()

@@ -65,8 +65,8 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
     right = partitions_of(sample, schema, partitions)
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
         raise InvalidStateError(
-            f"table {table!r}: of {partitions} partitions Spark put keys into {found} that belong into {right}: "
-            "does this version of Spark hash them otherwise?"
+            f"table {table!r}: of {partitions} partitions, Spark put keys into {found}, but they belong to {right}: "
+            "this version of Spark may hash keys in another way; use one that this library supports"
         )
 
 

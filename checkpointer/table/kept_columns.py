@@ -44,11 +44,13 @@ def check(rows: pa.Table, schema: TableSchema) -> None:
     # This parses each distinct text, also those that only name ids of dropped columns.
     keeps = KeptColumns(rows, schema)
     if pc.any(pc.and_(rows[KEPT].is_valid(), pc.not_equal(rows[CHANGE], MERGE))).as_py():
-        raise ValueError(f"{KEPT}: a row that resets or deletes keeps a column")
+        raise ValueError(f"{KEPT}: a row that resets or deletes its key cannot keep a column")
     for column in schema.values:
         # Where nothing is below, the value would stay, although the row says that it gives none.
         if column.id in keeps.ids and (keeps.mask(column.id) & rows[column.name].is_valid().to_numpy()).any():
-            raise ValueError(f"{KEPT}: a row has a value in column {column.name!r:.80}, which it keeps")
+            raise ValueError(
+                f"{KEPT}: a row has a value in column {column.name!r:.80}, and says that it keeps the old one"
+            )
 
 
 def concat(parts: Sequence[pa.Table]) -> pa.Table:

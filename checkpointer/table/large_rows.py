@@ -117,8 +117,8 @@ def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[N
     except pa.ArrowException as error:
         where = f"table {table!r}" + ("" if partition is None else f", partition {partition}")
         raise InvalidStateError(
-            f"{where}: Arrow cannot hold or convert its rows: {error}; where they are too large, open the "
-            "table with more partitions (num_partitions=), of which each then has fewer bytes"
+            f"{where}: Arrow cannot hold or convert its rows: {error}; if they are too large, open the "
+            "table with more partitions (num_partitions=), so that each has fewer bytes"
         ) from None
 
 

@@ -126,7 +126,7 @@ class _TableTransform:
         elif fields != self._fields:
             raise IllegalArgumentError(
                 f"{where}: its transform returned the columns {_show(fields)}, but {_show(self._fields)} before: "
-                "all partitions have to have the same"
+                "all partitions must have the same columns"
             )
 
     def _new_schema(self, where: str, schema: pa.Schema, combine: dict[str, str]) -> TableSchema:

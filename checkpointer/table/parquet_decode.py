@@ -106,7 +106,7 @@ class RowGroups:
             self._paths = _paths(self.metadata)
             self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[ROW_GROUPS_KEY.encode()])]
             if len(self.ranges) != self.metadata.num_row_groups:
-                raise ValueError(f"{len(self.ranges)} digests of {self.metadata.num_row_groups} row groups")
+                raise ValueError(f"{len(self.ranges)} digests for {self.metadata.num_row_groups} row groups")
 
     def of_partitions(self, partitions: Sequence[int]) -> list[int]:
         """Return the row groups of a pack that may hold rows of some partitions."""
@@ -195,7 +195,7 @@ def _read(
     expected = sum(file.metadata.row_group(group).num_rows for group in groups)
     # Pages may hold another number of rows than the footer says, and Arrow need not notice.
     if found.num_rows != expected:
-        raise ValueError(f"{found.num_rows} rows, where the row groups say that they have {expected}")
+        raise ValueError(f"{found.num_rows} rows, but by the footer the row groups have {expected}")
     rows = pa.table(arrays, schema=pa.schema([*(by_name[name].field() for name in names), *own_fields]))
     file_columns.check_rows(rows, schema)
     return rows.select([*columns, *own])

@@ -108,9 +108,9 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
         # Only new rows are checked: a table that has such a column can still drop it.
         if is_too_deep(field["type"]):
             raise IllegalArgumentError(
-                f"table {name!r}: column {field['name']!r} is nested too deep: its values could be written, and not be "
-                "read back from Parquet or by Spark's tasks; at most 49 arrays, 31 maps or 62 structs stand one inside "
-                "the other: flatten it, or keep it as text, made by to_json(…)"
+                f"table {name!r}: column {field['name']!r} is nested too deep: its values could be written, but not "
+                "read back from Parquet or by Spark's tasks; at most 49 arrays, 31 maps or 62 structs may be "
+                "one inside the other: flatten it, or keep it as text, made by to_json(…)"
             )
         found[field["name"]] = field
     for column in (*key, *combine):
@@ -155,7 +155,7 @@ def _new_id(name: str, column: Column, next_id: int) -> int:
     """
     if next_id > MAX_ID:
         raise IllegalArgumentError(
-            f"table {name!r}: column {column.name!r} cannot be added: all {MAX_ID} ids of columns are given: write a "
+            f"table {name!r}: column {column.name!r} cannot be added: all {MAX_ID} ids of columns are used: write a "
             "table of another name"
         )
     return next_id

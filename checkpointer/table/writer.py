@@ -91,9 +91,9 @@ class TableWriter:
         """
         if size > MAX_PARTITION_BYTES:
             raise InvalidStateError(
-                f"table {self._table!r}, partition {partition}: would have {size} bytes of rows or more, and at most "
-                f"{MAX_PARTITION_BYTES} can be read again for sure: nothing of this batch was kept; open the table "
-                "with more partitions (num_partitions=), which spreads its rows anew"
+                f"table {self._table!r}, partition {partition}: would have {size} bytes of rows or more, and reading "
+                f"may fail above {MAX_PARTITION_BYTES}: the batch was not committed; open the table with more "
+                "partitions (num_partitions=), which spreads its rows again"
             )
 
     async def _put_snapshot(self, partition: int, encoded: parquet_encode.EncodedFile, records: int) -> Artifact:

@@ -38,6 +38,17 @@ def injected(faults: Faults) -> Iterator[Faults]:
     """Let every store that this process opens meet these faults.
 
     They end with the block. Stores of other processes, such as Spark's executors, meet none.
+
+    Args:
+        faults: The faults.
+
+    Examples:
+        >>> from pyspark_checkpointer.testing import Faults, injected
+        >>> with injected(Faults()) as faults, Checkpointer("state/orders") as ck:
+        ...     with ck.begin(epoch=1) as cp:
+        ...         cp.snapshot("totals", 0, b"1")
+        >>> "_latest" in faults.paths("swap")
+        True
     """
     opened = stores.open_root
     # Every store is opened by this one function, whoever asks: clients, copies of them, and targets of an export.
@@ -48,12 +59,26 @@ def injected(faults: Faults) -> Iterator[Faults]:
 def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None) -> Iterator[CrashPoint]:
     """Play a job once for each place where it can die, and yield the root it left.
 
-    Each time it has a new root. `setup` prepares the root, without faults. While a point is yielded there are no faults
-    either: start the job again, and check its state.
+    Each time it has a new root. While a point is yielded there are no faults: start the job again, and check its state.
+
+    Args:
+        run: A function of a root, which keeps its state there and makes the same requests each time.
+        new_root: A function that returns a root that was never used.
+        setup: A function of a root, which prepares it. It meets no faults.
 
     Raises:
         Exception: The job, or `setup`, raised it without any fault.
         IllegalArgumentError: The job opened no store, or used one that was open before.
+
+    Examples:
+        >>> import tempfile
+        >>> from pyspark_checkpointer.testing import crash_points
+        >>> def job(root):
+        ...     with Checkpointer(root) as ck, ck.begin(epoch=1) as cp:
+        ...         cp.snapshot("totals", 0, b"1")
+        >>> points = list(crash_points(job, tempfile.mkdtemp))
+        >>> all(point.died for point in points)
+        True
     """
     # The first time nothing fails: it counts the requests.
     requests = _play(run, new_root(), setup, Faults())

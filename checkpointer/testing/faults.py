@@ -68,6 +68,28 @@ class Faults:
     Several stores may share it: they fail as one process does. Each method says which request is meant: the `nth` from
     now on of a `kind` (None: any) whose path contains `path`, and the `times - 1` matching ones after it. With a seed,
     each request meets one of `failures` with probability `rate`.
+
+    Args:
+        seed: An integer for random faults; None for only those that you tell.
+        rate: The probability of a random fault, from 0 to 1.
+        failures: Random faults to choose from: "fail", "drop_answer", "throttle", "delay", "stale_listing", "flip",
+            "tear". A correct client survives the first five; the last two damage data.
+
+    Raises:
+        IllegalArgumentError: An argument is out of its range, or `rate` or `failures` is given without a seed.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer.testing import Faults, injected
+        >>> def save(number):
+        ...     with ck.begin(epoch=number) as cp:
+        ...         cp.snapshot("totals", 0, b"%d" % number)
+        >>> with injected(Faults()) as faults:
+        ...     ck = Checkpointer("state/orders")
+        ...     save(1)
+        >>> faults.counts["put"] > 0
+        True
     """
 
     def __init__(
@@ -99,7 +121,15 @@ class Faults:
         return Counter(request.kind for request in self.requests)
 
     def paths(self, kind: str) -> list[str]:
-        """Return the paths of all requests of a kind, in their order."""
+        """Return the paths of all requests of a kind, in their order.
+
+        Args:
+            kind: The kind of request, such as "put".
+
+        Examples:
+            >>> faults.paths("swap")[-1]
+            '_latest'
+        """
         return [request.path for request in self.requests if request.kind == kind]
 
     def forget(self) -> None:
@@ -109,7 +139,25 @@ class Faults:
     # ---- faults to come -------------------------------------------------------------------------------------
 
     def apply(self, fault: Fault, kind: str | None = None, nth: int = 1, *, path: str = "", times: int = 1) -> None:
-        """Let any fault meet the nth matching request."""
+        """Let any fault meet the nth matching request.
+
+        Args:
+            fault: A coroutine function of the request and of what sends it on. The caller gets its result or error.
+            kind: The kind of request; None for any.
+            nth: The number of the request among the matching ones, from 1.
+            path: Text that the path of the request contains.
+            times: How many matching requests from the nth on meet the fault.
+
+        Raises:
+            IllegalArgumentError: There is no such kind, or `nth` or `times` is below 1.
+
+        Examples:
+            >>> async def twice(request, send):
+            ...     await send(request)
+            ...     return await send(request)
+            >>> faults.apply(twice, "put")
+            >>> save(2)
+        """
         if kind not in (None, *KINDS):
             raise IllegalArgumentError(f"no request is of kind {kind!r}: kinds are {', '.join(KINDS)}")
         if nth < 1 or times < 1:
@@ -129,6 +177,24 @@ class Faults:
         """Call `action` in a thread at the nth matching request.
 
         The request raises what the action raises.
+
+        Args:
+            action: A function of the request.
+            kind: As in `apply`.
+            nth: As in `apply`.
+            path: As in `apply`.
+            after: Whether to call it after the request took effect.
+            times: As in `apply`.
+
+        Raises:
+            IllegalArgumentError: `action` is a coroutine function, or as in `apply`.
+
+        Examples:
+            >>> seen = []
+            >>> faults.call(lambda request: seen.append(request.path), "swap")
+            >>> save(2)
+            >>> seen
+            ['_latest']
         """
         if inspect.iscoroutinefunction(action):
             raise IllegalArgumentError("a coroutine function would not be awaited: give a function")
@@ -144,15 +210,56 @@ class Faults:
         times: int = 1,
         error: type[Exception] = DependencyError,
     ) -> None:
-        """Let the nth matching request fail, before or (`after`) after it took effect."""
+        """Let the nth matching request fail, before or (`after`) after it took effect.
+
+        Args:
+            kind: As in `apply`.
+            nth: As in `apply`.
+            path: As in `apply`.
+            after: Whether the request takes effect first.
+            times: As in `apply`.
+            error: The class of the error.
+
+        Examples:
+            >>> faults.fail("put")  # the library sends it again
+            >>> save(2)
+            >>> ck.restore().epoch
+            2
+        """
         self.apply(failing(error, after), kind, nth, path=path, times=times)
 
     def drop_answer(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> None:
-        """Let the nth matching request take effect, and lose its answer."""
+        """Let the nth matching request take effect, and lose its answer.
+
+        Args:
+            kind: As in `apply`.
+            nth: As in `apply`.
+            path: As in `apply`.
+            times: As in `apply`.
+
+        Examples:
+            >>> faults.drop_answer("swap")  # the library reads what became of it
+            >>> save(2)
+            >>> ck.restore().epoch
+            2
+        """
         self.fail(kind, nth, path=path, after=True, times=times)
 
     def throttle(self, kind: str | None = None, nth: int = 1, *, path: str = "", times: int = 1) -> None:
-        """Let the store refuse the nth matching request as one too many (status 503)."""
+        """Let the store refuse the nth matching request as one too many (status 503).
+
+        Args:
+            kind: As in `apply`.
+            nth: As in `apply`.
+            path: As in `apply`.
+            times: As in `apply`.
+
+        Examples:
+            >>> faults.throttle("put")
+            >>> save(2)
+            >>> ck.restore().epoch
+            2
+        """
         self.fail(kind, nth, path=path, times=times, error=ThrottlingError)
 
     def delay(
@@ -168,6 +275,21 @@ class Faults:
         """Delay the nth matching request, or (`after`) its answer.
 
         So later requests overtake it.
+
+        Args:
+            seconds: How long.
+            kind: As in `apply`.
+            nth: As in `apply`.
+            path: As in `apply`.
+            after: Whether to delay the answer.
+            times: As in `apply`.
+
+        Raises:
+            IllegalArgumentError: `seconds` is below 0.
+
+        Examples:
+            >>> faults.delay(0.01, "put")
+            >>> save(2)
         """
         if not seconds >= 0:
             raise IllegalArgumentError(f"seconds={seconds}: expected 0 or more")
@@ -176,7 +298,23 @@ class Faults:
     def late(self, kind: str = "swap", nth: int = 1, *, path: str = "", times: int = 1) -> list[LateWrite]:
         """Leave the nth put, swap or delete unanswered.
 
-        Return a list that will hold it, for the test to land it.
+        Args:
+            kind: "put", "swap" or "delete".
+            nth: As in `apply`.
+            path: As in `apply`.
+            times: As in `apply`.
+
+        Returns:
+            A list that will hold it, for the test to land it.
+
+        Raises:
+            IllegalArgumentError: Requests of this kind cannot land late.
+
+        Examples:
+            >>> late = faults.late("swap")
+            >>> save(2)  # the library sends it again
+            >>> late[0].land()
+            False
         """
         if kind not in WRITES:
             raise IllegalArgumentError(f"a {kind} cannot land late: expected one of {', '.join(WRITES)}")
@@ -192,7 +330,27 @@ class Faults:
         return late
 
     def hold(self, kind: str, nth: int = 1, *, path: str = "", after: bool = False, times: int = 1) -> Gate:
-        """Hold the nth matching request until the gate is opened."""
+        """Hold the nth matching request until the gate is opened.
+
+        Args:
+            kind: As in `apply`.
+            nth: As in `apply`.
+            path: As in `apply`.
+            after: Whether to hold the answer.
+            times: As in `apply`.
+
+        Returns:
+            The gate.
+
+        Examples:
+            >>> from threading import Thread
+            >>> gate = faults.hold("swap")
+            >>> commit = Thread(target=save, args=[2])
+            >>> commit.start()
+            >>> gate.wait()  # the swap is on its way
+            >>> gate.open()
+            >>> commit.join()
+        """
         gate = Gate()
         self.call(gate, kind, nth, path=path, after=after, times=times)
         return gate
@@ -201,13 +359,40 @@ class Faults:
         """Let the nth matching put write only the first `share` of its bytes, and fail.
 
         Of real stores, only those without fencing (any fsspec URL with `fencing="none"`) can do that.
+
+        Args:
+            nth: As in `apply`.
+            path: As in `apply`.
+            share: The part of the bytes that is written, from 0 to below 1.
+
+        Raises:
+            IllegalArgumentError: `share` is out of its range.
+
+        Examples:
+            >>> faults.tear(share=0.5)
         """
         if not 0 <= share < 1:
             raise IllegalArgumentError(f"share={share}: expected a part of the bytes, and not all of them")
         self.apply(tearing(share), "put", nth, path=path)
 
     def flip(self, kind: str = "get", nth: int = 1, *, path: str = "", bit: int = 0, times: int = 1) -> None:
-        """Flip one bit of the nth matching answer; bit 0 is the lowest of the first byte."""
+        """Flip one bit of the nth matching answer.
+
+        Args:
+            kind: "get" or "get_range".
+            nth: As in `apply`.
+            path: As in `apply`.
+            bit: The number of the bit; 0 is the lowest of the first byte.
+            times: As in `apply`.
+
+        Raises:
+            IllegalArgumentError: Requests of this kind are answered with no bytes.
+
+        Examples:
+            >>> faults.flip("get", path="_latest", bit=9)
+            >>> ck.verify().findings[0].path
+            '_latest'
+        """
         if kind not in ("get", "get_range"):
             raise IllegalArgumentError(f"{kind!r} is answered with no bytes: flip those of a get or get_range")
         self.apply(flipping(bit), kind, nth, path=path, times=times)
@@ -216,6 +401,21 @@ class Faults:
         """Let the nth matching listing miss the last `lag` writes and deletions.
 
         Only those made through here count.
+
+        Args:
+            nth: As in `apply`.
+            path: As in `apply`.
+            lag: How many writes and deletions, from 1.
+            times: As in `apply`.
+
+        Raises:
+            IllegalArgumentError: `lag` is below 1.
+
+        Examples:
+            >>> faults.stale_listing(lag=2)
+            >>> cleaned = ck.clean()
+            >>> ck.restore().epoch
+            1
         """
         if lag < 1:
             raise IllegalArgumentError(f"lag={lag}: expected 1 or more")
@@ -225,6 +425,18 @@ class Faults:
         """Let the process die at the nth request from now on.
 
         It serves nothing afterwards.
+
+        Args:
+            number: The number of the request, from 1.
+            after: Whether the request takes effect first.
+
+        Examples:
+            >>> faults.crash(1)
+            >>> try:
+            ...     save(2)
+            ... except Exception as error:
+            ...     faults.dead
+            True
         """
 
         def action(request: Request) -> None:
@@ -244,7 +456,10 @@ class Faults:
     # ---- how a request is served ---------------------------------------------------------------------------------
 
     async def serve(self, request: Request, send: Send) -> Any:
-        """Send a request through the faults that it meets. For `FaultyStore`."""
+        """Send a request through the faults that it meets.
+
+        For `FaultyStore`.
+        """
         # Several stores may share the faults, each with threads of its own. Numbers and dice have to stay in one
         # order.
         with self._lock:

@@ -58,17 +58,43 @@ Fault = Callable[[Request, Send], Awaitable[Any]]
 
 
 class LateWrite:
-    """A put, swap or delete without an answer, which may still take effect."""
+    """A put, swap or delete without an answer, which may still take effect.
+
+    `Faults.late` returns a list of them.
+
+    Examples:
+        >>> from pyspark_checkpointer.testing import Faults, injected
+        >>> with injected(Faults()) as faults:
+        ...     ck = Checkpointer("state/orders")
+        ...     with ck.begin(epoch=1) as cp:
+        ...         cp.snapshot("totals", 0, b"1")
+        ...     late = faults.late("swap")
+        ...     with ck.begin(epoch=2) as cp:
+        ...         cp.snapshot("totals", 0, b"2")
+        >>> late[0].request.path
+        '_latest'
+    """
 
     def __init__(self, request: Request, send: Send) -> None:
         self.request, self._send = request, send
 
     def land(self) -> bool:
-        """Let the write reach the store now. Return whether it took effect."""
+        """Let the write reach the store now. Return whether it took effect.
+
+        Examples:
+            >>> late[0].land()  # the library sent it again, and that came first
+            False
+        """
         return runtime.run_sync(self.arrive())
 
     async def arrive(self) -> bool:
-        """Do as `land`, on the event loop."""
+        """Do as `land`, on the event loop.
+
+        Examples:
+            >>> from pyspark_checkpointer import runtime
+            >>> runtime.run_sync(late[0].arrive())
+            False
+        """
         try:
             await self._send(self.request)
         # Another write came first. For a request that lands late this is an outcome, not an error.
@@ -78,7 +104,22 @@ class LateWrite:
 
 
 class Gate:
-    """A fault that holds requests until the test opens it."""
+    """A fault that holds requests until the test opens it.
+
+    `Faults.hold` returns one.
+
+    Examples:
+        >>> from threading import Thread
+        >>> from pyspark_checkpointer.testing import Faults, injected
+        >>> with injected(Faults()) as faults:
+        ...     ck = Checkpointer("state/orders")
+        ...     gate = faults.hold("swap")
+        ...     commit = Thread(target=lambda: ck.begin(epoch=1).commit())
+        ...     commit.start()
+        ...     gate.wait()  # the swap is on its way
+        ...     gate.open()
+        ...     commit.join()
+    """
 
     def __init__(self) -> None:
         self._reached, self._opened = threading.Event(), threading.Event()

@@ -12,7 +12,21 @@ T = TypeVar("T")
 
 
 class FaultyStore(WrappedStore):
-    """`inner` with faults: any store, from `open_store` or one of your own."""
+    """`inner` with faults: any store, from `open_store` or one of your own.
+
+    Args:
+        inner: The store.
+        faults: The faults; by default none, until you tell `faults` of the store.
+
+    Examples:
+        >>> from pyspark_checkpointer import runtime
+        >>> from pyspark_checkpointer.storage import open_store
+        >>> from pyspark_checkpointer.testing import Faults, FaultyStore
+        >>> store = FaultyStore(open_store("state/orders"), Faults())
+        >>> runtime.run_sync(store.put("totals", b"1"))
+        >>> store.faults.counts
+        Counter({'put': 1})
+    """
 
     def __init__(self, inner: Store, faults: Faults | None = None) -> None:
         super().__init__(inner)

@@ -1,5 +1,5 @@
-"""A year of flights through two Structured Streaming jobs that are killed at bad moments, all of it right at the end.
+"""Run a year of flights through two streaming jobs that are killed at bad moments, and check all totals at the end.
 
-`maps.py` and `tables.py` are what a user writes; `__main__.py` starts them, kills them, and compares; the other
-modules help them.
+`maps.py` and `tables.py` are what a user writes. `__main__.py` starts them, kills them and compares. The other modules
+are helpers.
 """

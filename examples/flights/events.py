@@ -1,4 +1,4 @@
-"""What the job tells the demo: one line of JSON on the standard output for each event."""
+"""Tell the demo what happens in the job: one line of JSON on the standard output for each event."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ told: set[int] = set()
 
 
 def emit(event: str, **details: object) -> None:
-    """Tell the demo. A line goes out whole, from whatever thread."""
+    """Tell the demo an event. The line is written in one piece, from any thread."""
     sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
     sys.stdout.flush()
     if event == "finished":
@@ -21,5 +21,5 @@ def emit(event: str, **details: object) -> None:
 
 
 def parse(line: str) -> Event | None:
-    """The event in a line, or None where the line is something else: the JVM writes there too."""
+    """Return the event in a line, or None for another line: the JVM writes there too."""
     return json.loads(line) if line.startswith(_START) else None

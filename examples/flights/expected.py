@@ -1,4 +1,4 @@
-"""All totals in one computation over all the flights, by pandas: nothing here is shared with the streaming jobs."""
+"""Compute all totals at once with pandas. No code is shared with the streaming jobs."""
 
 import io
 from collections.abc import Hashable, Sequence
@@ -11,18 +11,18 @@ from examples.flights.data import ADDED, KEYS, SUMS, Day
 Values = dict[str, Any]
 
 State = dict[str, dict[Hashable, Values]]
-"""What a job keeps, by name and key: a tail number, or a tuple of several columns. Flights without one have None."""
+"""The state of a job by name and key: a tail number, or a tuple of several columns. Flights without one have None."""
 
 
 def batch_maps(days: Sequence[Day]) -> State:
-    """The mappings that the first job must have after `days`: by tail number, and by tail number and month."""
+    """Return the mappings that the first job must have after `days`: by tail number, and by tail number and month."""
     flights = _read(days, ["tailnum", "month", *SUMS.values()])
     flights = flights.fillna(dict.fromkeys(SUMS.values(), 0)).astype(dict.fromkeys(SUMS.values(), "int64"))
     return {"aircraft": _sum(flights, ["tailnum"]), "months": _sum(flights, ["tailnum", "month"])}
 
 
 def batch_tables(days: Sequence[Day]) -> State:
-    """The tables that the second job must have after `days`, and what they add up to."""
+    """Return the tables that the second job must have after `days`, and their sums."""
     flights = _read(days, ["year", "month", "day", "tailnum", "origin", "dest", *ADDED.values(), "air_time"])
     flights = flights.astype(dict.fromkeys([*ADDED.values(), "air_time"], "Int64"))  # with nulls, and exact
     flights["date"] = pd.to_datetime(flights[["year", "month", "day"]])
@@ -59,7 +59,7 @@ def _summarize(flights: pd.DataFrame, key: list[str]) -> dict[Hashable, Values]:
 
 
 def _by_key(table: pd.DataFrame) -> dict[Hashable, Values]:
-    """The rows of a table by what its index has: plain values, None for what is missing."""
+    """Return the rows of a table by its index: plain values, None for missing ones."""
     found: dict[Hashable, Values] = {}
     levels = [table.index.get_level_values(level) for level in range(table.index.nlevels)]
     for *parts, row in zip(*levels, table.to_dict("records"), strict=True):

@@ -1,4 +1,4 @@
-"""The jobs of the demo: what each is called, where it is killed, and what it must have at the end."""
+"""The jobs of the demo: the name of each, where it is killed, and the state it must have at the end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ class Job:
     name: str
     module: str
     batch: int
-    """Days that make a batch: the stream takes that many files at once."""
+    """Days in a batch: the stream takes this many files at once."""
     points: Sequence[str]
-    """Where it is killed, once each, in batches that are equally far apart."""
+    """The points where it is killed, once each, in batches at equal distances."""
     limit: float
-    """Seconds after which it has failed: several times what it takes on two quiet processors."""
+    """Seconds after which it has failed: several times what it takes on two idle processors."""
     about: str
-    """What its state is and holds, as the demo says it."""
+    """A description of its state, which the demo prints."""
     operators: dict[str, str]
-    """What its state is made of, and what each part counts."""
+    """The operators of its state, and what each counts."""
     same: str
-    """What was compared, and is the same."""
+    """A description of what was compared and is equal."""
     expected: Callable[[Sequence[Day]], State]
     read: Callable[[Places, Limit], Found]
 
     @property
     def min_days(self) -> int:
-        """So few days that each kill still has a batch of its own, after the first one."""
+        """The fewest days with which each kill has a batch of its own, after the first batch."""
         return self.batch * (len(self.points) + 1)
 
 

@@ -1,4 +1,4 @@
-"""The first job: totals for each aircraft, in all and by month, in mappings that survive a kill at any moment.
+"""The first job: totals for each aircraft, in all and by month, in mappings that survive any kill.
 
 The function `update` and its decorator are all that a job needs; `stream.py` runs it.
 """
@@ -16,7 +16,7 @@ from pyspark_checkpointer.spark import State, stateful
 
 
 def sink(root: str) -> stream.Sink:
-    """What to give to foreachBatch."""
+    """Return the function for foreachBatch."""
 
     @stateful(root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
@@ -34,7 +34,7 @@ def sink(root: str) -> stream.Sink:
 
 
 def add(totals: KeyedState, key: Hashable, new: Totals) -> None:
-    """Add to the totals under a key, which begin at zero."""
+    """Add to the totals of a key, which begin at zero."""
     old = totals.get(key, {})
     totals[key] = {name: old.get(name, 0) + value for name, value in new.items()}
 

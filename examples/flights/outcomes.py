@@ -1,4 +1,4 @@
-"""Where the demo keeps things, and what it saw the job do."""
+"""Where the demo keeps its files, and what it saw the job do."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from examples.flights.events import Event
 from pyspark_checkpointer import Checkpointer
 
 Stop = tuple[str, int]
-"""Where the job is to be killed: a point of `pauses.POINTS`, and a batch."""
+"""Where the job is killed: a point of `pauses.POINTS`, and a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +32,32 @@ class Places:
 
     @property
     def copy(self) -> Path:
-        """The last state as plain Parquet files, where the job keeps tables."""
+        """The last state as plain Parquet files, if the job keeps tables."""
         return self.folder / "copy"
 
     def log(self, life: int | str) -> Path:
-        """What the job wrote to its standard error in one of its lives, or whoever read its state in the end."""
+        """The standard error of one run of the job, or of the process that read its state at the end."""
         return self.folder / f"job-{life}.log"
 
     def state_batch(self) -> int | None:
-        """The batch that the state belongs to, as a new process finds it."""
+        """Return the batch of the state, as a new process finds it."""
         with Checkpointer(self.state) as checkpointer:
             latest = checkpointer.read_latest()
             return None if latest is None else checkpointer.load_manifest(latest).epoch
 
     def spark_batches(self) -> list[int]:
-        """The batches that Spark has recorded as done."""
+        """Return the batches that Spark has recorded as done."""
         return sorted(int(path.name) for path in (self.spark / "commits").glob("[0-9]*"))
 
     def objects(self, batch: int, *, unfinished: bool = False) -> list[Path]:
-        """What was uploaded for a batch, by every attempt: whole objects, or those whose upload was cut off."""
+        """Return what all attempts at a batch uploaded: whole objects, or those whose upload was interrupted."""
         mark = "." if unfinished else ""
         return sorted((self.state / "artifacts").rglob(f"{mark}{batch + 1:010d}-*"))
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A batch that Spark has finished: how many flights and aircraft `update` saw, or None where it was not called."""
+    """A batch that Spark has finished: how many flights and aircraft `update` saw, or None if it was not called."""
 
     batch: int
     seconds: float
@@ -66,7 +66,7 @@ class Finished:
 
 @dataclass(slots=True)
 class Outcomes:
-    """What is to happen, and what happened so far."""
+    """What is planned, and what has happened so far."""
 
     batches: list[list[Day]]
     stops: list[Stop]
@@ -76,11 +76,11 @@ class Outcomes:
     _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def started(self) -> None:
-        """The job begins another life."""
+        """Note that the job begins another run."""
         self._seen.clear()
 
     def computed(self, event: Event) -> None:
-        """`update` was called for a batch and has its numbers; nothing of it counts yet."""
+        """Note that `update` was called for a batch and has its numbers. Nothing of the batch is committed yet."""
         batch, flights = event["batch"], event["flights"]
         self.calls[batch] += 1
         self._seen[batch] = flights, event["aircraft"]
@@ -88,12 +88,12 @@ class Outcomes:
             self.miscounted.append(batch)
 
     def finished(self, event: Event) -> Finished:
-        """Spark has recorded a batch."""
+        """Note that Spark has recorded a batch."""
         batch = event["batch"]
         if batch not in self._seen:
             self.skipped.append(batch)
         return Finished(batch, event["milliseconds"] / 1000, self._seen.get(batch))
 
     def seen(self, batch: int) -> tuple[int, int]:
-        """The flights and aircraft that `update` saw in a batch, in this life of the job."""
+        """Return the flights and aircraft that `update` saw in a batch, in this run of the job."""
         return self._seen[batch]

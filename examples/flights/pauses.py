@@ -1,7 +1,7 @@
-"""Stops the job at one point of one batch, so that the demo can kill it exactly there.
+"""Stop the job at one point of one batch, so that the demo can kill it exactly there.
 
 The job is patched in one place, and only when it is told to stop: the store that the checkpointer opens. Everything
-else is the job as it always runs, and what ends it is a real SIGKILL from another process.
+else runs as always, and a real SIGKILL from another process ends it.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ SWAPPED = "swapped"
 POINTS = (UPLOADING, UPLOADED, SWAPPED)
 
 PATIENCE = 30
-"""Seconds in which Spark is to tell of the batch before."""
+"""Seconds in which Spark has to report the batch before."""
 
 
 def parse(text: str) -> tuple[str, int]:
-    """A point and a batch, from `POINT:BATCH`."""
+    """Return the point and the batch of `POINT:BATCH`."""
     point, _, batch = text.partition(":")
     if point not in POINTS:
         raise ValueError(f"{point!r}: expected one of {', '.join(POINTS)}")
@@ -33,7 +33,7 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def install(point: str, batch: int) -> None:
-    """From now on, stores that are opened stop at `point` of `batch`."""
+    """Let stores that are opened from now on stop at `point` of `batch`."""
 
     def open_stopping(*args: Any, **options: Any) -> StoppingStore:
         return StoppingStore(open_store(*args, **options), point, batch)
@@ -42,10 +42,10 @@ def install(point: str, batch: int) -> None:
 
 
 class StoppingStore:
-    """A local store that stops for good at one point of one batch.
+    """A local store that stops for ever at one point of one batch.
 
-    Nobody has to tell it which batch is being saved: every batch commits one checkpoint, so that of batch 17 is the
-    18th, and its sequence stands in all that is written for it.
+    It needs nobody to say which batch is being saved: every batch commits one checkpoint. So the checkpoint of batch 17
+    is the 18th, and everything that is written for it carries this sequence number.
     """
 
     def __init__(self, store: Store, point: str, batch: int) -> None:

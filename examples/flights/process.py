@@ -1,4 +1,4 @@
-"""The job as a process that can be killed, its JVM with it."""
+"""Run the job as a process that can be killed together with its JVM."""
 
 import os
 import queue
@@ -23,20 +23,20 @@ PATIENCE = 120
 
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for seconds: less work for compiling well and for collecting garbage in parallel."""
+"""Options for a JVM that lives for seconds: less work for the compiler and for parallel garbage collection."""
 
 
 class JobFailedError(Exception):
-    """The job ended, or went silent, where it should not have."""
+    """The job ended or stopped reporting, where it should not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How long a job may take in all its lives together."""
+    """The time that all runs of a job may take together."""
 
     seconds: float
     end: float
-    """On the monotonic clock."""
+    """By the monotonic clock."""
 
     @classmethod
     def begin(cls, seconds: float) -> Self:
@@ -74,7 +74,7 @@ class JobProcess:
         return self._process.pid
 
     def events(self) -> Iterator[Event]:
-        """What the job tells, until it has ended by itself. Raises `JobFailedError` unless it ended well."""
+        """Yield what the job tells until it has ended by itself. Raises `JobFailedError` unless it ended well."""
         while (event := self._next()) is not None:
             yield event
         self._reader.join()
@@ -82,7 +82,7 @@ class JobProcess:
             raise self._failed(f"ended with status {self._process.returncode}")
 
     def kill(self) -> bool:
-        """SIGKILL to Python and the JVM at once. Returns when neither is left: whether it came before the end."""
+        """Send SIGKILL to Python and the JVM, and wait until both are gone. Return whether it came before the end."""
         if self._reader.is_alive() or self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Reads the tables of a root in a Spark of its own, which knows nothing of the job that wrote them.
+"""Read the tables of a root in another Spark, which has nothing from the job that wrote them.
 
-It tells how many flights each checkpoint has, and writes the tables of the last one as plain Parquet.
+It prints how many flights each checkpoint has, and writes the tables of the last one as plain Parquet.
 """
 
 import argparse

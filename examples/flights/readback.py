@@ -1,4 +1,4 @@
-"""What is in the state at the end: every checkpoint restored, and all that the last one holds."""
+"""Read the state at the end: restore every checkpoint, and read everything in the last one."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifes
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A checkpoint as it was found: the flights that each operator knows of, and bytes of its objects and manifest."""
+    """A checkpoint as it was found: the flights that each operator counted, and its bytes."""
 
     manifest: Manifest
     flights: dict[str, int]
@@ -25,12 +25,12 @@ class Row:
 
     @property
     def partitions(self) -> str:
-        """How many partitions each operator has."""
+        """The number of partitions of each operator."""
         return " + ".join(str(operator.partitions) for _, operator in sorted(self.manifest.operators.items()))
 
     @property
     def longest_chain(self) -> int:
-        """The most artifacts that one partition is made of."""
+        """The most artifacts of one partition."""
         return max(len(chain) for op in self.manifest.operators.values() for chain in op.chains.values())
 
 
@@ -43,7 +43,7 @@ class Found:
 
 
 def read_maps(places: Places, limit: Limit) -> Found:
-    """The mappings of the first job: they need no Spark."""
+    """Read the mappings of the first job. They need no Spark."""
     with Checkpointer(places.state) as checkpointer:
         rows = []
         for checkpoint in checkpointer.list_checkpoints():
@@ -55,7 +55,7 @@ def read_maps(places: Places, limit: Limit) -> Found:
 
 
 def read_tables(places: Places, limit: Limit) -> Found:
-    """The tables of the second job, as another process with a Spark of its own reads them."""
+    """Read the tables of the second job in another process, with a Spark of its own."""
     flights: dict[str, dict[str, int]] = {}
     arguments = ["--root", str(places.state), "--output", str(places.copy)]
     with JobProcess("examples.flights.read_tables", arguments, places.log("read"), limit) as reader:
@@ -70,7 +70,7 @@ def read_tables(places: Places, limit: Limit) -> Found:
 
 
 def tables_state(tables: Mapping[str, list[Values]]) -> State:
-    """Rows of tables by key, as tuples where it has several columns; and what their columns add up to."""
+    """Return the rows of tables by key, and the sums of their columns. A key of several columns is a tuple."""
     state: State = {}
     for name, rows in tables.items():
         state[name] = {_key(name, row): {k: v for k, v in row.items() if k not in KEYS[name]} for row in rows}
@@ -97,7 +97,7 @@ def _maps(checkpointer: Checkpointer, checkpoint: CheckpointId | None = None) ->
 
 
 def _full_size(maps: dict[str, KeyedState]) -> int:
-    """Saved to another store, which knows nothing of it, a state is written as a whole."""
+    """Return the bytes of the whole state, saved to another store without older checkpoints."""
     with Checkpointer("memory://flights-in-full") as elsewhere:
         with elsewhere.begin() as copy:
             for name, state in maps.items():
@@ -106,7 +106,7 @@ def _full_size(maps: dict[str, KeyedState]) -> int:
 
 
 def _written(manifest: Manifest) -> int:
-    """Bytes of the objects that a checkpoint wrote itself: what it shares with older ones carries their ids."""
+    """Return the bytes of the objects that a checkpoint wrote. Those that it shares carry the ids of older ones."""
     own = {a.path: a.size for a in _artifacts(manifest) if object_paths.owner(a.path) == manifest.id}
     return sum(own.values())
 

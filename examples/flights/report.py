@@ -1,4 +1,4 @@
-"""What is in the state at the end, compared with one computation over all the flights, and with what was told."""
+"""Compare the state at the end with one computation over all the flights, and with what the job told."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,11 +22,11 @@ KILLED = {UPLOADING: "second try", UPLOADED: "second try", SWAPPED: "then killed
 
 
 LATELY = 10
-"""Batches at the end of the year whose average is told."""
+"""The number of batches at the end of the year whose average is printed."""
 
 
 def check(places: Places, found: Found, batches: list[list[Day]], expected: State, outcomes: Outcomes) -> list[str]:
-    """All that is wrong: the flights of a checkpoint, a value in the last one, or what the job did on its way."""
+    """Return all mistakes: in the flights of a checkpoint, in a value of the last one, or in what the job did."""
     wrong = _compare_flights(found.rows, batches)
     for name in expected | found.state:
         wrong += compare(name, found.state.get(name, {}), expected.get(name, {}))
@@ -46,7 +46,10 @@ def _compare_flights(rows: list[Row], batches: list[list[Day]]) -> list[str]:
 
 
 def compare(name: str, found: Mapping[Any, Mapping[str, Any]], expected: Mapping[Any, Mapping[str, Any]]) -> list[str]:
-    """Rows by key, column by column. A line for the keys, one for each column that differs, and an example in each."""
+    """Compare rows by key and column.
+
+    Return a line for the keys, and one with an example for each column that differs.
+    """
     wrong = []
     for what, some in (("missing", expected.keys() - found.keys()), ("too many", found.keys() - expected.keys())):
         if some:
@@ -61,7 +64,7 @@ def compare(name: str, found: Mapping[Any, Mapping[str, Any]], expected: Mapping
 
 
 def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[str]:
-    """What did not happen as it was told."""
+    """Return what did not happen as it was told."""
     every = list(range(len(outcomes.batches)))
     calls = Counter(every)
     calls.update(batch for point, batch in outcomes.stops if point != SWAPPED)
@@ -78,7 +81,7 @@ def _compare_story(places: Places, rows: list[Row], outcomes: Outcomes) -> list[
 
 
 def show(job: Job, found: Found, outcomes: Outcomes, wrong: list[str]) -> None:
-    """The table of checkpoints, what they cost, and how the comparison came out."""
+    """Return the table of checkpoints, their cost, and the result of the comparison."""
     if found.rows:
         console.print()
         console.print(_table(found.rows, outcomes))
@@ -104,7 +107,7 @@ def _mean(sizes: Iterable[int]) -> int:
 
 
 def _table(rows: list[Row], outcomes: Outcomes) -> Table:
-    """The first two checkpoints, those of the killed batches, and the last one."""
+    """Return the first two checkpoints, those of the killed batches, and the last one."""
     stops = {batch: point for point, batch in outcomes.stops}
     table = Table(box=box.SIMPLE_HEAD, padding=0) if console.is_terminal else Table(box=box.ASCII)
     for heading in ("checkpoint", "epoch", "UTC", "partitions"):

@@ -1,4 +1,4 @@
-"""What the demo says while it runs."""
+"""The lines that the demo prints while it runs."""
 
 import sys
 from datetime import date
@@ -31,7 +31,7 @@ PROVES = {
 EQUAL = "equal"
 NOT_EQUAL = "not equal"
 FAILED = "failed"
-"""How a job may end."""
+"""The ways in which a job may end."""
 
 TIMES = {2: "twice", 3: "three times"}
 
@@ -60,7 +60,7 @@ def started(start: int, pid: int, seconds: float) -> None:
 
 
 def finished(outcomes: Outcomes, done: Finished) -> None:
-    """A line for a batch that Spark has finished, and what it proves if the job was killed in it."""
+    """Return a line for a batch that Spark has finished, and what it proves if the job was killed in it."""
     line = _batch(outcomes, done.batch, done.seen) + f"{done.seconds:6.2f} s"
     for point, batch in outcomes.stops:
         if batch == done.batch:
@@ -73,7 +73,7 @@ def stopped(outcomes: Outcomes, event: Event) -> None:
 
 
 def killed(places: Places, pid: int, event: Event) -> None:
-    """What a kill left on disk, as another process finds it."""
+    """Return what a kill left on disk, as another process finds it."""
     point, batch = event["point"], event["batch"]
     console.print(f"[bold red]SIGKILL[/]   process {pid} and its JVM,\n          {WHEN[point].format(batch)}")
     if point == UPLOADING:
@@ -104,7 +104,7 @@ def job_ended(job: Job, end: str, seconds: float, places: Places) -> None:
 
 
 def end(ends: dict[str, str], seconds: float) -> None:
-    """The last line where there were several jobs: how each ended."""
+    """Return the last line for several jobs: how each ended."""
     each = ", ".join(f"{name} {end}" for name, end in ends.items())
     whole = EQUAL if set(ends.values()) == {EQUAL} else NOT_EQUAL
     console.print(f"\n{_verdict(whole)}  {each}, {seconds:.0f} s in all.")

@@ -1,4 +1,4 @@
-"""What both jobs are run with: a small Spark, the stream of flights, and lines of JSON that tell the demo what happens.
+"""Run either job: a small Spark, the stream of flights, and lines of JSON that tell the demo what happens.
 
 Nothing here knows what a job does with a batch.
 """
@@ -22,11 +22,11 @@ COLUMNS = (
 )
 
 Sink = Callable[[DataFrame, int], None]
-"""What foreachBatch calls."""
+"""The function that foreachBatch calls."""
 
 
 def start(spark: SparkSession, sink: Sink, flights: str, days: int, checkpoint: str) -> StreamingQuery:
-    """Start the query: `days` files a batch, until every file that is there now is done."""
+    """Start the query: `days` files a batch, until all files that are there now are done."""
     stream = (
         spark.readStream.schema(COLUMNS)
         .option("header", True)
@@ -39,7 +39,7 @@ def start(spark: SparkSession, sink: Sink, flights: str, days: int, checkpoint: 
 
 
 class Progress(StreamingQueryListener):
-    """Tells the demo which batches Spark has finished, whether `update` was called for them or not."""
+    """A listener that tells the demo which batches Spark has finished, even if `update` was not called for them."""
 
     def onQueryStarted(self, event: object) -> None:  # noqa: N802  # Spark's name
         pass
@@ -52,7 +52,7 @@ class Progress(StreamingQueryListener):
 
 
 def start_spark() -> SparkSession:
-    """A small, quiet Spark on this machine."""
+    """Start a small Spark on this machine, with few messages."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = (
@@ -70,7 +70,7 @@ def start_spark() -> SparkSession:
 
 
 def main(sink: Callable[[str], Sink]) -> None:
-    """Run a job from the command line; `sink` makes its foreachBatch function, given the root of its state."""
+    """Run a job from the command line. `sink` makes its foreachBatch function from the root of its state."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--root", required=True, help="where the state is kept")
     parser.add_argument("--input", required=True, help="the folder of flights, one CSV file a day")

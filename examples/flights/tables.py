@@ -1,4 +1,4 @@
-"""The second job: a row for each aircraft and one for each route, in tables that Spark's own tasks write and merge.
+"""The second job: a row for each aircraft and each route, in tables that Spark's own tasks write and merge.
 
 The function `update` and its decorator are all that a job needs; `stream.py` runs it.
 """
@@ -22,11 +22,11 @@ COMBINE: dict[str, Combine] = {
     "quickest": "min",
     "longest": "max",
 }
-"""How a row that is in a table and a new one of the same key become one."""
+"""How a row of a table and a new row of the same key become one."""
 
 
 def sink(root: str) -> stream.Sink:
-    """What to give to foreachBatch."""
+    """Return the function for foreachBatch."""
 
     @stateful(root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
@@ -45,7 +45,7 @@ def sink(root: str) -> stream.Sink:
 
 
 def summarize(batch: DataFrame, table: str) -> DataFrame:
-    """The rows of one batch alone, for either table: the same columns under another key."""
+    """Return the rows of one batch for either table: the same columns with another key."""
     day = F.make_date("year", "month", "day")
     return batch.groupBy(*KEYS[table]).agg(
         F.count("*").alias("flights"),

@@ -318,7 +318,11 @@ def test_the_values_of_a_deletion_say_nothing() -> None:
 
 def test_a_row_that_keeps_a_column_has_no_value_there() -> None:
     """Where nothing is below, readers would differ about the value."""
-    refused(with_column(DELTA, "title", ["x", "b", None]), "has a value in column 'title', which it keeps", PACKS)
+    refused(
+        with_column(DELTA, "title", ["x", "b", None]),
+        "has a value in column 'title', and says that it keeps the old one",
+        PACKS,
+    )
     for ids in ("2", "1,2", "9", "2,9"):  # what these ids are of is not kept, or not there any more
         told = with_column(with_column(DELTA, KEPT, [ids, None, None]), "title", ["x", "b", None])
         for read in PACKS:

@@ -64,11 +64,11 @@ def test_a_pack_whose_own_columns_are_others_is_refused(name: str, values: pa.Ar
         (BOUND, b"\x18\x07" + BOUND[2:-1], "bounds that are not of its type"),
         (BOUND, b"\x18\x00", "bounds that are not of its type"),
         (b"\x19\x26\x00\x02", b"\x19\x36\x00\x00\x02", "a histogram of another size"),
-        (SIZES, b"\x16\x0a\x19" + SIZES[1:], "a size of texts, where there are none"),
+        (SIZES, b"\x16\x0a\x19" + SIZES[1:], "a size of texts in a column without texts"),
         # Arrow reads structs all the same
-        (GROUPS, b"\x19\x11" + GROUPS[2:], "of type 1 in the place of one of type 12"),
+        (GROUPS, b"\x19\x11" + GROUPS[2:], "of type 1, expected type 12"),
         # Arrow reads 16 bits of the number, and they are those of the row groups
-        (GROUPS, b"\x09\x88\x80\x08" + GROUPS[1:], "a field 65540"),
+        (GROUPS, b"\x09\x88\x80\x08" + GROUPS[1:], "field 65540"),
     ],
 )
 def test_a_footer_that_contradicts_itself_is_refused(old: bytes, new: bytes, why: str) -> None:

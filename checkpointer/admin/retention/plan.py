@@ -143,6 +143,11 @@ class CleanupPlan:
 
         Args:
             action: "keep", "later" or "delete".
+
+        Examples:
+            >>> total = CleanupPlan.load("plan.zst").total("keep")
+            >>> total.objects > 0
+            True
         """
         return sum((total for (of, _), total in self.totals.items() if of == action), Total())
 
@@ -169,6 +174,11 @@ class CleanupPlan:
 
         Raises:
             IllegalArgumentError: The file cannot be written.
+
+        Examples:
+            >>> plan.save("for-review.zst")
+            >>> CleanupPlan.load("for-review.zst").from_file
+            True
         """
         header = {
             "plan_version": PLAN_VERSION,
@@ -200,6 +210,11 @@ class CleanupPlan:
             IllegalArgumentError: The file cannot be read.
             MalformedError: The file is damaged, or is not a plan.
             UnsupportedFormatError: Another version of the library wrote it. Make the plan again.
+
+        Examples:
+            >>> loaded = CleanupPlan.load("plan.zst")
+            >>> loaded.root == plan.root, loaded.from_file
+            (True, True)
         """
         try:
             file = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
@@ -256,7 +271,10 @@ class CleanupPlan:
             raise MalformedError(f"a saved plan of {self.root}: its rows do not add up to its totals")
 
     def attach(self, spool: "Spool") -> None:
-        """Take over the file of rows. It is deleted when the plan is."""
+        """Take over the file of rows. It is deleted when the plan is.
+
+        For `plan_retire_and_sweep`.
+        """
         self._file = spool.path
         # The process id is kept with it: a forked child also runs this finalizer.
         weakref.finalize(self, _remove_own, spool.path, os.getpid())

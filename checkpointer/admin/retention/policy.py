@@ -40,7 +40,7 @@ class RetentionPolicy:
     Examples:
         >>> from datetime import timedelta
         >>> policy = RetentionPolicy(keep_last=2)
-        >>> checkpointer = Checkpointer("memory://help-retention")
+        >>> checkpointer = Checkpointer("state/totals")
         >>> for epoch in range(5):
         ...     with checkpointer.begin(epoch=epoch) as checkpoint:
         ...         checkpoint.snapshot("totals", 0, b"%d" % epoch)
@@ -90,6 +90,13 @@ class RetentionPolicy:
         Args:
             checkpoints: The manifests of the live checkpoints, newest first.
             now: The time to count from, in UTC.
+
+        Examples:
+            >>> from datetime import UTC, datetime
+            >>> manifests = [checkpointer.load_manifest(id) for id in checkpointer.list_checkpoints()]
+            >>> kept = RetentionPolicy(keep_last=1).kept(reversed(manifests), datetime.now(UTC))
+            >>> list(kept.values())
+            ['among the newest 1']
         """
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()

@@ -22,8 +22,34 @@ else:
 class CheckpointStore(ConfiguredStore, Contract):
     """Ownership and checkpoints of partitions. Any thread may call it.
 
-    `ConfiguredStore.__init__` describes the arguments. `last_modified_time` is the time of the store's server, if the
-    server tells its time. The client compares it with its own clock.
+    `last_modified_time` is the time of the store's server, if the server tells its time. The client compares it with
+    its own clock.
+
+    Args:
+        root: A folder, `s3://bucket/path`, `abfs://container/path`, … It may be the root of a job's state too.
+        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        max_updates: Updates of checkpoints after which the latest of each partition are written. With 1 each is
+            durable before `update_checkpoint` returns.
+        interval: Seconds after which recorded updates are written anyway, if `max_updates` is more than 1.
+        fencing: "required" refuses a store without atomic compare-and-swap; "none" works on any store, and then
+            two consumers can own one partition.
+        concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
+        timeout: Seconds after which a request counts as unanswered.
+
+    Examples:
+        The client makes these calls. The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+        >>> store = CheckpointStore("state/positions")
+        >>> group = {
+        ...     "fully_qualified_namespace": "orders.servicebus.windows.net",
+        ...     "eventhub_name": "clicks",
+        ...     "consumer_group": "$Default",
+        ... }
+        >>> position = group | {"partition_id": "0", "offset": "4096", "sequence_number": 17}
+        >>> store.update_checkpoint(position)
+        >>> [found["offset"] for found in store.list_checkpoints(*group.values())]
+        ['4096']
     """
 
     def list_ownership(
@@ -32,6 +58,18 @@ class CheckpointStore(ConfiguredStore, Contract):
         """Return the owner of each partition of the group with one read.
 
         Released partitions are included.
+
+        Args:
+            fully_qualified_namespace: The namespace of the event hub.
+            eventhub_name: The name of the event hub.
+            consumer_group: The name of the consumer group.
+
+        Returns:
+            For each partition its names, `owner_id`, `etag` and `last_modified_time`, in seconds since 1970.
+
+        Examples:
+            >>> store.list_ownership(*group.values())
+            []
         """
         name = GroupName(fully_qualified_namespace, eventhub_name, consumer_group)
         return run_sync(self._core.list_ownership(name))
@@ -39,9 +77,19 @@ class CheckpointStore(ConfiguredStore, Contract):
     def claim_ownership(self, ownership_list: Iterable[Mapping[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
         """Claim partitions, and return the claims that were won.
 
-        Each has its new `etag` and `last_modified_time`. A claim with an etag replaces the row that has it. A claim
-        without an etag creates a row if there is none. An empty `owner_id` releases the partition after its recorded
-        updates were written.
+        A claim with an etag replaces the row that has it. A claim without an etag creates a row if there is none. An
+        empty `owner_id` releases the partition after its recorded updates were written.
+
+        Args:
+            ownership_list: For each partition its names and an `owner_id`, with the `etag` of the row to replace.
+
+        Returns:
+            The claims that were won, each with its new `etag` and `last_modified_time`.
+
+        Examples:
+            >>> claims = store.claim_ownership([group | {"partition_id": "0", "owner_id": "reader-1"}])
+            >>> [claim["owner_id"] for claim in claims]
+            ['reader-1']
         """
         return run_sync(self._core.claim_ownership(ownership_list))
 
@@ -50,6 +98,14 @@ class CheckpointStore(ConfiguredStore, Contract):
 
         The position is durable on return. If `max_updates` is above 1, it is durable after the next `flush()`, or
         earlier in the background.
+
+        Args:
+            checkpoint: The names of the partition, and the `offset` and `sequence_number` of its last event.
+
+        Examples:
+            >>> store.update_checkpoint(position | {"offset": "5000", "sequence_number": 18})
+            >>> [found["offset"] for found in store.list_checkpoints(*group.values())]
+            ['5000']
         """
         run_sync(self._core.update_checkpoint(checkpoint))
 
@@ -59,6 +115,18 @@ class CheckpointStore(ConfiguredStore, Contract):
         """Return the position of each partition of the group.
 
         This costs one listing, and concurrent reads.
+
+        Args:
+            fully_qualified_namespace: The namespace of the event hub.
+            eventhub_name: The name of the event hub.
+            consumer_group: The name of the consumer group.
+
+        Returns:
+            For each partition its names, `offset` and `sequence_number`.
+
+        Examples:
+            >>> [found["sequence_number"] for found in store.list_checkpoints(*group.values())]
+            [17]
         """
         name = GroupName(fully_qualified_namespace, eventhub_name, consumer_group)
         return run_sync(self._core.list_checkpoints(name))

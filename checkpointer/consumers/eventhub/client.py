@@ -29,16 +29,7 @@ class ConfiguredStore(StoreClient[EventHubGroups]):
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
-        Args:
-            root: A folder, `s3://bucket/path`, `abfs://container/path`, … It may be the root of a job's state too.
-            storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
-            max_updates: Updates of checkpoints after which the latest of each partition are written. With 1 each is
-                durable before `update_checkpoint` returns.
-            interval: Seconds after which recorded updates are written anyway, if `max_updates` is more than 1.
-            fencing: "required" refuses a store without atomic compare-and-swap; "none" works on any store, and then
-                two consumers can own one partition.
-            concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
-            timeout: Seconds after which a request counts as unanswered.
+        The class describes the arguments.
         """
         self._max_updates, self._interval = max_updates, interval
         super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout))

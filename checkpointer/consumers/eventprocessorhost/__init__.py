@@ -27,7 +27,24 @@ __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager
 
 
 class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
-    """The checkpoints of one consumer group. Any thread may call it."""
+    """The checkpoints of one consumer group. Any thread may call it.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+        >>> checkpoints = CheckpointManager("state/positions", event_hub="clicks")
+        >>> leases = checkpoints.leases("host-1")
+        >>> checkpoints.create_checkpoint_store_if_not_exists()
+        >>> leases.create_lease_store_if_not_exists()
+        >>> leases.create_all_leases_if_not_exists(["0"])
+        >>> lease = leases.get_lease("0")
+        >>> leases.acquire_lease(lease)
+        True
+        >>> checkpoints.update_checkpoint(lease, CheckpointInfo("0", offset="4096", sequence_number=17))
+        >>> checkpoints.get_checkpoint("0").offset
+        '4096'
+    """
 
     def __init__(
         self,
@@ -68,6 +85,15 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         """Return a host's lease manager for the same event hub and consumer group.
 
         It shares the connections.
+
+        Args:
+            host_name: As in `LeaseManager`.
+            lease_duration: As in `LeaseManager`.
+
+        Examples:
+            >>> second = checkpoints.leases("host-2", lease_duration=60)
+            >>> second.get_lease("0").owner
+            'host-1'
         """
         # `__init__` would make a `StoreConfig` of its own, and with it connections of its own.
         manager = object.__new__(LeaseManager)
@@ -78,6 +104,10 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         """Return whether the checkpoint store exists.
 
         It exists if it was created, and not completely deleted since.
+
+        Examples:
+            >>> checkpoints.checkpoint_store_exists()
+            True
         """
         return run_sync(self._core.store_exists())
 
@@ -98,7 +128,17 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
         The new holders have no checkpoint. If all partitions have a holder, this costs one listing.
 
-        Raise `StoreNotFoundError` if the checkpoint store was not created.
+        Args:
+            partition_ids: The partitions.
+
+        Raises:
+            StoreNotFoundError: The checkpoint store was not created.
+            IllegalArgumentError: This is no list of names.
+
+        Examples:
+            >>> checkpoints.create_all_checkpoints_if_not_exists(["0", "1"])
+            >>> checkpoints.get_checkpoint("1") is None
+            True
         """
         run_sync(self._core.create(partition_ids))
 
@@ -106,6 +146,13 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         """Return the checkpoint of a partition; None if nobody recorded one.
 
         None is the answer for an empty holder, without a holder, and without a store.
+
+        Args:
+            partition_id: The partition.
+
+        Examples:
+            >>> checkpoints.get_checkpoint("0")
+            CheckpointInfo(partition_id='0', offset='4096', sequence_number=17)
         """
         return run_sync(self._core.get(partition_id))
 
@@ -116,11 +163,20 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         for updates since they were renewed are then renewed in the same request. A checkpoint with the same sequence
         number as the recorded one is a no-op.
 
+        Args:
+            lease: The lease of the partition, acquired.
+            checkpoint: The last event that was processed.
+
         Raises:
             LeaseLostError: This lease was lost, even if the host has another one by now, or the holder was deleted
                 since it was acquired. Nothing was written. Stop reading the partition, or acquire it anew.
             IllegalArgumentError: The checkpoint comes before the recorded one, or belongs to another partition.
             StoreNotFoundError: The checkpoint store was not created.
+
+        Examples:
+            >>> checkpoints.update_checkpoint(lease, CheckpointInfo("0", offset="5000", sequence_number=18))
+            >>> checkpoints.get_checkpoint("0").sequence_number
+            18
         """
         run_sync(self._core.update(lease, checkpoint))
 
@@ -129,6 +185,14 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
         A missing checkpoint is no error. Leases that were acquired before cannot update the partition any more.
         Acquiring the partition anew makes a holder, and begins without a checkpoint.
+
+        Args:
+            partition_id: The partition.
+
+        Examples:
+            >>> checkpoints.delete_checkpoint("0")
+            >>> checkpoints.get_checkpoint("0") is None
+            True
         """
         run_sync(self._core.delete(partition_id))
 
@@ -154,6 +218,17 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
     """The leases of one host on the partitions of one consumer group.
 
     Any thread may call it.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer.consumers.eventprocessorhost import LeaseManager
+        >>> leases = LeaseManager("state/positions", "host-1", event_hub="clicks")
+        >>> leases.create_lease_store_if_not_exists()
+        >>> leases.create_all_leases_if_not_exists(["0"])
+        >>> lease = leases.get_lease("0")
+        >>> leases.acquire_lease(lease)
+        True
     """
 
     def __init__(
@@ -172,11 +247,16 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         """Check the configuration; nothing is connected before the first call.
 
         Args:
+            root: A folder, `s3://bucket/path`, `abfs://container/path`, … It may be the root of a job's state too.
             host_name: A name that no other host has; by default one is drawn at random in each process.
+            storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+            event_hub: As in `CheckpointManager`.
+            consumer_group: As in `CheckpointManager`.
             lease_duration: Seconds after which a lease that is not renewed has expired, and other hosts may acquire it
                 without stealing. They count by their own clocks, from when they first saw it. The same for all hosts.
-
-        `CheckpointManager` describes the other arguments.
+            fencing: As in `CheckpointManager`.
+            concurrency: As in `CheckpointManager`.
+            timeout: As in `CheckpointManager`.
         """
         config = StoreConfig(root, storage_options, fencing, concurrency, timeout)
         self._set_up(config, _folder(event_hub, consumer_group), host_name, lease_duration)
@@ -202,7 +282,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         return self._duration
 
     def lease_store_exists(self) -> bool:
-        """Return whether the lease store was created, and not deleted since."""
+        """Return whether the lease store was created, and not deleted since.
+
+        Examples:
+            >>> leases.lease_store_exists()
+            True
+        """
         return run_sync(self._core.store_exists())
 
     def create_lease_store_if_not_exists(self) -> None:
@@ -220,17 +305,41 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         """Return the lease of a partition as it is now; None if there is none.
 
         Pass it to `acquire_lease` to acquire it.
+
+        Args:
+            partition_id: The partition.
+
+        Examples:
+            >>> leases.get_lease("0").owner
+            'host-1'
+            >>> leases.get_lease("9") is None
+            True
         """
         return run_sync(self._core.get(partition_id))
 
     def get_all_leases(self) -> list[CompleteLease]:
-        """Return the leases of all partitions as they are now. One read."""
+        """Return the leases of all partitions as they are now. One read.
+
+        Examples:
+            >>> [lease.partition_id for lease in leases.get_all_leases()]
+            ['0']
+        """
         return run_sync(self._core.get_all())
 
     def create_all_leases_if_not_exists(self, partition_ids: Iterable[str]) -> None:
         """Create leases, without an owner, for the partitions that have none.
 
-        Raise `StoreNotFoundError` if the lease store was not created.
+        Args:
+            partition_ids: The partitions.
+
+        Raises:
+            StoreNotFoundError: The lease store was not created.
+            IllegalArgumentError: This is no list of names.
+
+        Examples:
+            >>> leases.create_all_leases_if_not_exists(["0", "1"])
+            >>> leases.get_lease("1").owner
+            ''
         """
         run_sync(self._core.create(partition_ids))
 
@@ -238,6 +347,14 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         """Delete the lease of a partition, even if another host has it.
 
         A missing lease is no error. A host that has the lease finds it lost when it renews it.
+
+        Args:
+            lease: The lease, from `get_lease`.
+
+        Examples:
+            >>> leases.delete_lease(lease)
+            >>> leases.get_lease("0") is None
+            True
         """
         run_sync(self._core.delete(lease))
 
@@ -247,6 +364,14 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         A lease that is free, expired, or this host's already is acquired. A lease that another host renews is stolen,
         but only from the owner that `lease` names: a host that acquired it since then keeps it. Return False, too, if
         the lease was deleted, or `lease` was lost; then `get_lease` returns a new one.
+
+        Args:
+            lease: The lease, from `get_lease`.
+
+        Examples:
+            >>> leases.create_all_leases_if_not_exists(["1"])
+            >>> leases.acquire_lease(leases.get_lease("1"))
+            True
         """
         return run_sync(self._core.acquire(lease))
 
@@ -254,6 +379,13 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         """Renew a lease for another `lease_duration`, in one swap.
 
         Return whether it is still this host's. A lease that has expired and that nobody took is renewed too.
+
+        Args:
+            lease: The lease, acquired.
+
+        Examples:
+            >>> leases.renew_lease(lease)
+            True
         """
         return run_sync(self._core.renew(lease))
 
@@ -263,14 +395,30 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         A lease that has expired and that nobody took is released too. So is one that `get_lease` shows as this host's,
         such as the lease of an earlier process. A lease that is lost, or another host's, needs no release.
 
+        Args:
+            lease: The lease.
+
         Raises:
             InvalidStateError: Another lease manager of the same name acquired the lease, and it has not expired, as
                 seen from here. It belongs to that manager: acquire it first, or wait.
+
+        Examples:
+            >>> leases.release_lease(lease)
+            >>> leases.get_lease("0").owner
+            ''
         """
         run_sync(self._core.release(lease))
 
     def update_lease(self, lease: CompleteLease) -> bool:
-        """Do what `renew_lease` does: a lease has nothing else to store here."""
+        """Do what `renew_lease` does: a lease has nothing else to store here.
+
+        Args:
+            lease: The lease, acquired.
+
+        Examples:
+            >>> leases.update_lease(lease)
+            True
+        """
         return run_sync(self._core.renew(lease))
 
     def close(self) -> None:

@@ -35,6 +35,17 @@ class CompleteLease(NotPicklable):
 
     Only a `LeaseManager` makes one, and it belongs to the process where it was made. A partition that the same host
     acquires again has another lease, of another object.
+
+    Examples:
+        >>> from pyspark_checkpointer.consumers.eventprocessorhost import LeaseManager
+        >>> leases = LeaseManager("state/positions", "host-1", event_hub="clicks")
+        >>> leases.create_lease_store_if_not_exists()
+        >>> leases.create_all_leases_if_not_exists(["0"])
+        >>> lease = leases.get_lease("0")
+        >>> leases.acquire_lease(lease)
+        True
+        >>> lease
+        <CompleteLease of '0': owner 'host-1', epoch 1>
     """
 
     _instead = "get_lease() in the other process, from a LeaseManager, which may be pickled"
@@ -74,14 +85,22 @@ class CompleteLease(NotPicklable):
         return self._live if self._hold is None else not self._hold.lost
 
     def is_owned_by(self, host_name: str) -> bool:
-        """Return whether this host is the owner, as far as was seen last."""
+        """Return whether this host is the owner, as far as was seen last.
+
+        Args:
+            host_name: The name of the host.
+
+        Examples:
+            >>> lease.is_owned_by("host-1"), lease.is_owned_by("host-2")
+            (True, False)
+        """
         return self.is_owned and self.owner == host_name
 
     @property
     def hold(self) -> Lease:
         """The underlying lease.
 
-        Raise `LeaseLostError` if the lease was never acquired, or was released or lost.
+        For `CheckpointManager`. Raise `LeaseLostError` if the lease was never acquired, or was released or lost.
         """
         if self._hold is None:
             raise LeaseLostError(
@@ -91,7 +110,10 @@ class CompleteLease(NotPicklable):
         return self._hold
 
     def is_of(self, group: Group) -> bool:
-        """Return whether the lease belongs to this group."""
+        """Return whether the lease belongs to this group.
+
+        For `CheckpointManager`.
+        """
         mine = self._host.group
         # By location and not by identity: the managers of checkpoints and of leases each have a `Group` of their own.
         return (mine.context.store.url, mine.folder) == (group.context.store.url, group.folder)
@@ -99,15 +121,15 @@ class CompleteLease(NotPicklable):
     async def renew_if_due(self) -> None:
         """Renew the lease if a third of its length has passed.
 
-        Afterwards `hold` raises if the lease was lost meanwhile.
+        For `CheckpointManager`. Afterwards `hold` raises if the lease was lost meanwhile.
         """
         await self._host.renew_if_due(self)
 
     def accept(self, new: CheckpointInfo) -> bool:
         """Accept a checkpoint that will be written later.
 
-        Return whether it is newer than all before it. It is compared with the checkpoint that stood there when the
-        lease was acquired, and those accepted since.
+        For `CheckpointManager`. Return whether it is newer than all before it. It is compared with the checkpoint that
+        stood there when the lease was acquired, and those accepted since.
         """
         # Only updates that wait are compared here. One that is written at once is compared with the stored position.
         if self._accepted is None:

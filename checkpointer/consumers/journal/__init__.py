@@ -43,6 +43,17 @@ class Journal(NotPicklable):
     `persist` is cheap: the file is written in the background, after `max_updates` calls or `interval` after the first.
     After a failed write everything is kept and tried again. Two journals on one file do not overwrite each other. The
     one opened last goes on. The writes of the other raise `FencedError`, and after that its `persist` does too.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from datetime import UTC, datetime
+        >>> from pyspark_checkpointer.consumers.journal import Journal
+        >>> journal = Journal("state/journal.yml")
+        >>> journal.persist("Security", 4711, datetime(2024, 1, 2, tzinfo=UTC))
+        >>> journal.flush()
+        >>> journal.states()["Security"].record_number
+        4711
     """
 
     # _written    the content of the file as it was read or written last
@@ -63,15 +74,15 @@ class Journal(NotPicklable):
     ) -> None:
         """Read the file, and write it again, which proves that it can be written. Blocks.
 
+        An entry that cannot be read, such as one with a time of the year 0, does not cost the other entries: a warning
+        and `unreadable` name it.
+
         Args:
             file: A path, or a URL such as `s3://bucket/path/journal.yml`. Folders are created; the file's mode is 0600.
             max_updates: Updates after which they are written without waiting for more; at least 1.
             interval: Seconds that an update may wait for others; at least 1.
             storage_options: What s3fs or adlfs takes. Never shown or logged.
             fencing: "none" also accepts a store without conditional writes; then two journals can overwrite each other.
-
-        An entry that cannot be read, such as one with a time of the year 0, does not cost the other entries: a warning
-        and `unreadable` name it.
 
         Raises:
             CorruptionError: Neither the file nor `<file>.previous` can be read. If only the latter can be read, it is
@@ -112,19 +123,30 @@ class Journal(NotPicklable):
         return tuple(entry.why for entry in self._written.unreadable if entry.name not in states)
 
     def persist(self, name: str, record_number: int, timestamp: datetime) -> None:
-        """Record the last processed event of the log `name`.
+        """Record the last processed event of a log.
 
         Any thread may call it. It never waits for a write.
 
-        A `timestamp` without a zone is taken to be in UTC. An event with a lower record number and no later time than
-        the recorded one is stale: it is ignored, and the first one is logged. (After a log was cleared, its numbers
-        begin again at later times.) Fields that another writer added to the recorded event are removed with it.
+        An event with a lower record number and no later time than the recorded one is stale: it is ignored, and the
+        first one is logged. (After a log was cleared, its numbers begin again at later times.) Fields that another
+        writer added to the recorded event are removed with it.
+
+        Args:
+            name: The name of the log.
+            record_number: The number of the event, from 0 to 2**64 - 1.
+            timestamp: The time of the event; without a zone it is taken to be in UTC.
 
         Raises:
-            IllegalArgumentError: The name is not text, the number is outside 0 to 2**64 - 1, or the file has no space
-                for another event log.
+            IllegalArgumentError: The name is not text, the number is out of its range, or the file has no space for
+                another event log.
             FencedError: Somebody else has written the file; nothing of this journal is written any more.
             InvalidStateError: `shutdown()` was called, or this process was forked from that of the journal.
+
+        Examples:
+            >>> journal.persist("System", 12, datetime(2024, 1, 2, tzinfo=UTC))
+            >>> journal.flush()
+            >>> sorted(journal.states())
+            ['Security', 'System']
         """
         self._check_process()
         if not isinstance(timestamp, datetime):
@@ -143,6 +165,10 @@ class Journal(NotPicklable):
         """Return the last event of each log by its name.
 
         It is the event that was read at the start, or persisted since.
+
+        Examples:
+            >>> {name: state.record_number for name, state in journal.states().items()}
+            {'Security': 4711}
         """
         self._check_process()
         waiting = self._updates.waiting()  # Read first: what leaves it afterwards is in this copy.

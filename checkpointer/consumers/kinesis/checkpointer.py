@@ -43,12 +43,24 @@ class RecordCheckpointer(NotPicklable):
     A checkpoint may be any number from the last checkpoint up to the largest record that was delivered. It is durable
     on return, unless checkpoints are delayed. Every call raises `ShutdownError` after the lease was lost or released.
 
-    Raises, each saying whether to retry:
+    Raises:
         IllegalArgumentError: The number is out of range, or no sequence number of a record.
         ShutdownError: The shard belongs to another owner, or did in between. Stop processing.
         ThrottlingError, DependencyError: The store did not take the checkpoint, or did not answer. Call again: the same
             checkpoint twice counts once.
         InvalidStateError: The stored position does not allow it.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer.consumers.kinesis import ShardLeases
+        >>> leases = ShardLeases("state/positions", "orders", "worker-1")
+        >>> leases.create(["shard-0"])
+        >>> checkpointer = leases.take("shard-0")
+        >>> leases.deliver(checkpointer, [{"sequence_number": "41"}, {"sequence_number": "42"}])
+        >>> checkpointer.checkpoint_by_sequence_number("41")
+        >>> str(checkpointer.position), str(checkpointer.seen)
+        ('41', '42')
     """
 
     # _recorded        the state in the store, with delayed checkpoints applied to it
@@ -124,16 +136,41 @@ class RecordCheckpointer(NotPicklable):
     def checkpoint_by_record(self, record: Any) -> None:
         """Checkpoint at a record.
 
-        A record is an object or mapping with `sequence_number`, and perhaps `sub_sequence_number`.
+        Args:
+            record: An object or mapping with `sequence_number`, and perhaps `sub_sequence_number`.
+
+        Examples:
+            >>> checkpointer.checkpoint_by_record({"sequence_number": "42"})
+            >>> str(checkpointer.position)
+            '42'
         """
         self._checkpoint(self._of_record(record))
 
     def checkpoint_by_sequence_number(self, sequence_number: str) -> None:
-        """Checkpoint at a sequence number, in digits, or at `SHARD_END`."""
+        """Checkpoint at a sequence number.
+
+        Args:
+            sequence_number: The number in digits, or `SHARD_END`.
+
+        Examples:
+            >>> checkpointer.checkpoint_by_sequence_number("42")
+            >>> str(checkpointer.position)
+            '42'
+        """
         self._checkpoint(self._number(sequence_number, 0))
 
     def checkpoint_by_sequence_number_ex(self, sequence_number: str, sub_sequence_number: int) -> None:
-        """Checkpoint at a record within an aggregated one."""
+        """Checkpoint at a record within an aggregated one.
+
+        Args:
+            sequence_number: The number of the aggregated record, in digits.
+            sub_sequence_number: The number of the record within it, from 0.
+
+        Examples:
+            >>> checkpointer.checkpoint_by_sequence_number_ex("41", 2)
+            >>> str(checkpointer.position)
+            '41:2'
+        """
         self._checkpoint(self._number(sequence_number, sub_sequence_number))
 
     # ---- prepared checkpoints ------------------------------------------------------------------------------------
@@ -144,25 +181,82 @@ class RecordCheckpointer(NotPicklable):
         The last checkpoint does not move. If this owner ends before it checkpoints, the next one finds the pending
         checkpoint, with `application_state`, and can make it. Another prepared checkpoint replaces it, and any
         checkpoint ends it. The pending checkpoint is always durable on return.
+
+        Args:
+            application_state: Bytes of your own to keep with it, such as the id of a transaction.
+
+        Returns:
+            The prepared checkpoint.
+
+        Raises:
+            IllegalArgumentError: `application_state` is not bytes.
+
+        Examples:
+            >>> prepared = checkpointer.prepare_checkpoint(application_state=b"transaction 7")
+            >>> str(checkpointer.position), checkpointer.pending_state
+            ('41', b'transaction 7')
+            >>> prepared.checkpoint()
+            >>> str(checkpointer.position)
+            '42'
         """
         return self._prepare(self.seen, application_state)
 
     def prepare_checkpoint_by_record(
         self, record: Any, *, application_state: bytes | None = None
     ) -> "PreparedCheckpointer":
-        """Prepare a checkpoint at a record."""
+        """Prepare a checkpoint at a record.
+
+        Args:
+            record: As in `checkpoint_by_record`.
+            application_state: As in `prepare_checkpoint`.
+
+        Returns:
+            The prepared checkpoint.
+
+        Examples:
+            >>> prepared = checkpointer.prepare_checkpoint_by_record({"sequence_number": "42"})
+            >>> str(prepared.pending_checkpoint)
+            '42'
+        """
         return self._prepare(self._of_record(record), application_state)
 
     def prepare_checkpoint_by_sequence_number(
         self, sequence_number: str, *, application_state: bytes | None = None
     ) -> "PreparedCheckpointer":
-        """Prepare a checkpoint at a sequence number, in digits, or at `SHARD_END`."""
+        """Prepare a checkpoint at a sequence number.
+
+        Args:
+            sequence_number: The number in digits, or `SHARD_END`.
+            application_state: As in `prepare_checkpoint`.
+
+        Returns:
+            The prepared checkpoint.
+
+        Examples:
+            >>> prepared = checkpointer.prepare_checkpoint_by_sequence_number("42")
+            >>> str(prepared.pending_checkpoint)
+            '42'
+        """
         return self._prepare(self._number(sequence_number, 0), application_state)
 
     def prepare_checkpoint_by_sequence_number_ex(
         self, sequence_number: str, sub_sequence_number: int, *, application_state: bytes | None = None
     ) -> "PreparedCheckpointer":
-        """Prepare a checkpoint at a record within an aggregated one."""
+        """Prepare a checkpoint at a record within an aggregated one.
+
+        Args:
+            sequence_number: The number of the aggregated record, in digits.
+            sub_sequence_number: The number of the record within it, from 0.
+            application_state: As in `prepare_checkpoint`.
+
+        Returns:
+            The prepared checkpoint.
+
+        Examples:
+            >>> prepared = checkpointer.prepare_checkpoint_by_sequence_number_ex("41", 2)
+            >>> str(prepared.pending_checkpoint)
+            '41:2'
+        """
         return self._prepare(self._number(sequence_number, sub_sequence_number), application_state)
 
     def flush(self) -> None:

@@ -26,6 +26,18 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
     A lease is held until it is released, or another worker takes it, which is possible once it was not renewed for
     `duration` seconds. Each lease comes with a `RecordCheckpointer` of its own for the shard.
+
+    Examples:
+        The examples of the methods go on from here.
+
+        >>> from pyspark_checkpointer.consumers.kinesis import ShardLeases
+        >>> leases = ShardLeases("state/positions", "orders", "worker-1")
+        >>> leases.create(["shard-0", "shard-1"])
+        >>> checkpointer = leases.take("shard-0")
+        >>> leases.deliver(checkpointer, [{"sequence_number": "41"}, {"sequence_number": "42"}])
+        >>> checkpointer.checkpoint()
+        >>> str(checkpointer.position)
+        '42'
     """
 
     def __init__(
@@ -61,6 +73,9 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
                 two workers can own one shard.
             concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
+
+        Raises:
+            IllegalArgumentError: `initial` is no place to begin, or another argument is not what it must be.
         """
         if not isinstance(initial, ExtendedSequenceNumber) or not initial.is_start:
             raise IllegalArgumentError(f"initial={initial!r:.60}: expected TRIM_HORIZON, LATEST or AT_TIMESTAMP")
@@ -88,7 +103,12 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         return self._core.leases.duration
 
     def clock(self) -> float:
-        """Return a time in seconds, by the monotonic clock that leases are measured with."""
+        """Return a time in seconds, by the monotonic clock that leases are measured with.
+
+        Examples:
+            >>> leases.clock() <= leases.clock()
+            True
+        """
         return self._core.host.clock() / 1e9
 
     @property
@@ -98,20 +118,43 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         return {name: one for name, one in dict(self._core.checkpointers).items() if not one.lost}
 
     def rows(self) -> Mapping[str, Row]:
-        """Return all shards of the application, with their owners. One read."""
+        """Return all shards of the application, with their owners. One read.
+
+        Examples:
+            >>> {shard_id: row.owner for shard_id, row in leases.rows().items()}
+            {'shard-0': 'worker-1', 'shard-1': ''}
+        """
         return run_in_contract(self._core.leases.rows())
 
     def create(self, shards: Iterable[str]) -> None:
         """Add these shards, for any worker to take.
 
         Shards that are known already stay as they are.
+
+        Args:
+            shards: The ids of the shards.
+
+        Examples:
+            >>> leases.create(["shard-1", "shard-2"])
+            >>> sorted(leases.rows())
+            ['shard-0', 'shard-1', 'shard-2']
         """
         run_in_contract(self._core.leases.create(shards))
 
     def take(self, shard_id: str, *, force: bool = False) -> RecordCheckpointer | None:
         """Take a shard that is free, expired, or this worker's already.
 
-        Return None if it is none of these. `force` takes any shard that was created.
+        Args:
+            shard_id: The id of the shard.
+            force: Whether to take any shard that was created.
+
+        Returns:
+            Its checkpointer, or None if the shard was not taken.
+
+        Examples:
+            >>> second = leases.take("shard-1")
+            >>> sorted(leases.held)
+            ['shard-0', 'shard-1']
         """
         return run_in_contract(self._core.take(shard_id, force))
 
@@ -119,6 +162,15 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Note that these records are about to be processed.
 
         From now on they may be checkpointed. Call it if you read without a `Worker`, always from one thread.
+
+        Args:
+            checkpointer: The checkpointer of the shard.
+            records: The records, objects or mappings with `sequence_number`.
+
+        Examples:
+            >>> leases.deliver(checkpointer, [{"sequence_number": "43"}])
+            >>> str(checkpointer.seen)
+            '43'
         """
         deliver(checkpointer, records)
 
@@ -127,6 +179,15 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         A checkpoint at its last record is then one at its end. Call it if you read without a `Worker`, from the thread
         that delivers.
+
+        Args:
+            checkpointer: The checkpointer of the shard.
+
+        Examples:
+            >>> leases.end(checkpointer)
+            >>> checkpointer.checkpoint()
+            >>> str(checkpointer.position)
+            'SHARD_END'
         """
         end(checkpointer)
 
@@ -134,14 +195,29 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Renew all leases in one swap, and return those that are lost.
 
         Each lost lease is returned once, here or by `balance()`.
+
+        Examples:
+            >>> leases.renew()
+            ()
         """
         return run_in_contract(self._core.renew())
 
     def claim(self, shard_id: str) -> bool:
         """Ask the owner of a shard for it.
 
-        Return whether this worker's request is the one that stands. The owner finds the request by `balance()`, and
-        should release the shard. One length of a lease later it can be taken from the owner.
+        The owner finds the request by `balance()`, and should release the shard. One length of a lease later it can be
+        taken from the owner.
+
+        Args:
+            shard_id: The id of the shard.
+
+        Returns:
+            Whether this worker's request is the one that stands.
+
+        Examples:
+            >>> other = ShardLeases("state/positions", "orders", "worker-2")
+            >>> other.claim("shard-0")
+            True
         """
         return run_in_contract(self._core.leases.ask(shard_id))
 
@@ -151,6 +227,14 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         If its end was checkpointed, the shard is finished, and nobody takes it again. If a delayed checkpoint cannot be
         written, the lease is held as before. If giving back fails, the lease has ended here all the same: for others it
         expires, and this worker can take the shard anew.
+
+        Args:
+            checkpointer: The checkpointer of the shard.
+
+        Examples:
+            >>> leases.release(checkpointer)
+            >>> leases.rows()["shard-0"].owner
+            ''
         """
         run_in_contract(self._core.release(checkpointer))
 
@@ -158,13 +242,32 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Drop a shard without a request.
 
         Its delayed checkpoints are given up, and the lease expires.
+
+        Args:
+            checkpointer: The checkpointer of the shard.
+
+        Examples:
+            >>> leases.let_go(checkpointer)
+            >>> dict(leases.held)
+            {}
         """
         run_in_contract(self._core.let_go(checkpointer))
 
     def finish(self, checkpointer: RecordCheckpointer) -> None:
         """Give back a shard that has ended.
 
-        Raise `IllegalArgumentError` if its end was not checkpointed.
+        Args:
+            checkpointer: The checkpointer of the shard.
+
+        Raises:
+            IllegalArgumentError: The end of the shard was not checkpointed.
+
+        Examples:
+            >>> leases.end(checkpointer)
+            >>> checkpointer.checkpoint()
+            >>> leases.finish(checkpointer)
+            >>> leases.take("shard-0") is None
+            True
         """
         # An object of another type is refused by `release()` below.
         if isinstance(checkpointer, RecordCheckpointer) and checkpointer.position != SHARD_END:
@@ -179,6 +282,14 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         Balancing then ignores the shard. The row is removed even if another worker has the shard. The
         position of the shard stays: a shard that is created again goes on from there, or has ended.
+
+        Args:
+            shard_id: The id of the shard.
+
+        Examples:
+            >>> leases.forget("shard-1")
+            >>> list(leases.rows())
+            ['shard-0']
         """
         run_in_contract(self._core.forget(shard_id))
 
@@ -186,6 +297,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Run one round of balancing, and return what changed.
 
         It renews what is held, takes what is free, and asks for what is missing.
+
+        Examples:
+            >>> [gained.shard_id for gained in leases.balance().gained]
+            ['shard-1']
         """
         return run_in_contract(self._core.balance())
 
@@ -194,6 +309,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Renew leases in the background during the `with` block.
 
         They are renewed whenever `renew()` and `balance()` are late.
+
+        Examples:
+            >>> with leases.renewing():
+            ...     checkpointer.checkpoint()  # after hours of work
         """
         # The library's loop renews, so a processor that blocks its own thread for long keeps its leases.
         work = runtime.submit(self._core.keep_renewing())

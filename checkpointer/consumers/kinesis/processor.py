@@ -34,7 +34,10 @@ class InitializationInput:
 
     @classmethod
     def of(cls, checkpointer: RecordCheckpointer) -> Self:
-        """Return the message for a shard, as its checkpointer knows it."""
+        """Return the message for a shard, as its checkpointer knows it.
+
+        For `Worker`.
+        """
         pending = checkpointer.pending
         number = None if pending is None else pending.pending_checkpoint
         return cls(checkpointer.shard_id, checkpointer.position, number, checkpointer.pending_state, checkpointer)

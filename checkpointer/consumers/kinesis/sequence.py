@@ -69,7 +69,19 @@ class ExtendedSequenceNumber:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the sequence number that `str()` wrote as this text."""
+        """Return the sequence number that `str()` wrote as this text.
+
+        Args:
+            text: The text.
+
+        Raises:
+            IllegalArgumentError: The text is no sequence number, or another spelling of one.
+
+        Examples:
+            >>> from pyspark_checkpointer.consumers.kinesis import ExtendedSequenceNumber
+            >>> ExtendedSequenceNumber.parse("41:2")
+            ExtendedSequenceNumber(sequence_number='41', sub_sequence_number=2)
+        """
         number, colon, sub = text.partition(":") if isinstance(text, str) else (text, "", "")
         # `str()` leaves out a zero, and each number has one spelling only.
         if colon and (sub == "0" or not _DIGITS.fullmatch(sub)):

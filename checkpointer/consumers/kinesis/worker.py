@@ -89,12 +89,34 @@ class Worker(NotPicklable):
 
     It reads them one after the other, in the thread that calls `run()`.
 
-        leases.create(shard_ids)
-        Worker(leases, fetch, Processor).run()
-
     Leases are renewed in the background, however long a processor takes. An error of `fetch` or of a processor ends
     `run()`: the leases are given back with what was checkpointed, `lease_lost` is called, and the next owners read the
     rest again. A `ShutdownError` only ends the reading of its shard, if the lease is really lost.
+
+    Args:
+        leases: The leases of this worker.
+        fetch: A function that returns the next records of a shard after a sequence number, and whether the shard ends
+            with them.
+        make_processor: A function that returns a new `RecordProcessor`, for one shard.
+        idle: Seconds to wait after a round in which no shard had records.
+
+    Raises:
+        IllegalArgumentError: `idle` is out of its range.
+
+    Examples:
+        The examples of the methods go on from here. `fetch` would ask Kinesis.
+
+        >>> from pyspark_checkpointer.consumers.kinesis import RecordProcessor, ShardLeases, Worker
+        >>> class Processor(RecordProcessor):
+        ...     def process_records(self, given):
+        ...         print([record["data"] for record in given.records])
+        ...         given.checkpointer.checkpoint()
+        >>> records = [{"sequence_number": "41", "data": "a"}, {"sequence_number": "42", "data": "b"}]
+        >>> def fetch(shard_id, after):
+        ...     return ([], False) if after.is_record else (records, False)
+        >>> leases = ShardLeases("state/positions", "orders", "worker-1")
+        >>> leases.create(["shard-0"])
+        >>> worker = Worker(leases, fetch, Processor)
     """
 
     _instead = "make one in each process; the ShardLeases that it takes may be pickled"
@@ -102,10 +124,6 @@ class Worker(NotPicklable):
     def __init__(
         self, leases: ShardLeases, fetch: Fetch, make_processor: Callable[[], RecordProcessor], *, idle: float = 1.0
     ) -> None:
-        """Make a worker.
-
-        `idle` is the pause in seconds after a round in which no shard had records.
-        """
         if not 0 <= idle <= threading.TIMEOUT_MAX:
             raise IllegalArgumentError(f"idle={idle!r:.40}: expected seconds, at least 0")
         self._leases, self._fetch, self._make_processor, self._idle = leases, fetch, make_processor, idle
@@ -140,8 +158,20 @@ class Worker(NotPicklable):
     def run_once(self) -> bool:
         """Balance if that is due, and read each shard once.
 
-        Return whether there were records. Leases are not renewed between calls: call it again within the length of a
-        lease.
+        Leases are not renewed between calls: call it again within the length of a lease.
+
+        Returns:
+            Whether there were records.
+
+        Raises:
+            InvalidStateError: The worker runs already, in another thread or in a call of a processor.
+
+        Examples:
+            >>> worker.run_once()
+            ['a', 'b']
+            True
+            >>> worker.run_once()
+            False
         """
         with self._reading():
             return self._round(lambda: False)
