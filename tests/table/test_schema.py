@@ -218,7 +218,7 @@ def test_what_a_reader_may_ignore_is_ignored() -> None:
         "type": "struct",
         "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"comment": "x"}}],
     }
-    more = {"columns": [VALUE | {"type": told, "metadata": {"other": 1}}, KEY], "next_id": 3}
+    more = {"columns": [KEY, VALUE | {"type": told, "metadata": {"other": 1}}], "next_id": 3}
     found = [TableSchema.from_json("t", one) for one in (plain, more)]
     assert {column.id: column for column in found[0].columns} == {column.id: column for column in found[1].columns}
 
