@@ -72,13 +72,14 @@ Rule = Callable[[schemas.Record], bool]
 
 def _rule(after: CheckpointReader, name: str) -> Rule | None:
     """Return how rows expire in a checkpoint; None where they do not."""
-    from pyspark_checkpointer.table.opening import table_version  # pyarrow, only for tables
+    from pyspark_checkpointer.table.expiry import is_expired_at  # pyarrow, only for tables
+    from pyspark_checkpointer.table.opening import table_version
 
     rule, manifest = table_version(after, name).schema.expire, after.manifest
     clock = None if manifest is None else manifest.clock
     if rule is None or clock is None:
         return None
-    return lambda record: rule.is_expired(_time(record["row"].get(rule.column)), clock.at)
+    return lambda record: is_expired_at(rule, _time(record["row"].get(rule.column)), clock.at)
 
 
 def _time(shown: Json) -> datetime | None:

@@ -143,7 +143,14 @@ class State(NotPicklable):
                 clock changes nothing, and neither does None.
 
         Raises:
+            IllegalArgumentError: It is no time.
             InvalidStateError: Spark's batches have moved the clock beyond this time already.
+
+        Examples:
+            >>> from datetime import UTC, datetime
+            >>> state.advance_clock(datetime(2024, 1, 2, tzinfo=UTC))
+            >>> state.clock.isoformat()
+            '2024-01-02T00:00:00+00:00'
         """
         with self._attempt.operations.one("the clock"):
             self._attempt.clock.advance(to)

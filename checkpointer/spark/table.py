@@ -203,6 +203,11 @@ class TableState(NotPicklable):
 
         Raises:
             IllegalArgumentError: A key column is missing, or a column has another type than in the table.
+
+        Examples:
+            >>> rows = spark.createDataFrame([(1, 5), (3, 6), (3, 7)], "digit long, value long")
+            >>> table.first_seen(rows, order_by=["value"]).collect()
+            [Row(digit=3, value=6)]
         """
         with self._operation(self._changes.check_open):
             return self._changes.first_seen(rows, order_by)
@@ -299,6 +304,23 @@ class TableState(NotPicklable):
 
         Raises:
             IllegalArgumentError: The table was opened without `expire=`.
+
+        Examples:
+            >>> from datetime import UTC, datetime, timedelta
+            >>> @stateful("state/ended")
+            ... def update(batch, batch_id, state):
+            ...     state.advance_clock(datetime(2024, 1, 1 + batch_id, tzinfo=UTC))
+            ...     expire = Expire("at", after=timedelta(hours=20))
+            ...     table = state.table("readings", ["value"], num_partitions=2, expire=expire)
+            ...     table.upsert(batch.selectExpr("value", f"timestamp'{state.clock.isoformat()}' AS at"))
+            ...     print(table.read().count(), table.expired().count())
+            >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+            >>> writer = numbers.writeStream.option("checkpointLocation", "state/ended-spark")
+            >>> for _ in range(2):
+            ...     query = writer.foreachBatch(update).trigger(availableNow=True).start()
+            ...     query.awaitTermination()
+            10 0
+            10 10
         """
         with self._operation(self._changes.check_open):
             return self._changes.expired(columns)

@@ -36,7 +36,7 @@ from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import Living, WriteTask
-from pyspark_checkpointer.table.expiry import Expire
+from pyspark_checkpointer.table.expiry import Expire, is_within, limit
 from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
@@ -192,7 +192,7 @@ class TableChanges:
         rule = self._known_version().schema.expire
         if rule is None:
             raise IllegalArgumentError(f"table {self.name!r}: expired(): its rows do not expire: open it with expire=…")
-        due = (rule.column, rule.limit(self._clock.now()))
+        due = (rule.column, limit(rule, self._clock.now()))
         before = self._committed or replace(self._known_version(), chains={})
         if rule.column not in before.schema.names:  # It came with this batch.
             before = replace(before, chains={})
@@ -256,7 +256,7 @@ class TableChanges:
         # A column that only a later upsert of this batch brings has no times yet.
         if new is not None and new.column not in self.version.schema.names:
             new = None
-        if old is not None and not (new is not None and new.is_within(old)):
+        if old is not None and not (new is not None and is_within(new, old)):
             logger.warning("table %r: its rows expired %s until now; %s", self.name, old, new or "they no longer do")
             # At the clock of the last checkpoint: what would have expired since lives by the new rule.
             assert self._committed is not None

@@ -36,6 +36,9 @@ class Expire:
             never expires.
         after: The time after which the row is expired, more than zero and at most 100,000,000 days.
 
+    Raises:
+        IllegalArgumentError: An argument is not what it must be.
+
     Examples:
         >>> from datetime import timedelta
         >>> Expire("last_seen", after=timedelta(days=30))
@@ -53,32 +56,37 @@ class Expire:
                 f"Expire(after={self.after!r:.80}): expected a timedelta above 0, of at most {MAX_AFTER.days} days"
             )
 
-    def limit(self, clock: datetime) -> int:
-        """Return the latest time of a row that is expired, in microseconds since 1970 in UTC."""
-        # Of integers: a long time before the clock may be a time that Python does not have.
-        return (clock - _EPOCH) // _MICROSECOND - self.after // _MICROSECOND
-
-    def is_expired(self, time: datetime | None, clock: datetime) -> bool:
-        """Return whether a row of this time is expired."""
-        return time is not None and (time - _EPOCH) // _MICROSECOND <= self.limit(clock)
-
-    def is_within(self, other: "Expire") -> bool:
-        """Return whether every row that is expired by `other` is expired by this rule too."""
-        return self.column == other.column and self.after <= other.after
-
-    def to_json(self) -> Json:
-        return {"column": self.column, "after_us": self.after // _MICROSECOND}
-
-    @classmethod
-    def from_json(cls, value: Json) -> "Expire":
-        """Return the rule in a manifest. Raises `TypeError`, `KeyError` or `ValueError` where it is none."""
-        # `type` and not `isinstance`: True is an int too.
-        if type(value["after_us"]) is not int or value["after_us"] > MAX_AFTER // _MICROSECOND:
-            raise ValueError(f"expected a rule by which rows expire, found {value!r:.80}")
-        return cls(value["column"], timedelta(microseconds=value["after_us"]))
-
     def __str__(self) -> str:
         return f"{self.after} after {self.column}"
+
+
+def limit(rule: Expire, clock: datetime) -> int:
+    """Return the latest time of a row that is expired, in microseconds since 1970 in UTC."""
+    # Of integers: a long time before the clock may be a time that Python does not have.
+    return (clock - _EPOCH) // _MICROSECOND - rule.after // _MICROSECOND
+
+
+def is_expired_at(rule: Expire, time: datetime | None, clock: datetime) -> bool:
+    """Return whether a row of this time is expired."""
+    return time is not None and (time - _EPOCH) // _MICROSECOND <= limit(rule, clock)
+
+
+def is_within(rule: Expire, other: Expire) -> bool:
+    """Return whether every row that is expired by `other` is expired by `rule` too."""
+    return rule.column == other.column and rule.after <= other.after
+
+
+def encode_rule(rule: Expire) -> Json:
+    """Return a rule as it stands in a manifest."""
+    return {"column": rule.column, "after_us": rule.after // _MICROSECOND}
+
+
+def decode_rule(value: Json) -> Expire:
+    """Return the rule in a manifest. Raises `TypeError`, `KeyError` or `ValueError` where it is none."""
+    # `type` and not `isinstance`: True is an int too.
+    if type(value["after_us"]) is not int or value["after_us"] > MAX_AFTER // _MICROSECOND:
+        raise ValueError(f"expected a rule by which rows expire, found {value!r:.80}")
+    return Expire(value["column"], timedelta(microseconds=value["after_us"]))
 
 
 def is_expired(times: pa.ChunkedArray, limit: int) -> pa.ChunkedArray:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.table.expiry import TYPES, Expire
+from pyspark_checkpointer.table.expiry import TYPES, Expire, decode_rule, encode_rule
 from pyspark_checkpointer.table.types import (
     arrow_type,
     can_be_key,
@@ -177,7 +177,7 @@ class TableSchema:
             | ({} if c.metadata is None else {"metadata": c.metadata})
             for c in self.columns
         ]
-        rule = {} if self.expire is None else {"expire": self.expire.to_json()}
+        rule = {} if self.expire is None else {"expire": encode_rule(self.expire)}
         return {"columns": columns, "next_id": self.next_id, **rule}
 
     @classmethod
@@ -189,7 +189,7 @@ class TableSchema:
             )
             schema = cls(columns, _integer(value["next_id"], MAX_ID + 1))
             if "expire" in value:
-                schema = schema.expiring(name, Expire.from_json(value["expire"]))
+                schema = schema.expiring(name, decode_rule(value["expire"]))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise MalformedError(f"operator {name!r}: expected the schema of a table: {error}") from None
         # Spark ignores the case of names, so two that differ in it alone would be one column there.

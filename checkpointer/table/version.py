@@ -15,7 +15,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Clock, Operator
-from pyspark_checkpointer.table.expiry import is_expired
+from pyspark_checkpointer.table.expiry import is_expired, limit
 from pyspark_checkpointer.table.schema import TableSchema
 
 
@@ -49,7 +49,7 @@ class TableVersion:
     def at(self, clock: datetime) -> "TableVersion":
         """Return the table at this time of the job's clock."""
         rule = self.schema.expire
-        return replace(self, expired_until=None if rule is None else rule.limit(clock))
+        return replace(self, expired_until=None if rule is None else limit(rule, clock))
 
     def operator(self) -> Operator:
         return Operator(

@@ -55,7 +55,7 @@ from pyspark_checkpointer.manifests.segments import (
     load,
 )
 from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
-from pyspark_checkpointer.table.expiry import Expire
+from pyspark_checkpointer.table.expiry import decode_rule, is_expired_at
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.parquet_decode import decode as decode_file
@@ -402,13 +402,13 @@ def test_values_of_one_column_are_merged_as_shown(given: str, wanted: str) -> No
 
 def test_rows_expire_as_shown() -> None:
     """By the rule of the table in the example, at the clock of the manifest in the example."""
-    rule = Expire.from_json(json.loads(FILES["table"])["expire"])
+    rule = decode_rule(json.loads(FILES["table"])["expire"])
     clock = decode_manifest(MANIFEST_ID, stored(FILES[MANIFEST])).clock
     assert clock is not None
     for line in TEXTS["expiry"].splitlines():
         text, result = line.split(" → ")
         time = None if text == "null" else datetime.fromisoformat(text)
-        assert rule.is_expired(time, clock.at) == (result == "expired"), line
+        assert is_expired_at(rule, time, clock.at) == (result == "expired"), line
 
 
 MAX_READER_WORDS = 5_000
