@@ -68,8 +68,8 @@ class TableChanges:
         num_partitions: int | None,
         combine: Mapping[str, Combine] | None,
         schema: StructType | str | None,
-        expire: Expire | None,
-        clock: JobClock,
+        expire: Expire | None = None,
+        clock: JobClock | None = None,
         *,
         shuffle_first: bool = False,
     ) -> None:
@@ -85,7 +85,7 @@ class TableChanges:
         self._key = check_key(name, key)
         self._combine = check_combine(name, combine)
         self._expire = check_expire(name, expire)
-        self._clock = clock
+        self._clock = clock or JobClock(writer, None)
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
         # Of the attempt and not of its parent: the name may have been dropped earlier in this batch.

@@ -84,7 +84,7 @@ class History:
         partitions = self.draw.choice([None, None, 1, 3])
         opened = [name for name in self.models if self.draw.random() < 0.9]
         work = [self._open_table(state, name, partitions, before[name], time) for name in opened]
-        if self.draw.random() < 0.3:
+        if len(work) > 1 and self.draw.random() < 0.3:
             together(*work)
         else:
             for one in work:
@@ -95,6 +95,8 @@ class History:
         else:
             if self.clock is not None:
                 self._tick(time)
+            for model in self.models.values():
+                model.tick(self.clock)
             state._attempt.commit()
         if self.draw.random() < 0.3:
             self.client = self._open(self.client.root)  # the working directory may be another one since
@@ -103,8 +105,6 @@ class History:
     def _tick(self, time: datetime) -> None:
         """The clock follows the time, and never goes back."""
         self.clock = time if self.clock is None else max(self.clock, time)
-        for model in self.models.values():
-            model.tick(self.clock)
 
     def _rule(self, model: TableModel, planned: list[tuple[str, list[str]]], drops: bool) -> Expire | None:
         """Draw how rows expire, mostly as before; the columns that are written get the time where they need it."""
@@ -139,9 +139,11 @@ class History:
             combine=combine,  # type: ignore[arg-type]
             expire=rule,
         )
-        self.models[name].rule = rule
         if rule is not None:
             self._tick(time)
+        # Only now: what the rule of before would let expire with this batch lives on.
+        self.models[name].rule = rule
+        self.models[name].tick(self.clock)
         draw = random.Random(self.draw.random())  # of its own: threads would take turns otherwise
         drawn = Drawn(draw, self.drawn.width, self.drawn.keys)
         drawn.types = self.drawn.types
