@@ -239,6 +239,17 @@ def test_the_clock_follows_sparks_batches_and_never_goes_back(place: Place) -> N
     assert again.clock == START + 7 * DAY
 
 
+def test_a_rollback_takes_the_clock_back_with_the_rows(place: Place) -> None:
+    place.batch(0, given((1, 0)))
+    place.batch(10)
+    assert keys(place.rows()) == []
+    place.client.rollback(to="epoch=0")
+    assert keys(place.rows()) == [1]
+    place.client.restore()
+    state = new_state(place.client, place.client.restore(), 1)
+    assert state.clock == START
+
+
 def test_a_job_without_expiry_has_no_clock(place: Place) -> None:
     state = place.begin(time=START)
     state.table("t", ["k"]).upsert(place.frame(given((1, 0))))
