@@ -34,9 +34,10 @@ from pyspark_checkpointer.spark.dataframes import fields_of, has_unique_keys, ke
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
+from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import Living, WriteTask
-from pyspark_checkpointer.table.expiry import Expire, is_within, limit
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
@@ -84,8 +85,7 @@ class TableChanges:
         self.name = name
         self._key = check_key(name, key)
         self._combine = check_combine(name, combine)
-        self._expire = check_expire(name, expire)
-        self._clock = clock or JobClock(writer, None)
+        self._expiry = TableExpiry(name, check_expire(name, expire), clock or JobClock(writer, None))
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
         # Of the attempt and not of its parent: the name may have been dropped earlier in this batch.
@@ -144,7 +144,7 @@ class TableChanges:
         version = self._placed_version(schema)
         placed = whole_rows_of(rows, schema, self._partitions, call.order_by)
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
-        below = self._now(replace(version, schema=schema))
+        below = self._expiry.now(replace(version, schema=schema))
         outputs = jobs.run(placed, ApplyTask(target, jobs.parent, below, function).run)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
@@ -159,9 +159,9 @@ class TableChanges:
         """Take in the rows whose key the table does not have, and return them."""
         self._check_frame("first_seen", rows)
         if self.version is None:
-            time = [] if self._expire is None else [self._expire.column]
+            time = [] if self._expiry.rule is None else [self._expiry.rule.column]
             fields = [field for field in fields_of(rows) if field["name"] in (*self._key, *time)]
-            first = self._expiring(first_schema(self.name, fields, self._key, self._combine))
+            first = self._expiry.in_schema(first_schema(self.name, fields, self._key, self._combine))
             self.version = TableVersion(self.name, first, self._partitions, {})
         names = [column.name for column in self._accept_keys(rows).columns]
         function = FirstSeen(self._key, [name for name in names if name in rows.columns])
@@ -189,13 +189,12 @@ class TableChanges:
 
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
-        rule = self._known_version().schema.expire
-        if rule is None:
-            raise IllegalArgumentError(f"table {self.name!r}: expired(): its rows do not expire: open it with expire=…")
-        due = (rule.column, limit(rule, self._clock.now()))
-        before = self._committed or replace(self._known_version(), chains={})
-        if rule.column not in before.schema.names:  # It came with this batch.
-            before = replace(before, chains={})
+        version = self._known_version()
+        due = self._expiry.due(version)
+        before = self._committed
+        # Nothing was due before the table was there, or before its column was.
+        if before is None or due[0] not in before.schema.names:
+            before = replace(before or version, chains={})
         return scan(*self._jobs.place, before, columns, due=due)
 
     def compact(self) -> None:
@@ -214,7 +213,7 @@ class TableChanges:
         if self.version is None:
             return
         # Rows that silently never expire would be noticed when the disk is full.
-        self._expiring(self.version.schema)
+        self._expiry.in_schema(self.version.schema)
         # Nothing was written in this batch, or the rows would have been moved then.
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
@@ -248,15 +247,11 @@ class TableChanges:
 
         Rows that are expired by another rule of before must not come back, so the table is written anew without them.
         """
-        if self._expire is not None:
-            self._clock.now()  # A job without a clock is refused before it writes anything.
+        self._expiry.check()
         if self.version is None:
             return
-        old, new = self.version.schema.expire, self._expire
-        # A column that only a later upsert of this batch brings has no times yet.
-        if new is not None and new.column not in self.version.schema.names:
-            new = None
-        if old is not None and not (new is not None and is_within(new, old)):
+        old, new = self.version.schema.expire, self._expiry.rule_for(self.version.schema)
+        if self._expiry.brings_back(old, new):
             logger.warning("table %r: its rows expired %s until now; %s", self.name, old, new or "they no longer do")
             # At the clock of the last checkpoint: what would have expired since lives by the new rule.
             assert self._committed is not None
@@ -265,13 +260,6 @@ class TableChanges:
         if old != new:
             self._has_changed = True
         self.version = replace(self.version, schema=self.version.schema.expiring(self.name, new))
-
-    def _now(self, version: TableVersion) -> TableVersion:
-        """Return a version at the time of the clock. A job whose tables do not expire needs no clock."""
-        return version if version.schema.expire is None else version.at(self._clock.now())
-
-    def _expiring(self, schema: TableSchema) -> TableSchema:
-        return schema if self._expire is None else schema.expiring(self.name, self._expire)
 
     # ---- schema and version --------------------------------------------------------------------------------------
 
@@ -283,7 +271,7 @@ class TableChanges:
             raise IllegalArgumentError(
                 f"table {self.name!r}: nothing was written to it yet: its columns are not known: open it with schema=…"
             )
-        return self._now(self.version)
+        return self._expiry.now(self.version)
 
     def _accept(self, rows: DataFrame, evolve: Callable[..., TableSchema]) -> TableSchema:
         """Return the schema of the table once these rows are in it.
@@ -292,8 +280,8 @@ class TableChanges:
         """
         fields = fields_of(rows)
         if self.version is None:
-            return self._expiring(first_schema(self.name, fields, self._key, self._combine))
-        return self._expiring(evolve(self.name, self.version.schema, fields, self._key, self._combine))
+            return self._expiry.in_schema(first_schema(self.name, fields, self._key, self._combine))
+        return self._expiry.in_schema(evolve(self.name, self.version.schema, fields, self._key, self._combine))
 
     def _accept_keys(self, rows: DataFrame) -> TableSchema:
         """Return the schema of the table once it may have the keys of these rows.
@@ -306,7 +294,7 @@ class TableChanges:
         known = {*schema.names, *(field["name"] for field in declared)}
         # A job may name how a column is combined that only a later upsert brings.
         combine = {column: how for column, how in self._combine.items() if column in known}
-        return self._expiring(extended_schema(self.name, schema, [*fields, *declared], self._key, combine))
+        return self._expiry.in_schema(extended_schema(self.name, schema, [*fields, *declared], self._key, combine))
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -322,7 +310,7 @@ class TableChanges:
         is_whole = not chains and change != DELETE
         living = None
         if below is not None and chains and change != DELETE and _combines_with_below(rows, schema):
-            living = Living(self._jobs.parent, self._now(replace(below, schema=schema)))
+            living = Living(self._jobs.parent, self._expiry.now(replace(below, schema=schema)))
         # Rows of one key may lie in different tasks only where their order does not matter, or where there is but one.
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.
