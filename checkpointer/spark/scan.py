@@ -21,6 +21,7 @@ from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import large_rows
+from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
@@ -61,9 +62,19 @@ class ReadTask:
         # The reader is made for the partitions of this group alone, so that packs are dropped once these are read.
         session = self.root.open().session
         version = self.version.only(self.groups[group])
-        reader = TableReader(session.store, session.host, version, self.columns, due=self.due)
+        if self.due is not None:
+            yield from self._read_due(session, version, *self.due)
+            return
+        reader = TableReader(session.store, session.host, version, self.columns)
         for partition in self.groups[group]:
             yield from batches_of(session, self.checkpoint, reader, partition)
+
+    def _read_due(self, session: Session, version: TableVersion, column: str, limit: int) -> Iterator[pa.RecordBatch]:
+        shown = self.columns or version.schema.names
+        reader = TableReader(session.store, session.host, version, list(dict.fromkeys([*shown, column])))
+        for partition in version.chains:
+            find = partial(due_rows, reader, partition, column, limit)
+            yield from small_batches(run_sync(explaining(session, self.checkpoint, find)).select(shown))
 
 
 def batches_of(

@@ -15,7 +15,7 @@ from pyspark_checkpointer.manifests.model import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_DAY = timedelta(days=1) // _MICROSECOND
+DAY = timedelta(days=1) // _MICROSECOND
 
 MAX_AFTER = timedelta(days=10**8)
 """The longest time after which a row may expire.
@@ -93,7 +93,7 @@ def is_expired(times: pa.ChunkedArray, limit: int) -> pa.ChunkedArray:
     """Return for each time whether it is at most `limit`, in microseconds. Null never is."""
     # Compared as integers: limit may be a time that no type of Arrow shows.
     if pa.types.is_date32(times.type):
-        found = pc.less_equal(times.cast(pa.int32()), pa.scalar(limit // _DAY, pa.int32()))
+        found = pc.less_equal(times.cast(pa.int32()), pa.scalar(limit // DAY, pa.int32()))
     else:
         found = pc.less_equal(times.cast(pa.int64()), pa.scalar(limit, pa.int64()))
     return found.fill_null(False)

@@ -21,7 +21,6 @@ from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode, row_order
-from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -69,8 +68,7 @@ class TableReader:
 
     A pack that several partitions share is fetched and decoded once.
 
-    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys. With `due`,
-    a column and a time in microseconds since 1970, only rows whose time is at most that are returned.
+    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys.
 
     Life of a pack: the first reader of a partition in it begins to fetch it (`_packs`), the others wait for the same
     task, and the last one that is expected (`_expected_reads`) drops it.
@@ -83,14 +81,12 @@ class TableReader:
         version: TableVersion,
         columns: Sequence[str] | None = None,
         keys: pa.Table | None = None,
-        due: tuple[str, int] | None = None,
     ) -> None:
         self._store = store
-        self._host = host
-        self._version = version
-        self._schema = version.schema if columns is None else _choose_columns(version, columns, due)
-        self._due = due
-        self._shown = self._schema.names if columns is None else list(columns)
+        self.host = host
+        self.version = version
+        self.schema = version.schema if columns is None else _choose_columns(version, columns)
+        self._shown = self.schema.names if columns is None else list(columns)
         self._keys = keys
         self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
         self._packs: dict[str, asyncio.Task[_Pack]] = {}
@@ -104,38 +100,34 @@ class TableReader:
 
     def empty(self) -> pa.Table:
         """Return a table without rows that has the columns of this reader."""
-        return self._schema.arrow().empty_table().select(self._shown)
+        return self.schema.arrow().empty_table().select(self._shown)
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
         """Return the rows of a partition, or those of them whose key is one of `keys`."""
-        chain = self._version.chains.get(partition, ())
+        chain = self.version.chains.get(partition, ())
         if not chain:
             return self.empty()
         base, *deltas = await asyncio.gather(
-            self._base(chain[0], keys), *(self._delta(artifact, partition) for artifact in chain[1:])
+            self.base(chain[0], keys), *(self.delta(artifact, partition) for artifact in chain[1:])
         )
 
         def merged() -> pa.Table:
             if not deltas:
                 return self._living(base)
-            with large_rows.explain_arrow_errors(self._version.name, partition):
+            with large_rows.explain_arrow_errors(self.version.name, partition):
                 changes = kept_columns.concat(deltas)
                 if keys is not None:
-                    changes = merge.matching(changes, keys, self._schema.key)
-                return self._living(merge.apply(base, changes, self._schema, self._version.name))
+                    changes = merge.matching(changes, keys, self.schema.key)
+                return self._living(merge.apply(base, changes, self.schema, self.version.name))
 
-        return await self._host.run(merged)
+        return await self.host.run(merged)
 
     def _living(self, rows: pa.Table) -> pa.Table:
         """Return the columns of this reader, of rows that are not expired.
 
         Only merged rows can be expired: a later change may have moved the time of a row.
         """
-        living = self._version.living(rows)
-        if self._due is not None:
-            column, limit = self._due
-            living = living.filter(is_expired(living[column], limit))
-        return living.select(self._shown)
+        return self.version.living(rows).select(self._shown)
 
     async def pieces(self, partition: int, *, ordered: bool = False) -> AsyncIterator[pa.Table]:
         """Yield the rows of a partition in pieces.
@@ -145,33 +137,33 @@ class TableReader:
         The pieces come in order of their keys. With `ordered`, the rows within a piece do too. Raises `CorruptionError`
         where the snapshot is not in order or has another number of rows than its artifact says.
         """
-        chain = self._version.chains.get(partition, ())
+        chain = self.version.chains.get(partition, ())
         # An object without a recorded tail cannot be verified in parts, so it is read as a whole.
         if not chain or not chain[0].length or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES or chain[0].tail is None:
             rows = await self.rows(partition)
-            yield await self._host.run(lambda: row_order.in_order(rows, self._schema.key)) if ordered else rows
+            yield await self.host.run(lambda: row_order.in_order(rows, self.schema.key)) if ordered else rows
             return
-        base, deltas = chain[0], [await self._delta(artifact, partition) for artifact in chain[1:]]
-        changes = await self._host.run(partial(self._by_key, partition, deltas))
+        base, deltas = chain[0], [await self.delta(artifact, partition) for artifact in chain[1:]]
+        changes = await self.host.run(partial(self._by_key, partition, deltas))
         # `changes` is a sorted copy. Without this all deltas would stay in memory twice while the pieces are read.
         deltas.clear()
         groups = await self.open(base)
         records, last = 0, None
         for wanted in group_pieces(groups.ranges):
             found = await self.fetch(base, groups, wanted)
-            rows = await self._host.run(partial(groups.read, found, self._schema.names))
+            rows = await self.host.run(partial(groups.read, found, self.schema.names))
             # The caller may hold this generator for long. The stored bytes are not needed once they are decoded.
             found.clear()
             records += rows.num_rows
             if rows.num_rows:
                 self._check_order(base, last, rows)
                 # The next piece must begin above this key. A copy: a slice would hold the whole piece in memory.
-                last = rows.select(self._schema.key).slice(rows.num_rows - 1).take([0])
+                last = rows.select(self.schema.key).slice(rows.num_rows - 1).take([0])
             # Changes up to the last key of this piece belong to it, also those whose keys have no row yet.
-            count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self._schema.key)
+            count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self.schema.key)
             if changes is not None and count:
                 some, changes = changes.slice(0, count), changes.slice(count)
-                rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
+                rows = await self.host.run(partial(self._merged, partition, rows, some, ordered))
             yield self._living(rows)
             del rows  # before the next piece is decoded
         # Only now are all rows counted. The error comes before the end, so nobody takes the rows for all of them.
@@ -179,8 +171,8 @@ class TableReader:
             raise CorruptionError(f"{base.path}: expected {base.records} rows, found {records}")
         # What is left has keys above all rows of the snapshot.
         if changes is not None and changes.num_rows:
-            none = self._schema.arrow().empty_table()
-            rows = await self._host.run(partial(self._merged, partition, none, changes, ordered))
+            none = self.schema.arrow().empty_table()
+            rows = await self.host.run(partial(self._merged, partition, none, changes, ordered))
             yield self._living(rows)
 
     def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
@@ -190,20 +182,20 @@ class TableReader:
         """
         if not deltas:
             return None
-        with large_rows.explain_arrow_errors(self._version.name, partition):
-            return row_order.in_order(kept_columns.concat(deltas), self._schema.key, stable=True)
+        with large_rows.explain_arrow_errors(self.version.name, partition):
+            return row_order.in_order(kept_columns.concat(deltas), self.schema.key, stable=True)
 
     def _merged(self, partition: int, rows: pa.Table, changes: pa.Table, ordered: bool) -> pa.Table:
-        with large_rows.explain_arrow_errors(self._version.name, partition):
-            found = merge.apply(rows, changes, self._schema, self._version.name)
-            return row_order.in_order(found, self._schema.key) if ordered else found
+        with large_rows.explain_arrow_errors(self.version.name, partition):
+            found = merge.apply(rows, changes, self.schema, self.version.name)
+            return row_order.in_order(found, self.schema.key) if ordered else found
 
     def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
         """Raise `CorruptionError` for pieces that are not in order.
 
         Changes would miss their rows.
         """
-        if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self._schema.key):
+        if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self.schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
@@ -211,61 +203,61 @@ class TableReader:
 
         There is one change for each key.
         """
-        deltas = await asyncio.gather(*(self._delta(artifact, partition) for artifact in artifacts))
+        deltas = await asyncio.gather(*(self.delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
-            with large_rows.explain_arrow_errors(self._version.name, partition):
-                return merge.consolidate(kept_columns.concat(deltas), self._schema, self._version.name)
+            with large_rows.explain_arrow_errors(self.version.name, partition):
+                return merge.consolidate(kept_columns.concat(deltas), self.schema, self.version.name)
 
-        return await self._host.run(merged)
+        return await self.host.run(merged)
 
-    async def _base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
+    async def base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
         """Return the rows of a snapshot, or those of them whose key is one of `keys`."""
         if artifact.length == 0:
-            return self._schema.arrow().empty_table()
+            return self.schema.arrow().empty_table()
         # Without a recorded tail the footer cannot be verified alone, so the whole object is read.
         if keys is not None and artifact.tail is not None:
-            return await self._lookup(artifact, keys)
-        data = await download.read_artifact(self._store, self._host, artifact)
+            return await self.lookup(artifact, keys)
+        data = await download.read_artifact(self._store, self.host, artifact)
         self.bytes_read += len(data)
 
         def decode() -> pa.Table:
-            rows = parquet_decode.decode(artifact.path, data, self._schema, self._schema.names)
+            rows = parquet_decode.decode(artifact.path, data, self.schema, self.schema.names)
             if rows.num_rows != artifact.records:
                 raise CorruptionError(f"{artifact.path}: expected {artifact.records} rows, found {rows.num_rows}")
-            return rows if keys is None else merge.matching(rows, keys, self._schema.key)
+            return rows if keys is None else merge.matching(rows, keys, self.schema.key)
 
-        return await self._host.run(decode)
+        return await self.host.run(decode)
 
-    async def _lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
+    async def lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
         """Return the rows of a snapshot whose key is one of `keys`.
 
         Only row groups that may hold them are fetched.
         """
         groups = await self.open(artifact)
         found = await self.fetch(artifact, groups, groups.of_keys(keys))
-        names, key = self._schema.names, self._schema.key
-        return await self._host.run(lambda: merge.matching(groups.read(found, names), keys, key))
+        names, key = self.schema.names, self.schema.key
+        return await self.host.run(lambda: merge.matching(groups.read(found, names), keys, key))
 
     async def object_rows(self, artifact: Artifact) -> AsyncIterator[pa.Table]:
         """Yield all rows of an object, piece by piece: those of a snapshot, or the changes of all partitions."""
-        path, schema, names = artifact.path, self._schema, self._schema.names
+        path, schema, names = artifact.path, self.schema, self.schema.names
         # One request, where the whole object is small enough to be in memory.
         if artifact.tail is None or artifact.size < HUGE_PACK_BYTES:
-            data = await download.read_artifact(self._store, self._host, artifact)
+            data = await download.read_artifact(self._store, self.host, artifact)
             if artifact.kind == DELTA:
-                wanted_partitions = list(self._version.chains)
-                yield await self._host.run(
+                wanted_partitions = list(self.version.chains)
+                yield await self.host.run(
                     lambda: parquet_decode.decode_pack(path, data, schema, names, wanted_partitions)
                 )
             else:
-                yield await self._host.run(lambda: parquet_decode.decode(path, data, schema, names))
+                yield await self.host.run(lambda: parquet_decode.decode(path, data, schema, names))
             return
         groups = await self.open(artifact)
         read = groups.read_changes if artifact.kind == DELTA else groups.read
         for wanted in group_pieces(groups.ranges):
             found = await self.fetch(artifact, groups, wanted)
-            yield await self._host.run(partial(read, found, names))
+            yield await self.host.run(partial(read, found, names))
 
     async def open(self, artifact: Artifact) -> parquet_decode.RowGroups:
         """Fetch and verify the tail of a file, and return its row groups.
@@ -277,7 +269,7 @@ class TableReader:
         tail = await self._store.get_range(path, artifact.size - length, length)
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        return await self._host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self._schema))
+        return await self.host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self.schema))
 
     async def fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
         """Return the stored bytes of some row groups."""
@@ -286,7 +278,7 @@ class TableReader:
         self.bytes_read += sum(map(len, found))
         return dict(zip(wanted, found, strict=True))
 
-    async def _delta(self, artifact: Artifact, partition: int) -> pa.Table:
+    async def delta(self, artifact: Artifact, partition: int) -> pa.Table:
         """Return the changes of one partition from a pack.
 
         The pack is fetched once for all partitions.
@@ -317,7 +309,7 @@ class TableReader:
         """
         async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
             decode = await self._fetch_pack(artifact)
-            return await self._host.run(lambda: self._hold(decode()))
+            return await self.host.run(lambda: self._hold(decode()))
 
     def _hold(self, rows: pa.Table) -> _Pack:
         """Return the part of a pack that stays in memory.
@@ -327,7 +319,7 @@ class TableReader:
         # Counted before rows of other keys are left out, as the manifest counts all of them.
         numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
         if self._keys is not None:
-            rows = merge.matching(rows, self._keys, self._schema.key)
+            rows = merge.matching(rows, self._keys, self.schema.key)
         return _Pack(large_rows.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
@@ -335,7 +327,7 @@ class TableReader:
 
         Return a function that decodes them.
         """
-        names, wanted = self._schema.names, list(self._version.chains)
+        names, wanted = self.schema.names, list(self.version.chains)
         if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
             groups = await self.open(artifact)
             some = groups.of_partitions(wanted)
@@ -343,17 +335,17 @@ class TableReader:
             if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
                 found = await self.fetch(artifact, groups, some)
                 return lambda: groups.read_changes(found, names)
-        data = await download.read_artifact(self._store, self._host, artifact)
+        data = await download.read_artifact(self._store, self.host, artifact)
         self.bytes_read += len(data)
-        return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
+        return lambda: parquet_decode.decode_pack(artifact.path, data, self.schema, names, wanted)
 
 
-def _choose_columns(version: TableVersion, columns: Sequence[str], due: tuple[str, int] | None) -> TableSchema:
+def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchema:
     """Return the schema with its key and the columns asked for, which merging needs, and the time of a row."""
     schema = version.schema
     shown = schema.choose(version.name, columns)
-    times = {schema.expire.column if schema.expire else "", due[0] if due else ""}
-    needed = tuple(c for c in schema.columns if c.role == "key" or c.name in times or c in shown)
+    time = None if schema.expire is None else schema.expire.column
+    needed = tuple(c for c in schema.columns if c.role == "key" or c.name == time or c in shown)
     return replace(schema, columns=needed)
 
 

@@ -29,6 +29,7 @@ from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.emitted import EmittedTask
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.state import State
+from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -129,7 +130,9 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None, due: Any = None
     ) -> PlainFrame:
         session = client.session
-        reader = TableReader(session.store, session.host, version, columns, due=due)
+        reader = TableReader(session.store, session.host, version, columns)
+        if due is not None:
+            return PlainFrame(draw, [reader.empty(), *(run_sync(due_rows(reader, p, *due)) for p in version.chains)])
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
 

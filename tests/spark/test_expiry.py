@@ -20,6 +20,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError,
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
 from pyspark_checkpointer.table.expiry import MAX_AFTER
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
@@ -201,6 +202,34 @@ def test_due_rows_are_returned_once(place: Place) -> None:
         due.append([(row["k"], row["seen"].day) for row in table.expired().rows.sort_by("k").to_pylist()])  # type: ignore
         place.commit(state)
     assert due == [[], [], [(1, 1)], [], [(2, 2)], [(2, 12), (3, 3)]]
+
+
+def test_due_rows_are_found_by_the_bounds_of_row_groups(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that grow with time: a few due rows are read alone, and rows of changes with what lies below them."""
+    monkeypatch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr("pyspark_checkpointer.compaction.SMALL_BYTES", 1)
+    combine = {"n": "sum", "seen": "max"}
+    first = given(*((k, k / 1000) for k in range(10_000)), n=[k % 7 for k in range(10_000)])
+    state = place.begin(0)
+    table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)  # type: ignore[arg-type]
+    table.upsert(place.frame(first))
+    table.compact()
+    place.commit(state)
+    # A late change of a row that lives on, and one of a row that is due.
+    place.batch(5, given((9_000, 0), (4, 0), n=[100, 100]), combine=combine)
+    read = []
+    opened = TableReader.fetch
+
+    async def fetch(self: TableReader, artifact: Any, groups: Any, wanted: list[int]) -> Any:
+        read.append(len(wanted))
+        return await opened(self, artifact, groups, wanted)
+
+    monkeypatch.setattr(TableReader, "fetch", fetch)
+    state = place.begin(10.005)
+    table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)  # type: ignore[arg-type]
+    due = table.expired().rows.sort_by("k").to_pylist()  # type: ignore[attr-defined]
+    assert [(row["k"], row["n"]) for row in due] == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 104), (5, 5)]
+    assert 2 <= sum(read) <= 4 < 100, read  # of about a hundred row groups
 
 
 def test_first_seen_returns_each_key_once_until_it_expires(place: Place) -> None:

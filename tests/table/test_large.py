@@ -115,7 +115,7 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
 
 
 async def _pieces(reader: TableReader, *, ordered: bool) -> list[pa.Table]:
-    none = reader._schema.arrow().empty_table().select(reader._shown)
+    none = reader.schema.arrow().empty_table().select(reader._shown)
     return [none, *[rows async for rows in reader.pieces(0, ordered=ordered)]]
 
 

@@ -1,0 +1,68 @@
+"""Find the rows of a table that have expired by some time, and read only what may hold one.
+
+bounds of the times in each row group → row groups that may hold a due row → merged with all changes → rows that are due
+"""
+
+import asyncio
+
+import pyarrow as pa
+
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.model import Artifact
+from pyspark_checkpointer.table import kept_columns, large_rows, merge
+from pyspark_checkpointer.table.expiry import is_expired
+from pyspark_checkpointer.table.reader import TableReader
+
+
+async def due_rows(reader: TableReader, partition: int, column: str, limit: int) -> pa.Table:
+    """Return the living rows of a partition whose time in a column is at most `limit`.
+
+    They have all columns of the reader, which has to read that column. `limit` is in microseconds since 1970. Raises
+    what `reader.rows` raises.
+    """
+    version, schema = reader.version, reader.schema
+    chain = version.chains.get(partition, ())
+    if not chain:
+        return schema.arrow().empty_table()
+    deltas = await asyncio.gather(*(reader.delta(artifact, partition) for artifact in chain[1:]))
+
+    def due(below: pa.Table) -> pa.Table:
+        with large_rows.explain_arrow_errors(version.name, partition):
+            merged = merge.apply(below, kept_columns.concat(deltas), schema, version.name) if deltas else below
+            living = version.living(merged)
+            return living.filter(is_expired(living[column], limit))
+
+    base = chain[0]
+    below = await _below(reader, base, column, limit)
+    try:
+        found = await reader.host.run(lambda: due(below))
+        # A change whose row lies in a row group that was left out: only together do they tell the time.
+        known = merge.positions(found, below, schema.key) >= 0
+        if known.all() or not _has_bounds(base):
+            return found
+        rest = await reader.lookup(base, found.filter(pa.array(~known)).select(schema.key))
+        below = pa.concat_tables([below, rest])
+    except InvalidStateError:
+        # Sums of changes alone may outgrow their type, and fit together with the rows below.
+        below = await reader.base(base, None)
+    return await reader.host.run(lambda: due(below))
+
+
+def _has_bounds(base: Artifact) -> bool:
+    """Return whether a snapshot can be read in parts: it is not empty, and has a recorded tail."""
+    return bool(base.length) and base.tail is not None
+
+
+async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -> pa.Table:
+    """Return the rows of the row groups of a snapshot that may hold a row that is due."""
+    if not _has_bounds(base):
+        return await reader.base(base, None)
+    groups = await reader.open(base)
+    rule = reader.version.schema.expire
+    # What was expired by the same column before is due no more. A rule by another column says nothing of this one.
+    after = reader.version.expired_until if rule is not None and rule.column == column else None
+    found = await reader.fetch(base, groups, groups.of_times(column, after, limit))
+    return await reader.host.run(lambda: groups.read(found, reader.schema.names))
+
+
+__all__ = ["due_rows"]
