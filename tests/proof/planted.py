@@ -107,6 +107,7 @@ PLANTED = (
         "if head.pointer is not None and head.pointer.boundary <= checkpoint.sequence <= head.sequence:\n"
         "        return (await find_manifest(store, checkpoint))[0]\n"
         "    if head.committed is not None and head.committed.id == checkpoint:",
+        walk=103,
     ),
     Planted(
         "a catalog with the committed sequence",
@@ -148,6 +149,7 @@ PLANTED = (
         compare_and_swap.decide,
         "except READ_FAILURES as error:",
         "except RetryableError as error:",
+        walk=243,
     ),
     Planted(
         "failure reported on an unchanged version",
@@ -257,6 +259,7 @@ PLANTED = (
         prepared.refuse_prepared,
         "if prepared is not None:",
         "if False:",
+        walk=63,
     ),
     Planted(
         "dedup against an older checkpoint",
@@ -301,6 +304,7 @@ PLANTED = (
         latest.refresh,
         "if now.version == head.version:",
         "if True:",
+        walk=59,
     ),
     Planted(
         "a boundary that goes back",
@@ -313,6 +317,7 @@ PLANTED = (
         delete.delete_checkpoint,
         "if ref in live.savepoints:",
         "if False:",
+        walk=177,
     ),
     Planted(
         "savepoints are retired with the rest",
