@@ -8,6 +8,7 @@ contradicts itself. Whoever reads an object whose digest is known checks size an
 
 import re
 from collections.abc import Mapping
+from typing import get_args
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.chain_json import decode_rows, encode_rows
@@ -24,6 +25,8 @@ from pyspark_checkpointer.manifests.model import (
     FORMAT_VERSION,
     CatalogRef,
     CheckpointId,
+    Clock,
+    ClockSource,
     Cost,
     Job,
     Json,
@@ -157,6 +160,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         **check_json_fields(
             positions=dict(manifest.positions), watermark=manifest.watermark, properties=dict(manifest.properties)
         ),
+        **_encode_clock(manifest.clock),
         **_encode_cost(manifest.cost),
         **manifest.extra,
     }
@@ -196,6 +200,7 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
         positions=fields.mapping("positions"),
         watermark=fields.take("watermark"),
         properties=fields.mapping("properties"),
+        clock=_decode_clock(fields.optional_inner("clock")),
         cost=_decode_cost(fields.optional_inner("cost")),
         extra=fields.rest(),
     )
@@ -248,6 +253,23 @@ def _decode_spark(fields: Fields | None) -> SparkProgress | None:
     ):
         fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
     return SparkProgress(location, offsets, tuple(before), lists or {})
+
+
+def _encode_clock(clock: Clock | None) -> dict[str, Json]:
+    """Return the field as it stands in a manifest.
+
+    No field is returned for a job that has no clock.
+    """
+    return {} if clock is None else {"clock": {"at": format_time(clock.at), "source": clock.source}}
+
+
+def _decode_clock(fields: Fields | None) -> Clock | None:
+    if fields is None:
+        return None
+    at, source = fields.time("at"), fields.text("source")
+    if source not in get_args(ClockSource):
+        fields.fail(f"source: expected one of {', '.join(get_args(ClockSource))}, found {show(source)}")
+    return Clock(at, source)  # type: ignore[arg-type]
 
 
 def _encode_cost(cost: Cost | None) -> dict[str, Json]:

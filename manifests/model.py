@@ -209,6 +209,21 @@ class Cost:
     blocked_us: int
 
 
+ClockSource = Literal["batch", "job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The job's clock at a checkpoint, by which rows of tables expire.
+
+    `at` never goes back from one checkpoint to the next. `source` says who moves it: "batch" for the time that Spark
+    recorded for each batch, "job" for the job itself.
+    """
+
+    at: datetime
+    source: ClockSource
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything that one checkpoint consists of. A restore needs no other manifest."""
@@ -222,6 +237,7 @@ class Manifest:
     positions: Mapping[str, Json] = field(default_factory=dict)
     watermark: Json = None
     properties: Mapping[str, Json] = field(default_factory=dict)
+    clock: Clock | None = None
     cost: Cost | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 

@@ -1,6 +1,6 @@
 """Compare two checkpoints: functions of their manifests, with chains loaded."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +8,7 @@ from pyspark_checkpointer.admin.checkpoint_sizes import object_sizes
 from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest, Operator
 
 Change = Literal["added", "removed", "changed"]
-KeyChange = Literal["inserted", "updated", "deleted"]
+KeyChange = Literal["inserted", "updated", "deleted", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,13 @@ def _compare_operator(name: str, old: Operator | None, new: Operator | None) -> 
     return OperatorDifference(name, "changed", added, removed, changed, redefined)
 
 
-def partitions_to_compare(before: Operator | None, after: Operator | None) -> Iterator[list[int]]:
+def partitions_to_compare(
+    before: Operator | None, after: Operator | None, *, expires: bool = False
+) -> Iterator[list[int]]:
     """Yield groups of partitions whose keys have to be compared together.
 
     Where both sides spread keys alike, a key is in the same partition of both, and partitions with equal chains have
-    equal content. Otherwise all partitions are one group.
+    equal content, unless records of them may have expired meanwhile. Otherwise all partitions are one group.
     """
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
@@ -114,7 +116,7 @@ def partitions_to_compare(before: Operator | None, after: Operator | None) -> It
         # than all can be compared.
         layouts = {(side.partitions, side.partitioner, side.codec) for side in (before, after)}
         if len(layouts) == 1:
-            yield from ([number] for number in numbers if old.get(number) != new.get(number))
+            yield from ([number] for number in numbers if expires or old.get(number) != new.get(number))
             return
         yield numbers
     else:
@@ -122,14 +124,19 @@ def partitions_to_compare(before: Operator | None, after: Operator | None) -> It
         yield from ([number] for number in numbers)
 
 
-def compare_keys(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[tuple[str, KeyChange]]:
-    """Yield the keys that differ, each with its change from `before` to `after`."""
+def compare_keys(
+    before: Mapping[str, bytes], after: Mapping[str, bytes], expired: Collection[str] = ()
+) -> Iterator[tuple[str, KeyChange]]:
+    """Yield the keys that differ, each with its change from `before` to `after`.
+
+    `expired` are keys whose records of `before` have expired since.
+    """
     for key, value in after.items():
         if key not in before:
             yield key, "inserted"
         elif before[key] != value:
             yield key, "updated"
-    yield from ((key, "deleted") for key in before if key not in after)
+    yield from ((key, "expired" if key in expired else "deleted") for key in before if key not in after)
 
 
 def _compare_values(before: Mapping[str, Json], after: Mapping[str, Json]) -> tuple[ValueDifference, ...]:

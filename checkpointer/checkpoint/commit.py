@@ -207,6 +207,7 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
         positions=positions,
         watermark=watermark,
         properties=properties,
+        clock=writer.clock,
     )
     parent = writer.base.manifest
     manifest, segments = metadata.spill(manifest, parent, touched)

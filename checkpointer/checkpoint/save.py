@@ -32,6 +32,7 @@ from pyspark_checkpointer.manifests.model import (
     SNAPSHOT,
     Artifact,
     Chain,
+    Clock,
     Job,
     Json,
     Kind,
@@ -79,6 +80,8 @@ class CheckpointWriter:
         self.positions: dict[str, Json] = deepcopy(dict(parent.positions)) if parent else {}
         self.properties: dict[str, Json] = deepcopy(dict(parent.properties)) if parent else {}
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
+        self.clock: Clock | None = parent.clock if parent else None
+        """The job's clock. Only a batch of Spark moves it."""
         self.frozen: tuple[dict[str, Json], Json, dict[str, Json]] | None = None
         """Positions, watermark and properties as they go into the manifest.
 

@@ -77,7 +77,10 @@ def _show_keys(found: schemas.KeyDifference, as_json: bool) -> None:
         print_table(_KEYS, [(key["change"], to_text(key["key"])) for key in found["keys"]])
     if found["left_out"]:
         print_line(f"and {count(found['left_out'], 'more key')}: raise --limit")
-    print_line(f"{found['inserted']:,} inserted, {found['updated']:,} updated, {found['deleted']:,} deleted")
+    counts = [f"{found[change]:,} {change}" for change in ("inserted", "updated", "deleted")]
+    # Of most operators nothing can expire.
+    counts += [f"{found['expired']:,} expired"] if found["expired"] else []
+    print_line(", ".join(counts))
 
 
 async def _read_both(session: Session, before: CheckpointSelector, after: CheckpointSelector) -> tuple[Listed, Listed]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
@@ -18,7 +19,7 @@ Contents = dict[str, bytes]
 
 
 def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
-    """Count the keys that were inserted, updated or deleted.
+    """Count the keys that were inserted, updated or deleted, or expired.
 
     The first `limit` of them are named. One partition at a time is in memory, if both checkpoints spread the keys over
     partitions alike.
@@ -28,11 +29,13 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
         after.operator(name)  # raises, with the names of all operators
     if any(side is not None and kind_of(side) == "table" for side in (old, new)):
         require_arrow(after.session.store.url)
-    counts = {"inserted": 0, "updated": 0, "deleted": 0}
+    rule = _rule(after, name) if new is not None and kind_of(new) == "table" else None
+    counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
     keys: list[schemas.KeyChange] = []
-    for numbers in partitions_to_compare(old, new):
-        sides = [_contents(*side, name, numbers) for side in ((before, old), (after, new))]
-        for text, change in compare_keys(*sides):
+    for numbers in partitions_to_compare(old, new, expires=rule is not None):
+        expired: set[str] = set()
+        was = _contents(before, old, name, numbers, rule, expired)
+        for text, change in compare_keys(was, _contents(after, new, name, numbers), expired):
             counts[change] += 1
             if len(keys) < limit:
                 keys.append({"key": json.loads(text), "change": change})
@@ -43,6 +46,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
         "inserted": counts["inserted"],
         "updated": counts["updated"],
         "deleted": counts["deleted"],
+        "expired": counts["expired"],
         "keys": keys,
         "left_out": sum(counts.values()) - len(keys),
     }
@@ -62,21 +66,60 @@ def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
     return found
 
 
-def _contents(snapshot: CheckpointReader, operator: Operator | None, name: str, partitions: list[int]) -> Contents:
-    """Read the contents of some partitions."""
+Rule = Callable[[schemas.Record], bool]
+"""A function that says whether a row is expired."""
+
+
+def _rule(after: CheckpointReader, name: str) -> Rule | None:
+    """Return how rows expire in a checkpoint; None where they do not."""
+    from pyspark_checkpointer.table.expiry import is_expired_at  # pyarrow, only for tables
+    from pyspark_checkpointer.table.opening import table_version
+
+    rule, manifest = table_version(after, name).schema.expire, after.manifest
+    clock = None if manifest is None else manifest.clock
+    if rule is None or clock is None:
+        return None
+    return lambda record: is_expired_at(rule, _time(record["row"].get(rule.column)), clock.at)
+
+
+def _time(shown: Json) -> datetime | None:
+    """Return a date or time as `records` shows it; None where it shows none."""
+    text = (shown.get("$datetime") or shown.get("$date")) if isinstance(shown, dict) else None
+    try:
+        found = None if text is None else datetime.fromisoformat(text)
+    except ValueError:  # A time that Python does not have.
+        return None
+    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _contents(
+    snapshot: CheckpointReader,
+    operator: Operator | None,
+    name: str,
+    partitions: list[int],
+    rule: Rule | None = None,
+    expired: set[str] | None = None,
+) -> Contents:
+    """Read the contents of some partitions; the keys of rows that are expired by a rule go into `expired`."""
     if operator is None:
         return {}
-    key_of = _table_key(name, operator) if kind_of(operator) == "table" else lambda record: record["key"]
+    key_of = _table_key(snapshot, name) if kind_of(operator) == "table" else lambda record: record["key"]
     # A partition may have state in one of the two checkpoints only.
     held = [number for number in partitions if number in operator.chains]
-    return {to_text(key_of(record)): _digest(record) for record in records(snapshot, name, held)}
+    found = {}
+    for record in records(snapshot, name, held):
+        text = to_text(key_of(record))
+        found[text] = _digest(record)
+        if rule is not None and expired is not None and rule(record):
+            expired.add(text)
+    return found
 
 
-def _table_key(name: str, operator: Operator) -> Callable[[schemas.Record], Json]:
+def _table_key(snapshot: CheckpointReader, name: str) -> Callable[[schemas.Record], Json]:
     """Return a function that takes the key columns from a row."""
-    from pyspark_checkpointer.table.version import TableVersion  # pyarrow, only for tables
+    from pyspark_checkpointer.table.opening import table_version  # pyarrow, only for tables
 
-    columns = TableVersion.of(name, operator).schema.key
+    columns = table_version(snapshot, name).schema.key
     return lambda record: {column: record["row"][column] for column in columns}
 
 

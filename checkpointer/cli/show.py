@@ -65,6 +65,7 @@ def _document(listed: Listed) -> schemas.Checkpoint:
         "positions": dict(manifest.positions),
         "properties": dict(manifest.properties),
         "watermark": manifest.watermark,
+        "clock": None if manifest.clock is None else documents.time(manifest.clock.at),
         "contents": [documents.operator(name, operator) for name, operator in sorted(manifest.operators.items())],
         "biggest_partitions": list(map(documents.partition, checkpoint_sizes.biggest_partitions(manifest))),
     }
@@ -82,6 +83,7 @@ def _facts(document: schemas.Checkpoint, age_of: str | None) -> dict[str, object
     facts["driver"] = job and job["driver"]
     facts["Spark"] = job and job["spark"] and job["spark"]["location"]
     facts["watermark"] = None if document["watermark"] is None else to_text(document["watermark"])
+    facts["clock"] = document["clock"]
     facts |= {f"position {name}": to_text(value) for name, value in document["positions"].items()}
     facts |= {f"property {name}": to_text(value) for name, value in document["properties"].items()}
     return facts

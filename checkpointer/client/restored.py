@@ -73,6 +73,15 @@ class RestoredView(NotPicklable):
         return deepcopy(self.reader.manifest.watermark) if self.reader.manifest else None
 
     @property
+    def clock(self) -> datetime | None:
+        """The job's clock at the checkpoint, in UTC, or None for a job that has none.
+
+        Rows of tables with `expire=` are gone once this clock has passed their time.
+        """
+        clock = self.reader.manifest.clock if self.reader.manifest else None
+        return None if clock is None else clock.at
+
+    @property
     def skipped(self) -> tuple[Finding, ...]:
         """The damage that made `on_corruption="previous"` step back.
 

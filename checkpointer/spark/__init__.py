@@ -23,6 +23,7 @@ from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.stateful import stateful
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.table.change import Change
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import Combine
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Combine",
     "Compatibility",
     "Delta",
+    "Expire",
     "Snapshot",
     "State",
     "TableState",

@@ -43,12 +43,13 @@ class Application:
         frames: Any,
         *,
         groups: bool,
+        verb: str = "",
     ) -> "Application":
         """Return the application if all arguments are what they must be.
 
         Raises `IllegalArgumentError` otherwise.
         """
-        verb = "apply_groups" if groups else "apply"
+        verb = verb or ("apply_groups" if groups else "apply")
         where = f"table {table!r}: {verb}()"
         if not callable(function):
             raise IllegalArgumentError(f"{where}: function={function!r:.80}: expected a function")

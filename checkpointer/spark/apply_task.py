@@ -16,7 +16,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.write_tasks import Target, TaskOutput, run_task, stream
-from pyspark_checkpointer.table import kept_columns, large_rows, parquet_encode, row_order
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_encode, row_order
 from pyspark_checkpointer.table.apply import UserFunction
 from pyspark_checkpointer.table.hashing import check_partitions
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION
@@ -63,6 +63,8 @@ class ApplyTask:
         state = pa.concat_tables(read_keys(self.target.root, self.checkpoint, self.version, keys.rows))
         found = self.function.apply(keys, rows.drop_columns([PARTITION]), state)
         changes = found.changes
+        if self.version.schema.expire is not None:
+            changes = merge.reset_absent(changes, state, self.version.schema.key)
         # In a partition without rows there is nothing to delete.
         known = pa.array(list(self.version.chains), pa.int32())
         useless = pc.and_(pc.equal(changes[CHANGE], DELETE), pc.invert(pc.is_in(changes[PARTITION], known)))

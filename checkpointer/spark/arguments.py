@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import RESERVED_NAMES
 
 _CONNECT = "pyspark.sql.connect."
@@ -104,6 +105,13 @@ def check_combine(table: str, given: Any) -> dict[str, Any]:
             f"table {table!r}: combine={given!r:.80}: expected a dict from column names to rules, as in {{'n': 'sum'}}"
         )
     return dict(given)
+
+
+def check_expire(table: str, expire: object) -> Expire | None:
+    """Return the rule if it is one. Raises `IllegalArgumentError` otherwise."""
+    if expire is None or isinstance(expire, Expire):
+        return expire
+    raise IllegalArgumentError(f"table {table!r}: expire={expire!r:.80}: expected Expire(column, after=timedelta(…))")
 
 
 def check_num_partitions(what: str, given: Any) -> int:

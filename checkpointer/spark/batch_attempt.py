@@ -5,10 +5,13 @@ The attempt also knows what its callback opened.
 
 import logging
 from contextlib import suppress
+from datetime import datetime
 
+from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.table_changes import TableChanges
@@ -27,6 +30,7 @@ class BatchAttempt:
         self.job = job
         self.checkpoint = checkpoint
         self.operations = Operations(job.batch_id)
+        self.clock = JobClock(checkpoint.writer, _time_of(job))
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []
         """Tables that were dropped: what functions emitted from them is kept until the end as well."""
@@ -52,6 +56,7 @@ class BatchAttempt:
         self.run.refuse_changes()
         for name, keyed in self.run.maps.items():
             self.checkpoint.save(name, keyed)
+        self.clock.settle()
         with self.checkpoint.writer.meter.blocking():
             for table in self.tables.values():
                 table.finish()
@@ -101,3 +106,8 @@ class BatchAttempt:
                 f"{', '.join(map(repr, sorted(added)))} began empty. " if added else "",
                 str(restored.id),
             )
+
+
+def _time_of(job: Job) -> datetime | None:
+    """Return the time that Spark recorded for a batch, if it is known."""
+    return BatchOffsets.parse(job.spark.offsets).time if job.spark is not None else None

@@ -12,12 +12,11 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
-from pyspark_checkpointer.spark.read import Root
+from pyspark_checkpointer.spark.read import Root, version_of
 from pyspark_checkpointer.storage import Fencing
 from pyspark_checkpointer.table.schema import Combine
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale
 from pyspark_checkpointer.table.types import show_type
-from pyspark_checkpointer.table.version import TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def can_restore(
         check_num_partitions(f"table {operator!r}", num_partitions)
     restored = Checkpointer(root, storage_options, fencing=fencing).restore()
     known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
-    if known is None:
+    if restored is None or known is None:
         if key is None:
             raise IllegalArgumentError(f"table {operator!r}: it does not exist yet: give its key")
         # Called only to see whether such a table would be refused.
@@ -102,7 +101,7 @@ def can_restore(
         except CheckpointError as error:
             return Compatibility(reason=str(error))
         return Compatibility((f"table {operator!r} is created",))
-    version = TableVersion.of(operator, known)
+    version = version_of(restored, operator)
     old = version.schema
     # What is left out stays as it was. Passed as nothing, every column would be compared with the role `last`.
     if combine is None:

@@ -5,6 +5,7 @@ The difference of two checkpoints can be read as well.
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,7 +27,11 @@ from pyspark_checkpointer.table.version import TableVersion
 
 Root = str | os.PathLike[str]
 
-DIFF_KINDS = ("inserted", "updated", "deleted")
+DIFF_KINDS = ("inserted", "updated", "deleted", "expired")
+
+
+_YEAR_1 = -62_135_596_800_000_000
+"""The first time that Python has, in microseconds since 1970."""
 
 
 def read_state(
@@ -92,10 +97,11 @@ def diff(
 ) -> DataFrame:
     """Return what changed in a table from one checkpoint to another.
 
-    There is one row for each key that was inserted, updated or deleted: the key columns, `change` ("inserted",
-    "updated" or "deleted"), and the other columns as structs `before` and `after`. `before` of an inserted row is null,
-    and so is `after` of a deleted one. If a key column has one of these names, the column of the result gets an
-    underscore: `change_`. Partitions that both checkpoints share are not read.
+    There is one row for each key that was inserted, updated or deleted, or whose row expired: the key columns, `change`
+    ("inserted", "updated", "deleted" or "expired"), and the other columns as structs `before` and `after`. `before` of
+    an inserted row is null, and so is `after` of one that is gone. If a key column has one of these names, the column
+    of the result gets an underscore: `change_`. Partitions that both checkpoints share are not read, unless rows
+    expire.
 
     Args:
         spark: The session.
@@ -127,24 +133,37 @@ def diff(
         raise IllegalArgumentError(f"table {operator!r}: its keys differ: {old.schema} and {new.schema}")
     # Equal chains hold equal rows only under one schema and one number of partitions. Else everything is compared.
     partitions: list[list[int] | None] = [None, None]
-    if (old.partitions, old.schema) == (new.partitions, new.schema):
+    if (old.partitions, old.schema, old.expired_until) == (new.partitions, new.schema, new.expired_until):
         changed = [p for p in sorted({*old.chains, *new.chains}) if old.chains.get(p, ()) != new.chains.get(p, ())]
         partitions = [[p for p in changed if p in version.chains] for version in versions]
     before, after = (
         scan(spark, client, side.id, version, partitions=wanted)
         for side, version, wanted in zip(sides, versions, partitions, strict=True)
     )
-    return _compare(before, after, old.schema.key)
+    return _compare(before, after, old.schema.key, _expired_since(old, new))
 
 
-def _compare(old: DataFrame, new: DataFrame, key: list[str]) -> DataFrame:
+def _expired_since(old: TableVersion, new: TableVersion) -> Column:
+    """Return whether a row of the older side has expired since, as a column of the join."""
+    rule, limit = new.schema.expire, new.expired_until
+    column = None if rule is None else next((c for c in old.schema.columns if c.name == rule.column), None)
+    if column is None or limit is None:
+        return F.lit(False)
+    time = _key("before", column.name) if column.role == "key" else F.col("before")[column.name]
+    at = datetime(1970, 1, 1) + timedelta(microseconds=max(limit, _YEAR_1))
+    # As text, which Spark reads in the type of the column.
+    return time <= F.lit(f"{at.isoformat()}{'Z' if column.type == 'timestamp' else ''}").cast(column.type)
+
+
+def _compare(old: DataFrame, new: DataFrame, key: list[str], expired: Column) -> DataFrame:
     """Return the rows of a full join of two tables that differ."""
     left, right = _side(old, key, "before"), _side(new, key, "after")
     # Nulls of a key are equal to nulls, as in the table.
     same_key = [_key("before", name).eqNullSafe(_key("after", name)) for name in key]
     joined = left.join(right, same_key, "full")
     inserted, deleted = F.col("`before?`").isNull(), F.col("`after?`").isNull()
-    change = F.when(inserted, DIFF_KINDS[0]).when(deleted, DIFF_KINDS[2]).otherwise(DIFF_KINDS[1])
+    gone = F.when(expired, DIFF_KINDS[3]).otherwise(DIFF_KINDS[2])
+    change = F.when(inserted, DIFF_KINDS[0]).when(deleted, gone).otherwise(DIFF_KINDS[1])
     keys = [F.when(inserted, _key("after", n)).otherwise(_key("before", n)).alias(n) for n in key]
     sides = [F.col(name).alias(_free(name, key)) for name in ("before", "after") if name in joined.columns]
     found = joined.where(inserted | deleted | _differs(old, new, key))
@@ -268,4 +287,4 @@ def version_of(restored: Restored, operator: str) -> TableVersion:
     if found is None:
         names = ", ".join(sorted(restored.manifest.operators)) or "none"
         raise OperatorNotFoundError(f"operator {operator!r}: {restored.id} has {names}")
-    return TableVersion.of(operator, found)
+    return TableVersion.of(operator, found, restored.manifest.clock)

@@ -50,6 +50,7 @@ class ReadTask:
     version: TableVersion
     groups: list[list[int]]
     columns: list[str] | None
+    due: tuple[str, int] | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -59,7 +60,8 @@ class ReadTask:
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         # The reader is made for the partitions of this group alone, so that packs are dropped once these are read.
         session = self.root.open().session
-        reader = TableReader(session.store, session.host, self.version.only(self.groups[group]), self.columns)
+        version = self.version.only(self.groups[group])
+        reader = TableReader(session.store, session.host, version, self.columns, due=self.due)
         for partition in self.groups[group]:
             yield from batches_of(session, self.checkpoint, reader, partition)
 
@@ -90,16 +92,20 @@ def scan(
     version: TableVersion,
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
+    due: tuple[str, int] | None = None,
 ) -> DataFrame:
     """Return the rows of a version, or of some partitions, as a DataFrame.
 
-    The DataFrame is pinned to that version.
+    The DataFrame is pinned to that version. With `due`, a column and a time in microseconds since 1970, only rows whose
+    time is at most that are returned.
     """
     shown = _shown(version, columns)
     read = version if partitions is None else version.only(partitions)
     # Only the numbers of groups are rows, so Spark has nothing to move. The version goes along with the task.
     groups = group_by_bytes(read.sizes(), spark.sparkContext.defaultParallelism)
-    task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
+    task = ReadTask(
+        TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns), due
+    )
     # A lambda: Spark looks at the signature of the function, which a bound method hides.
     return task_numbers(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), shown)
 

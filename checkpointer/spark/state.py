@@ -6,6 +6,7 @@ It has the maps, tables and partitions of a batch.
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +25,7 @@ from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import Combine
 
 P = ParamSpec("P")
@@ -118,6 +120,41 @@ class State(NotPicklable):
         self._attempt.operations.check()
         return self._attempt.checkpoint.properties
 
+    @property
+    def clock(self) -> datetime:
+        """The job's clock in UTC, by which rows of tables expire.
+
+        It is the time that Spark recorded for the batch, and the same when Spark repeats the batch. A job that calls
+        `advance_clock` moves it itself. The checkpoint records it.
+
+        Raises:
+            InvalidStateError: Spark did not tell the time, and the job did not either.
+        """
+        self._attempt.operations.check()
+        return self._attempt.clock.now()
+
+    def advance_clock(self, to: datetime | None) -> None:
+        """Move the job's clock, for instance to the latest event time of the batch.
+
+        From the first call on, the times of Spark's batches do not count any more.
+
+        Args:
+            to: A time. Without a zone it is in local time, as PySpark returns timestamps. A time before that of the
+                clock changes nothing, and neither does None.
+
+        Raises:
+            IllegalArgumentError: It is no time.
+            InvalidStateError: Spark's batches have moved the clock beyond this time already.
+
+        Examples:
+            >>> from datetime import UTC, datetime
+            >>> state.advance_clock(datetime(2024, 1, 2, tzinfo=UTC))
+            >>> state.clock.isoformat()
+            '2024-01-02T00:00:00+00:00'
+        """
+        with self._attempt.operations.one("the clock"):
+            self._attempt.clock.advance(to)
+
     @_operation
     def map(self, name: str, *, partitions: int | None = None) -> KeyedState:
         """Return a mapping on the driver, as the last batch left it.
@@ -173,6 +210,7 @@ class State(NotPicklable):
         num_partitions: int | None = None,
         combine: Mapping[str, Combine] | None = None,
         schema: StructType | str | None = None,
+        expire: Expire | None = None,
     ) -> TableState:
         """Return a distributed table, as the last batch left it.
 
@@ -188,6 +226,9 @@ class State(NotPicklable):
                 order.
             schema: The columns of a table that nothing was written to yet, to read it before that: a `StructType`, or
                 text such as "user string, n long".
+            expire: When rows expire: once `state.clock` has reached the time in a column plus a duration, a row is in
+                no read any more. Compaction removes its bytes. Say it in every batch: without it rows do not expire.
+                Where rows are to live longer than before, the batch writes the table anew.
 
         Raises:
             IllegalArgumentError: A map has this name, the table was opened in this batch already, or an argument does
@@ -214,6 +255,8 @@ class State(NotPicklable):
             num_partitions,
             combine,
             schema,
+            expire,
+            attempt.clock,
             shuffle_first=name in run.tables_to_shuffle,
         )
         attempt.tables[name] = changes

@@ -187,6 +187,31 @@ class TableState(NotPicklable):
             call = Application.of(self._changes.name, function, output, order_by, frames, groups=True)
             return self._changes.apply(rows, call)
 
+    def first_seen(self, rows: DataFrame, *, order_by: Sequence[str] = ()) -> DataFrame:
+        """Return the rows whose key the table has not seen, one for each key, and take them in.
+
+        So each key is returned once, over batches, restarts and repeated batches. Columns that the table does not have
+        are returned and not stored: a new table has the key, the column of `expire=` and those of `schema=`. With
+        `expire=` a key that has expired is new again.
+
+        Args:
+            rows: The rows, with the key columns and any others.
+            order_by: Columns by which the rows of a key are sorted, ascending and nulls first. The first one counts.
+
+        Returns:
+            A DataFrame with the columns of `rows`, to be read within the batch.
+
+        Raises:
+            IllegalArgumentError: A key column is missing, or a column has another type than in the table.
+
+        Examples:
+            >>> rows = spark.createDataFrame([(1, 5), (3, 6), (3, 7)], "digit long, value long")
+            >>> table.first_seen(rows, order_by=["value"]).collect()
+            [Row(digit=3, value=6)]
+        """
+        with self._operation(self._changes.check_open):
+            return self._changes.first_seen(rows, order_by)
+
     def replace(self, rows: DataFrame) -> None:
         """Make these rows the whole table, with their columns and no others.
 
@@ -266,6 +291,39 @@ class TableState(NotPicklable):
         """
         with self._operation(self._changes.check_open):
             return self._changes.lookup(keys, columns)
+
+    def expired(self, columns: Sequence[str] | None = None) -> DataFrame:
+        """Return the rows that expire with this batch.
+
+        They are the rows of the last checkpoint that have expired since, as they were. Each row is returned in one
+        batch, and in the same batch again if Spark repeats it. Call it in every batch: what expires in a batch that
+        does not ask is not returned later.
+
+        Args:
+            columns: The columns to read; by default all.
+
+        Raises:
+            IllegalArgumentError: The table was opened without `expire=`.
+
+        Examples:
+            >>> from datetime import UTC, datetime, timedelta
+            >>> @stateful("state/ended")
+            ... def update(batch, batch_id, state):
+            ...     state.advance_clock(datetime(2024, 1, 1 + batch_id, tzinfo=UTC))
+            ...     expire = Expire("at", after=timedelta(hours=20))
+            ...     table = state.table("readings", ["value"], num_partitions=2, expire=expire)
+            ...     table.upsert(batch.selectExpr("value", f"timestamp'{state.clock.isoformat()}' AS at"))
+            ...     print(table.read().count(), table.expired().count())
+            >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+            >>> writer = numbers.writeStream.option("checkpointLocation", "state/ended-spark")
+            >>> for _ in range(2):
+            ...     query = writer.foreachBatch(update).trigger(availableNow=True).start()
+            ...     query.awaitTermination()
+            10 0
+            10 10
+        """
+        with self._operation(self._changes.check_open):
+            return self._changes.expired(columns)
 
     def compact(self) -> None:
         """Write a snapshot of every partition that has deltas, now.

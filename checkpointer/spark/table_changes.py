@@ -3,6 +3,7 @@
 Tasks write the rows, and the driver collects the new chains.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.arguments import (
     check_columns,
     check_combine,
+    check_expire,
     check_frame,
     check_key,
     check_names,
@@ -30,12 +32,17 @@ from pyspark_checkpointer.spark.arguments import (
 )
 from pyspark_checkpointer.spark.dataframes import fields_of, has_unique_keys, keys_of, rows_of, whole_rows_of
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
+from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_jobs import TableJobs
-from pyspark_checkpointer.spark.write_tasks import WriteTask
+from pyspark_checkpointer.spark.write_tasks import Living, WriteTask
+from pyspark_checkpointer.table.expiry import Expire, is_within, limit
+from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
 from pyspark_checkpointer.table.version import TableVersion
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 DEFAULT_PARTITIONS = 16
 
@@ -61,6 +68,8 @@ class TableChanges:
         num_partitions: int | None,
         combine: Mapping[str, Combine] | None,
         schema: StructType | str | None,
+        expire: Expire | None = None,
+        clock: JobClock | None = None,
         *,
         shuffle_first: bool = False,
     ) -> None:
@@ -75,11 +84,17 @@ class TableChanges:
         self.name = name
         self._key = check_key(name, key)
         self._combine = check_combine(name, combine)
+        self._expire = check_expire(name, expire)
+        self._clock = clock or JobClock(writer, None)
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
         # Of the attempt and not of its parent: the name may have been dropped earlier in this batch.
         known = writer.operator(name)
-        self.version = None if known is None else TableVersion.of(name, known)
+        parent = writer.base.manifest
+        clock_then = None if parent is None else parent.clock
+        self._committed = None if known is None else TableVersion.of(name, known, clock_then)
+        """The table as the last checkpoint has it, at its clock."""
+        self.version = self._committed
         before = DEFAULT_PARTITIONS if self.version is None else self.version.partitions
         self._partitions = before if num_partitions is None else num_partitions
         if self.version is not None and self.version.schema.key != self._key:
@@ -97,6 +112,7 @@ class TableChanges:
         if self.version is None and schema is not None:
             first = first_schema(name, self._declared, self._key, self._combine)
             self.version = TableVersion(name, first, self._partitions, {})
+        self._adopt_expiry()
 
     # ---- what the callback asks for ------------------------------------------------------------------------------
 
@@ -128,7 +144,8 @@ class TableChanges:
         version = self._placed_version(schema)
         placed = whole_rows_of(rows, schema, self._partitions, call.order_by)
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
-        outputs = jobs.run(placed, ApplyTask(target, jobs.parent, replace(version, schema=schema), function).run)
+        below = self._now(replace(version, schema=schema))
+        outputs = jobs.run(placed, ApplyTask(target, jobs.parent, below, function).run)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
         self._change(schema, chains)
@@ -137,6 +154,21 @@ class TableChanges:
         emitted = [part for output in outputs for part in output.emitted]
         self._emitted += [part for part in emitted if isinstance(part, str)]
         return frame_of_emitted(jobs.spark, jobs.root, call.output, function.output, emitted)
+
+    def first_seen(self, rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
+        """Take in the rows whose key the table does not have, and return them."""
+        self._check_frame("first_seen", rows)
+        if self.version is None:
+            time = [] if self._expire is None else [self._expire.column]
+            fields = [field for field in fields_of(rows) if field["name"] in (*self._key, *time)]
+            first = self._expiring(first_schema(self.name, fields, self._key, self._combine))
+            self.version = TableVersion(self.name, first, self._partitions, {})
+        names = [column.name for column in self._accept_keys(rows).columns]
+        function = FirstSeen(self._key, [name for name in names if name in rows.columns])
+        call = Application.of(self.name, function, rows.schema, order_by, "arrow", groups=False, verb="first_seen")
+        emitted = self.apply(rows, call)
+        assert emitted is not None
+        return emitted
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Leave columns out of the schema; no object is written again."""
@@ -155,10 +187,22 @@ class TableChanges:
         wanted = self._check_frame("lookup", keys)
         return lookup(*self._jobs.place, self._known_version(), wanted, columns)
 
+    def expired(self, columns: Sequence[str] | None) -> DataFrame:
+        """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
+        rule = self._known_version().schema.expire
+        if rule is None:
+            raise IllegalArgumentError(f"table {self.name!r}: expired(): its rows do not expire: open it with expire=…")
+        due = (rule.column, limit(rule, self._clock.now()))
+        before = self._committed or replace(self._known_version(), chains={})
+        if rule.column not in before.schema.names:  # It came with this batch.
+            before = replace(before, chains={})
+        return scan(*self._jobs.place, before, columns, due=due)
+
     def compact(self) -> None:
-        """Replace every chain that has deltas with a snapshot."""
-        chains = self._known_version().chains
-        self._rewrite({partition: 0 for partition, chain in chains.items() if len(chain) > 1})
+        """Replace every chain that has deltas, or may have expired rows, with a snapshot."""
+        version = self._known_version()
+        expires = version.schema.expire is not None
+        self._rewrite({partition: 0 for partition, chain in version.chains.items() if expires or len(chain) > 1})
 
     # ---- how a batch ends ----------------------------------------------------------------------------------------
 
@@ -169,6 +213,8 @@ class TableChanges:
         """
         if self.version is None:
             return
+        # Rows that silently never expire would be noticed when the disk is full.
+        self._expiring(self.version.schema)
         # Nothing was written in this batch, or the rows would have been moved then.
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
@@ -195,6 +241,38 @@ class TableChanges:
         if self._is_dropped:
             raise InvalidStateError(f"table {self.name!r}: was dropped in this batch: open it again")
 
+    # ---- expiry --------------------------------------------------------------------------------------------------
+
+    def _adopt_expiry(self) -> None:
+        """Let rows expire as the job says now.
+
+        Rows that are expired by another rule of before must not come back, so the table is written anew without them.
+        """
+        if self._expire is not None:
+            self._clock.now()  # A job without a clock is refused before it writes anything.
+        if self.version is None:
+            return
+        old, new = self.version.schema.expire, self._expire
+        # A column that only a later upsert of this batch brings has no times yet.
+        if new is not None and new.column not in self.version.schema.names:
+            new = None
+        if old is not None and not (new is not None and is_within(new, old)):
+            logger.warning("table %r: its rows expired %s until now; %s", self.name, old, new or "they no longer do")
+            # At the clock of the last checkpoint: what would have expired since lives by the new rule.
+            assert self._committed is not None
+            chains = self._jobs.compact(self._committed, dict.fromkeys(self._committed.chains, 0))
+            self.version = replace(self.version, chains=chains)
+        if old != new:
+            self._has_changed = True
+        self.version = replace(self.version, schema=self.version.schema.expiring(self.name, new))
+
+    def _now(self, version: TableVersion) -> TableVersion:
+        """Return a version at the time of the clock. A job whose tables do not expire needs no clock."""
+        return version if version.schema.expire is None else version.at(self._clock.now())
+
+    def _expiring(self, schema: TableSchema) -> TableSchema:
+        return schema if self._expire is None else schema.expiring(self.name, self._expire)
+
     # ---- schema and version --------------------------------------------------------------------------------------
 
     def _check_frame(self, verb: str, given: object) -> DataFrame:
@@ -205,7 +283,7 @@ class TableChanges:
             raise IllegalArgumentError(
                 f"table {self.name!r}: nothing was written to it yet: its columns are not known: open it with schema=…"
             )
-        return self.version
+        return self._now(self.version)
 
     def _accept(self, rows: DataFrame, evolve: Callable[..., TableSchema]) -> TableSchema:
         """Return the schema of the table once these rows are in it.
@@ -214,8 +292,8 @@ class TableChanges:
         """
         fields = fields_of(rows)
         if self.version is None:
-            return first_schema(self.name, fields, self._key, self._combine)
-        return evolve(self.name, self.version.schema, fields, self._key, self._combine)
+            return self._expiring(first_schema(self.name, fields, self._key, self._combine))
+        return self._expiring(evolve(self.name, self.version.schema, fields, self._key, self._combine))
 
     def _accept_keys(self, rows: DataFrame) -> TableSchema:
         """Return the schema of the table once it may have the keys of these rows.
@@ -228,7 +306,7 @@ class TableChanges:
         known = {*schema.names, *(field["name"] for field in declared)}
         # A job may name how a column is combined that only a later upsert brings.
         combine = {column: how for column, how in self._combine.items() if column in known}
-        return extended_schema(self.name, schema, [*fields, *declared], self._key, combine)
+        return self._expiring(extended_schema(self.name, schema, [*fields, *declared], self._key, combine))
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
@@ -237,14 +315,21 @@ class TableChanges:
 
         With `clear`, they go on top of nothing and take the place of all rows of the table.
         """
-        chains: dict[int, Chain] = {} if clear else dict(self._placed_version(schema).chains)
+        below = None if clear else self._placed_version(schema)
+        chains: dict[int, Chain] = {} if below is None else dict(below.chains)
         keyed = rows_of(rows, schema, self._partitions)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
+        living = None
+        if below is not None and chains and change != DELETE and _combines_with_below(rows, schema):
+            living = Living(self._jobs.parent, self._now(replace(below, schema=schema)))
         # Rows of one key may lie in different tasks only where their order does not matter, or where there is but one.
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
+        # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.
+        may_split_keys = may_split_keys and living is None
         placed = keyed if may_split_keys and not self.shuffle_first else keyed.repartition(PARTITION)
-        outputs = self._jobs.run(placed, WriteTask(self._jobs.target(schema, self._partitions), change, is_whole).run)
+        task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, living)
+        outputs = self._jobs.run(placed, task.run)
         # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
         self.shuffle_first = sum(bool(output.packs) for output in outputs) > (0 if self.shuffle_first else 1)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
@@ -281,3 +366,8 @@ class TableChanges:
             self._write(rows, schema, MERGE, clear=True)
         else:
             self.version, self._has_changed = replace(version, partitions=self._partitions), True
+
+
+def _combines_with_below(rows: DataFrame, schema: TableSchema) -> bool:
+    """Return whether rows may be combined with an expired row below them, unless tasks look."""
+    return schema.expire is not None and not (schema.replaces and set(schema.names) <= set(rows.columns))

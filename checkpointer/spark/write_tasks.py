@@ -21,6 +21,7 @@ from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, I
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.hashing import check_partitions
@@ -120,16 +121,35 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Living:
+    """The version of a table below the changes of a task, which knows the keys that have a living row.
+
+    `checkpoint` keeps its objects alive.
+    """
+
+    checkpoint: CheckpointId | None
+    version: TableVersion
+
+    def begin_anew(self, rows: pa.Table, root: TaskRoot) -> pa.Table:
+        """Return changes that begin a row anew where their key has no living one."""
+        key = self.version.schema.key
+        found = pa.concat_tables(read_keys(root, self.checkpoint, self.version, rows, key))
+        return merge.reset_absent(rows, found, key)
+
+
+@dataclass(frozen=True, slots=True)
 class WriteTask:
     """Write rows as changes of one kind.
 
     `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
-    rows do not have keep their values, and the changes say so in column `__kept`.
+    rows do not have keep their values, and the changes say so in column `__kept`. `below`: expired rows may be below,
+    and the tasks have all rows of a key.
     """
 
     target: Target
     change: int
     whole: bool
+    below: Living | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # All rows of the task at once: rows of one key may come in different batches.
@@ -155,6 +175,8 @@ class WriteTask:
             rows = row_order.in_order(rows, schema.key)
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
             row_order.check_unique(rows, schema, table)
+        if self.below is not None:
+            rows = self.below.begin_anew(rows, self.target.root)
         if self.target.leaves_to_driver(rows.nbytes):
             check_partitions(rows, schema, self.target.partitions, table)
             return TaskOutput(rows=stream(rows))

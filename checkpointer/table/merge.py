@@ -140,6 +140,22 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     return found.filter(pa.array(wanted[groups[: found.num_rows]]))
 
 
+def reset_absent(changes: pa.Table, living: pa.Table, key: list[str]) -> pa.Table:
+    """Return changes that begin a row anew where its key is not one of `living`.
+
+    There may be an expired row below, with which such a change must not be combined.
+    """
+    anew = (positions(changes, living, key) < 0) & (changes[CHANGE].to_numpy() == MERGE)
+    if not anew.any():
+        return changes
+    made = pc.if_else(pa.array(anew), pa.scalar(RESET, pa.int8()), changes[CHANGE])
+    changes = changes.set_column(changes.schema.get_field_index(CHANGE), changes.schema.field(CHANGE), made)
+    if KEPT in changes.column_names:  # A row that begins anew has nothing to keep (SPEC, Tables).
+        kept = pc.if_else(pa.array(anew), pa.scalar(None, pa.string()), changes[KEPT])
+        changes = changes.set_column(changes.schema.get_field_index(KEPT), changes.schema.field(KEPT), kept)
+    return changes
+
+
 def positions(wanted: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     """Return for each row of `wanted` the index of its key in `keys`, or -1 where it is not there.
 

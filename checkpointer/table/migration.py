@@ -15,7 +15,7 @@ from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
-from pyspark_checkpointer.table.opening import partition_reader
+from pyspark_checkpointer.table.opening import partition_reader, table_version
 from pyspark_checkpointer.table.row_order import check_unique, in_order, show_key
 from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.schema_evolution import migrated_schema
@@ -42,7 +42,7 @@ async def transform(
     table without rows is called once, for its columns.
     """
     operator, host = snapshot.operator(old), snapshot.session.host
-    version = TableVersion.of(old, operator)
+    version = table_version(snapshot, old)
     task = _TableTransform(new, version, function)
     rows = partition_reader(snapshot, old, sorted(version.chains))
     chains: dict[int, Chain] = {}

@@ -19,12 +19,18 @@ from pyspark_checkpointer.table.version import TableVersion
 Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: the value of each key column, by its name."""
 
-__all__ = ["Keys", "Table", "key_table", "partition_reader", "read"]
+__all__ = ["Keys", "Table", "key_table", "partition_reader", "read", "table_version"]
+
+
+def table_version(snapshot: CheckpointReader, name: str) -> TableVersion:
+    """Return a table as a checkpoint has it."""
+    manifest = snapshot.manifest
+    return TableVersion.of(name, snapshot.operator(name), None if manifest is None else manifest.clock)
 
 
 async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """Return all rows of a table, or those with the keys given, merged and verified."""
-    version = TableVersion.of(name, snapshot.operator(name))
+    version = table_version(snapshot, name)
     session = snapshot.session
     # A table may have up to 2**31 partitions, so time and memory go to those that have rows.
     wanted: dict[int, pa.Table | None] = dict.fromkeys(sorted(version.chains))
@@ -52,7 +58,7 @@ def partition_reader(
     """
     session = snapshot.session
     # The reader counts how many of its partitions share an object, so it must know which ones will be read.
-    version = TableVersion.of(name, snapshot.operator(name)).only(partitions)
+    version = table_version(snapshot, name).only(partitions)
     reader = TableReader(snapshot.store, session.host, version)
     checkpoint = snapshot.manifest.id if snapshot.manifest else None
 

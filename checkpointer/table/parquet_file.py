@@ -20,8 +20,7 @@ from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.local import files
-from pyspark_checkpointer.table.opening import partition_reader
-from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.opening import partition_reader, table_version
 
 MAP_ENTRIES_SCHEMA = pa.schema(
     [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)]
@@ -42,9 +41,7 @@ class PlainRows:
         self._snapshot = snapshot
         self._name = name
         self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None
-        columns = (
-            TableVersion.of(name, snapshot.operator(name)).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
-        )
+        columns = table_version(snapshot, name).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
         # Field ids mean nothing to other programs, and a snapshot as it is stored has them.
         self.schema = pa.schema([field.remove_metadata() for field in columns])
 

@@ -15,7 +15,7 @@ from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.table import row_order
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.schema import PARTITION
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
 
@@ -24,7 +24,8 @@ async def check_places(store: Store, host: Host, name: str, operator: Operator, 
 
     `artifact` is any artifact of that object which has bytes.
     """
-    version = TableVersion.of(name, operator)
+    # No clock: a row that is expired is in its partition all the same.
+    version = TableVersion(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
     reader = TableReader(store, host, version, version.schema.key)
     key = version.schema.key
 

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode, row_order
+from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -67,7 +69,8 @@ class TableReader:
 
     A pack that several partitions share is fetched and decoded once.
 
-    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys.
+    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys. With `due`,
+    a column and a time in microseconds since 1970, only rows whose time is at most that are returned.
 
     Life of a pack: the first reader of a partition in it begins to fetch it (`_packs`), the others wait for the same
     task, and the last one that is expected (`_expected_reads`) drops it.
@@ -80,11 +83,13 @@ class TableReader:
         version: TableVersion,
         columns: Sequence[str] | None = None,
         keys: pa.Table | None = None,
+        due: tuple[str, int] | None = None,
     ) -> None:
         self._store = store
         self._host = host
         self._version = version
-        self._schema = version.schema if columns is None else _choose_columns(version, columns)
+        self._schema = version.schema if columns is None else _choose_columns(version, columns, due)
+        self._due = due
         self._shown = self._schema.names if columns is None else list(columns)
         self._keys = keys
         self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
@@ -112,14 +117,25 @@ class TableReader:
 
         def merged() -> pa.Table:
             if not deltas:
-                return base.select(self._shown)
+                return self._living(base)
             with large_rows.explain_arrow_errors(self._version.name, partition):
                 changes = kept_columns.concat(deltas)
                 if keys is not None:
                     changes = merge.matching(changes, keys, self._schema.key)
-                return merge.apply(base, changes, self._schema, self._version.name).select(self._shown)
+                return self._living(merge.apply(base, changes, self._schema, self._version.name))
 
         return await self._host.run(merged)
+
+    def _living(self, rows: pa.Table) -> pa.Table:
+        """Return the columns of this reader, of rows that are not expired.
+
+        Only merged rows can be expired: a later change may have moved the time of a row.
+        """
+        living = self._version.living(rows)
+        if self._due is not None:
+            column, limit = self._due
+            living = living.filter(is_expired(living[column], limit))
+        return living.select(self._shown)
 
     async def pieces(self, partition: int, *, ordered: bool = False) -> AsyncIterator[pa.Table]:
         """Yield the rows of a partition in pieces.
@@ -156,7 +172,7 @@ class TableReader:
             if changes is not None and count:
                 some, changes = changes.slice(0, count), changes.slice(count)
                 rows = await self._host.run(partial(self._merged, partition, rows, some, ordered))
-            yield rows.select(self._shown)
+            yield self._living(rows)
             del rows  # before the next piece is decoded
         # Only now are all rows counted. The error comes before the end, so nobody takes the rows for all of them.
         if records != base.records:
@@ -165,7 +181,7 @@ class TableReader:
         if changes is not None and changes.num_rows:
             none = self._schema.arrow().empty_table()
             rows = await self._host.run(partial(self._merged, partition, none, changes, ordered))
-            yield rows.select(self._shown)
+            yield self._living(rows)
 
     def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
         """Return all changes in order of their key.
@@ -332,12 +348,13 @@ class TableReader:
         return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
 
 
-def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchema:
-    """Return the schema with its key and the columns asked for, which merging needs."""
+def _choose_columns(version: TableVersion, columns: Sequence[str], due: tuple[str, int] | None) -> TableSchema:
+    """Return the schema with its key and the columns asked for, which merging needs, and the time of a row."""
     schema = version.schema
     shown = schema.choose(version.name, columns)
-    needed = tuple(column for column in schema.columns if column.role == "key" or column in shown)
-    return TableSchema(needed, schema.next_id)
+    times = {schema.expire.column if schema.expire else "", due[0] if due else ""}
+    needed = tuple(c for c in schema.columns if c.role == "key" or c.name in times or c in shown)
+    return replace(schema, columns=needed)
 
 
 def group_pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:

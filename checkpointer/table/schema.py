@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.table.expiry import TYPES, Expire, decode_rule, encode_rule
 from pyspark_checkpointer.table.types import (
     arrow_type,
     can_be_key,
@@ -76,11 +77,12 @@ class Column:
 class TableSchema:
     """The columns of a table: first the keys, in the order in which they are hashed.
 
-    `next_id` is the next free id.
+    `next_id` is the next free id. `expire` is the rule by which rows expire, if they do.
     """
 
     columns: tuple[Column, ...]
     next_id: int
+    expire: Expire | None = None
 
     @property
     def key(self) -> list[str]:
@@ -142,7 +144,32 @@ class TableSchema:
                 f"table {table!r}: column {', '.join(keys)} is part of the key, and cannot be dropped: a table with "
                 "another key needs another name"
             )
-        return TableSchema(tuple(column for column in self.columns if column not in dropped), self.next_id)
+        self._check_expiry(table, [column for column in self.columns if column not in dropped], self.expire)
+        return replace(self, columns=tuple(column for column in self.columns if column not in dropped))
+
+    def expiring(self, table: str, expire: Expire | None) -> "TableSchema":
+        """Return the schema with another rule by which rows expire, or none.
+
+        Raises `IllegalArgumentError` where no column fits the rule.
+        """
+        self._check_expiry(table, self.columns, expire)
+        return replace(self, expire=expire)
+
+    @staticmethod
+    def _check_expiry(table: str, columns: Sequence[Column], expire: Expire | None) -> None:
+        if expire is None:
+            return
+        column = next((column for column in columns if column.name == expire.column), None)
+        if column is None:
+            raise IllegalArgumentError(
+                f"table {table!r}: rows expire {expire}, and there would be no such column; there are "
+                f"{', '.join(column.name for column in columns)}: name another one, or leave expire= out"
+            )
+        if column.type not in TYPES:
+            raise IllegalArgumentError(
+                f"table {table!r}: rows cannot expire {expire}: the column is {show_type(column.type)}, not "
+                f"{' or '.join(TYPES)}"
+            )
 
     def to_json(self) -> Json:
         columns = [
@@ -150,7 +177,8 @@ class TableSchema:
             | ({} if c.metadata is None else {"metadata": c.metadata})
             for c in self.columns
         ]
-        return {"columns": columns, "next_id": self.next_id}
+        rule = {} if self.expire is None else {"expire": encode_rule(self.expire)}
+        return {"columns": columns, "next_id": self.next_id, **rule}
 
     @classmethod
     def from_json(cls, name: str, value: Json) -> "TableSchema":
@@ -160,12 +188,15 @@ class TableSchema:
                 for c in value["columns"]
             )
             schema = cls(columns, _integer(value["next_id"], MAX_ID + 1))
+            if "expire" in value:
+                schema = schema.expiring(name, decode_rule(value["expire"]))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             raise MalformedError(f"operator {name!r}: expected the schema of a table: {error}") from None
         # Spark ignores the case of names, so two that differ in it alone would be one column there.
         ids, names = {column.id for column in columns}, {column.name.lower() for column in columns}
         taken = names.intersection(RESERVED_NAMES)
-        if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key:
+        keys_first = all(column.role == "key" for column in columns[: len(schema.key)])
+        if len(ids) < len(columns) or max(ids, default=0) >= schema.next_id or not schema.key or not keys_first:
             raise MalformedError(f"operator {name!r}: the schema of its table contradicts itself")
         if len(names) < len(columns) or taken:
             raise MalformedError(f"operator {name!r}: a column of its table is there twice, or has a reserved name")
@@ -173,7 +204,7 @@ class TableSchema:
 
     def __str__(self) -> str:
         shown = (f"{c.name} {show_type(c.type)}{'' if c.role == 'last' else ' ' + c.role}" for c in self.columns)
-        return f"({', '.join(shown)})"
+        return f"({', '.join(shown)}{'' if self.expire is None else f'; expires {self.expire}'})"
 
 
 def _integer(value: Json, most: int) -> int:

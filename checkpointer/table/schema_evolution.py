@@ -54,7 +54,7 @@ def extended_schema(
     by_id = {column.id: column for column in found.columns}
     known = {column.id for column in old.columns}
     columns = [by_id.get(column.id, column) for column in old.columns]
-    return TableSchema((*columns, *(column for column in found.columns if column.id not in known)), found.next_id)
+    return replace(found, columns=(*columns, *(column for column in found.columns if column.id not in known)))
 
 
 def migrated_schema(
@@ -81,7 +81,12 @@ def migrated_schema(
         known = same.get(column.name)
         numbered.append(replace(column, id=_new_id(name, column, next_id) if known is None else known.id))
         next_id += known is None
-    return TableSchema(tuple(numbered), next_id)
+    found = TableSchema(tuple(numbered), next_id)
+    try:
+        return found.expiring(name, old.expire)
+    except IllegalArgumentError:
+        # The column by which rows expired is gone. Expired rows were not handed to the transform, so none comes back.
+        return found
 
 
 def needs_rescale(old: TableSchema, new: TableSchema) -> bool:

@@ -5,12 +5,17 @@ It has the table's schema and the chain of each partition.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from pyspark_checkpointer.errors import IllegalArgumentError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Operator
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Clock, Operator
+from pyspark_checkpointer.table.expiry import is_expired, limit
 from pyspark_checkpointer.table.schema import TableSchema
 
 
@@ -18,22 +23,33 @@ from pyspark_checkpointer.table.schema import TableSchema
 class TableVersion:
     """A table as one checkpoint has it, or as a batch has made it so far.
 
-    `chains` is by partition.
+    `chains` is by partition. Rows whose time is at most `expired_until`, in microseconds since 1970, are expired.
     """
 
     name: str
     schema: TableSchema
     partitions: int
     chains: Mapping[int, Chain]
+    expired_until: int | None = None
 
     @classmethod
-    def of(cls, name: str, operator: Operator) -> "TableVersion":
+    def of(cls, name: str, operator: Operator, clock: Clock | None) -> "TableVersion":
+        """Return a table of a manifest that has this clock."""
         if operator.codec != codecs.PARQUET.name:
             kind, way = "bytes", "operator"
             if operator.codec == codecs.MSGPACK.name:
                 kind, way = "a map", "keyed"
             raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
-        return cls(name, TableSchema.from_json(name, operator.schema), operator.partitions, operator.chains)
+        schema = TableSchema.from_json(name, operator.schema)
+        if schema.expire is not None and clock is None:
+            raise MalformedError(f"operator {name!r}: its rows expire, and the manifest has no clock")
+        version = cls(name, schema, operator.partitions, operator.chains)
+        return version if clock is None else version.at(clock.at)
+
+    def at(self, clock: datetime) -> "TableVersion":
+        """Return the table at this time of the job's clock."""
+        rule = self.schema.expire
+        return replace(self, expired_until=None if rule is None else limit(rule, clock))
 
     def operator(self) -> Operator:
         return Operator(
@@ -43,7 +59,16 @@ class TableVersion:
     def only(self, partitions: Sequence[int]) -> "TableVersion":
         """Return the version with some partitions alone, which is what one task needs."""
         chains = {number: self.chains[number] for number in partitions if number in self.chains}
-        return TableVersion(self.name, self.schema, self.partitions, chains)
+        return replace(self, chains=chains)
+
+    def living(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that are not expired."""
+        rule = self.schema.expire
+        if rule is None or self.expired_until is None:
+            return rows
+        expired = is_expired(rows[rule.column], self.expired_until)
+        # Mostly no row is expired, and then nothing is copied.
+        return rows.filter(pc.invert(expired)) if pc.any(expired).as_py() else rows
 
     def sizes(self, keep: Mapping[int, int] | None = None) -> dict[int, int]:
         """Return the stored bytes that reading each partition costs.

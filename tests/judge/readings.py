@@ -66,7 +66,7 @@ def judged(root: Path) -> Any:
         content[name] = (operator["partitions"], held)
     prepared = found["prepared"] and found["prepared"]["id"]
     points = {name: (point["id"], point["created"]) for name, point in found["savepoints"].items()}
-    told = [found[name] for name in ("epoch", "created", "positions", "watermark", "properties")]
+    told = [found[name] for name in ("epoch", "created", "positions", "watermark", "properties", "clock")]
     return found["id"], shown(told), content, prepared, points
 
 
@@ -83,7 +83,7 @@ def _library(client: Checkpointer) -> Any:
     restored = client.restore()
     points = {point.name: (str(point.id), point.created) for point in client.savepoints()}
     if restored is None:
-        return None, shown([None, None, {}, None, {}]), {}, None, points
+        return None, shown([None, None, {}, None, {}, None]), {}, None, points
     prepared = None if restored.prepared is None else str(restored.prepared.id)
     content: dict[str, Any] = {}
     for name, operator in (restored.manifest.operators if restored.manifest else {}).items():
@@ -100,7 +100,14 @@ def _library(client: Checkpointer) -> Any:
             view = restored.operator(name)
             held = {partition: view.partition(partition) for partition in view.partitions}
         content[name] = (operator.partitions, held)
-    told = [restored.epoch, restored.created, restored.positions, restored.watermark, restored.properties]
+    told = [
+        restored.epoch,
+        restored.created,
+        restored.positions,
+        restored.watermark,
+        restored.properties,
+        restored.clock,
+    ]
     return restored.id and str(restored.id), shown(told), content, prepared, points
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,11 +15,12 @@ import pyarrow.compute as pc
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.manifests.model import Job, SparkProgress
+from pyspark_checkpointer.manifests.model import Clock, Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.row_order import in_order
-from pyspark_checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, RESET, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, DELTA_COLUMNS, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
@@ -252,6 +254,29 @@ def beyond_python(client: Checkpointer) -> None:
     save_rows(client, schema, schema.arrow().empty_table(), again)
 
 
+def expiring(client: Checkpointer, kind: str) -> None:
+    """Rows that expire by a type of time: one at the last moment, one a moment later, far ones."""
+    clock, after = datetime(2024, 3, 1, tzinfo=UTC), timedelta(days=60)
+    schema = schema_of({"k": "long", "n": "long", "t": kind}, ["k"], n="sum", t="max")
+    schema = schema.expiring("table", Expire("t", after=after))
+    moment = timedelta(days=1) if kind == "date" else timedelta(microseconds=1)
+    times = [clock - after + number * moment for number in (-1, 0, 1)]
+    given: list[Any] = times if kind == "timestamp" else [time.replace(tzinfo=None) for time in times]
+    given = [time.date() for time in times] if kind == "date" else given
+    rows: list[Row] = [(key, 1, time) for key, time in enumerate([*given, None])]
+    # The merged time decides: that of a change keeps a row alive, or ends it.
+    save_table(client, schema, rows, [(MERGE, (0, 1, given[2])), (RESET, (2, 1, given[0])), (MERGE, (3, 1, given[1]))])
+    with client.begin() as cp:
+        cp.writer.clock = Clock(clock, "job")
+    if kind == "timestamp_ntz":
+        far_times = far(pa.timestamp("us"), -(2**63), 2**63 - 1)
+        columns = [pa.array([100, 101], pa.int64()), pa.array([1, 1], pa.int64()), far_times]
+        delta = pa.table(columns, schema=schema.arrow())
+        for name, value in ((PARTITION, 0), (CHANGE, RESET)):
+            delta = delta.append_column(name, pa.array([value] * 2, pa.int32()).cast(DELTA_COLUMNS[name]))
+        save_rows(client, schema, schema.arrow().empty_table(), delta)
+
+
 STORES: dict[str, Callable[[Checkpointer], object]] = {
     "keys": keys,
     "short": short,
@@ -268,6 +293,7 @@ STORES: dict[str, Callable[[Checkpointer], object]] = {
     "combined": combined,
     "other columns": other_columns,
     "beyond python": beyond_python,
+    **{f"expiring by {kind}": partial(expiring, kind=kind) for kind in ("date", "timestamp", "timestamp_ntz")},
 }
 """What makes each store, by its name."""
 

@@ -36,19 +36,9 @@ MAY = (
         "A reader must accept 250 levels of lists and objects in it, itself the first, and may refuse more.",
     ),
     Excuse(
-        r"manifest operators\.\?\.schema\.columns(: order|\.\*: copy|\.\*\.role: .*)",
-        LIBRARY_ACCEPTS,
-        "A reader may ignore the order of the columns, other metadata, and what a type says of nulls and comments.",
-    ),
-    Excuse(
         r"(manifest operators\.\?|segment)\.? ?objects\.\*\.\*: .*",
         VERIFY_REFUSES,
         "If its slices are compared, its own digest need not be.",
-    ),
-    Excuse(
-        r"manifest operators\.\?\.schema\.columns(: order|\.\*: copy|\.\*\.role: .*)",
-        READER_ACCEPTS,
-        "A reader may ignore the order of the columns, other metadata, and what a type says of nulls and comments.",
     ),
     Excuse(
         r"(manifest operators\.\?|segment)\.? ?objects\.\*\.\*: .*",

@@ -55,6 +55,7 @@ from pyspark_checkpointer.manifests.segments import (
     load,
 )
 from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
+from pyspark_checkpointer.table.expiry import decode_rule, is_expired_at
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.parquet_decode import decode as decode_file
@@ -103,6 +104,7 @@ def test_every_example_is_tested() -> None:
         "accepted values",
         "chains",
         "equal keys",
+        "expiry",
         "frames",
         "key partitions of 200",
         "keys in partition 4 of 8",
@@ -396,6 +398,17 @@ def test_values_of_one_column_are_merged_as_shown(given: str, wanted: str) -> No
         changes = pa.table([pa.array(c, f.type) for c, f in zip(columns, stored, strict=True)], schema=stored)
         for some in (changes, consolidate(changes, schema, "t")):
             assert same(apply(base, some, schema, "t")["v"].to_pylist(), [eval(wanted, names)])
+
+
+def test_rows_expire_as_shown() -> None:
+    """By the rule of the table in the example, at the clock of the manifest in the example."""
+    rule = decode_rule(json.loads(FILES["table"])["expire"])
+    clock = decode_manifest(MANIFEST_ID, stored(FILES[MANIFEST])).clock
+    assert clock is not None
+    for line in TEXTS["expiry"].splitlines():
+        text, result = line.split(" → ")
+        time = None if text == "null" else datetime.fromisoformat(text)
+        assert is_expired_at(rule, time, clock.at) == (result == "expired"), line
 
 
 MAX_READER_WORDS = 5_000

@@ -3,10 +3,12 @@
 `State` and `TableState` are the real ones, and so is what their tasks do. What a query plan would say is drawn.
 """
 
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import table_changes, table_jobs
 from pyspark_checkpointer.spark import write_tasks as write_module
@@ -59,6 +62,10 @@ class PlainFrame:
     @property
     def columns(self) -> list[str]:
         return list(self.parts[0].column_names)
+
+    @property
+    def schema(self) -> StructType:
+        return StructType.fromJson({"type": "struct", "fields": _fields(self)})
 
     def repartition(self, column: str) -> "PlainFrame":
         rows, tasks = self.rows, self.draw.choice([1, 2, 5])
@@ -118,9 +125,11 @@ def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], r
 def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
-    def scanned(spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None) -> PlainFrame:
+    def scanned(
+        spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None, due: Any = None
+    ) -> PlainFrame:
         session = client.session
-        reader = TableReader(session.store, session.host, version, columns)
+        reader = TableReader(session.store, session.host, version, columns, due=due)
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
 
@@ -150,9 +159,19 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         yield
 
 
-def new_state(client: Checkpointer, restored: Restored | None, batch_id: int, session: Any = None) -> State:
-    """What a callback would be handed for this batch."""
+def new_state(
+    client: Checkpointer,
+    restored: Restored | None,
+    batch_id: int,
+    session: Any = None,
+    time: datetime | None = None,
+) -> State:
+    """What a callback would be handed for this batch, which Spark began at this time."""
     spark: Any = session or SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     run = QueryRun(client, restored, SimpleNamespace())  # type: ignore[arg-type]
-    job = Job("query", "run", batch_id)
+    spark_progress = None
+    if time is not None:
+        offsets = json.dumps({"batchTimestampMs": int(time.timestamp() * 1000)})
+        spark_progress = SparkProgress("", f"v1\n{offsets}\n", ())
+    job = Job("query", "run", batch_id, spark=spark_progress)
     return State(spark, BatchAttempt(run, job, client.begin_batch(batch_id, job)))

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import apply_task, table_jobs
+from pyspark_checkpointer.spark import Expire, apply_task, table_jobs
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.table import large_rows
@@ -26,7 +27,7 @@ from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state
-from tests.proof.table_model import COMBINE, KEY, Decide, Drawn, Key, Row, TableModel
+from tests.proof.table_model import COMBINE, DAY, FIRST, KEY, TIMES, Decide, Drawn, Key, Row, TableModel
 
 Figures = Counter[str]
 
@@ -44,6 +45,10 @@ class History:
         self.max_chain = self.draw.choice([2, 4, 10])
         self.drawn = Drawn(self.draw, width, self.draw.choice([4, 40]))
         self.models = {"t": TableModel(), "other": TableModel()}
+        self.moves_clock = self.draw.random() < 0.5
+        """Whether the job moves its clock itself, or Spark's batches do."""
+        self.clock: datetime | None = None
+        self.day = 5
         self.client = self._open(root)
 
     def _open(self, root: str) -> Checkpointer:
@@ -69,43 +74,98 @@ class History:
 
     def batch(self, number: int) -> None:
         """One batch, which is committed or fails."""
-        state = new_state(self.client, self.client.restore(), number, self.spark)
-        before = {name: model.copy() for name, model in self.models.items()}
+        before, clock_before = {name: model.copy() for name, model in self.models.items()}, self.clock
+        self.day += self.draw.choice([-1, 0, 0, 1, 1, 4])
+        time = FIRST + self.day * DAY
+        state = new_state(self.client, self.client.restore(), number, self.spark, None if self.moves_clock else time)
+        if self.moves_clock:
+            self._tick(time)
+            state.advance_clock(time)
         partitions = self.draw.choice([None, None, 1, 3])
-        work = [self._open_table(state, name, partitions) for name in self.models]
-        if self.draw.random() < 0.3:
+        opened = [name for name in self.models if self.draw.random() < 0.9]
+        work = [self._open_table(state, name, partitions, before[name], time) for name in opened]
+        if len(work) > 1 and self.draw.random() < 0.3:
             together(*work)
         else:
             for one in work:
                 one()
         if self.draw.random() < 0.1:
             state._attempt.abort()
-            self.models = before
+            self.models, self.clock = before, clock_before
         else:
+            if self.clock is not None:
+                self._tick(time)
+            for model in self.models.values():
+                model.tick(self.clock)
             state._attempt.commit()
         if self.draw.random() < 0.3:
             self.client = self._open(self.client.root)  # the working directory may be another one since
         self.figures["batches"] += 1
 
-    def _open_table(self, state: State, name: str, partitions: int | None) -> Callable[[], None]:
+    def _tick(self, time: datetime) -> None:
+        """The clock follows the time, and never goes back."""
+        self.clock = time if self.clock is None else max(self.clock, time)
+
+    def _rule(self, model: TableModel, planned: list[tuple[str, list[str]]], drops: bool) -> Expire | None:
+        """Draw how rows expire, mostly as before; the columns that are written get the time where they need it."""
+        rule = model.rule
+        if self.draw.random() < 0.3:
+            rule = self.draw.choice([None, *(Expire(column, days * DAY) for column in TIMES for days in (1, 3, 10))])
+        if rule is None or (rule.column not in model.columns and (drops or planned[0][0] not in ("upsert", "replace"))):
+            return None
+        for step, columns in planned:
+            needs = step == "replace" or rule.column not in model.columns
+            if rule.column not in columns and needs:
+                columns.append(rule.column)
+        return rule
+
+    def _open_table(
+        self, state: State, name: str, partitions: int | None, before: TableModel, time: datetime
+    ) -> Callable[[], None]:
         """Draw what is done to a table in this batch, and how it is opened for that."""
         steps = [self.drawn.step() for _ in range(self.draw.choice([1, 1, 2, 3]))]
         drops = "drop columns" in steps
         planned = [(step, [c for c in self.drawn.columns() if not (drops and c in COMBINE)]) for step in steps]
+        if drops and any(step == "replace" for step in steps):
+            planned = [(step, columns) for step, columns in planned if step != "replace"]
+        rule = self._rule(self.models[name], planned, drops) if planned else None
         writes = [columns for step, columns in planned if step in ("upsert", "replace")]
         known = [*self.models[name].columns, *(column for columns in writes for column in columns)]
         combine = {} if drops else {column: how for column, how in COMBINE.items() if column in known}
-        table = state.table(name, KEY, num_partitions=partitions, combine=combine)  # type: ignore[arg-type]
+        table = state.table(
+            name,
+            KEY,
+            num_partitions=partitions,
+            combine=combine,  # type: ignore[arg-type]
+            expire=rule,
+        )
+        if rule is not None:
+            self._tick(time)
+        # Only now: what the rule of before would let expire with this batch lives on.
+        self.models[name].rule = rule
+        self.models[name].tick(self.clock)
         draw = random.Random(self.draw.random())  # of its own: threads would take turns otherwise
         drawn = Drawn(draw, self.drawn.width, self.drawn.keys)
         drawn.types = self.drawn.types
 
         def work() -> None:
+            if rule is not None and before.columns and draw.random() < 0.5:
+                self._check_expired(table, rule, before)
             for step, columns in planned:
                 self.figures[step] += 1
                 Step(table, self.models[name], drawn, list(combine), self.spark).do(step, columns)
 
         return work
+
+    def _check_expired(self, table: TableState, rule: Expire, before: TableModel) -> None:
+        """The rows of the last checkpoint that expire with this batch."""
+        if table._changes.version is None or rule.column not in table._changes.version.schema.names:
+            return
+        due = before.due(rule, self.clock) if rule.column in before.columns else []
+        found = table.expired()
+        rows = found.rows.to_pylist() if self.spark is None else [row.asDict() for row in found.collect()]  # type: ignore
+        assert sorted(map(repr, (tuple(row[name] for name in KEY) for row in rows))) == sorted(map(repr, due))
+        self.figures["rows expired"] += len(due)
 
     def check(self) -> None:
         """What is committed, by each way in which it can be read."""
@@ -124,7 +184,8 @@ class History:
             wanted = {key: row for key, row in model.found(columns).items() if key in keys}
             sought: Any = [dict(zip(KEY, key, strict=True)) for key in keys]
             assert found(restored.table(name, columns=[*KEY, *columns], keys=sought), columns) == wanted
-            version = TableVersion.of(name, operators[name])
+            assert restored.clock == self.clock
+            version = TableVersion.of(name, operators[name], restored.manifest.clock if restored.manifest else None)
             assert max(map(len, version.chains.values()), default=0) <= self.max_chain
             pieces: Found = {}
             for partition in version.chains:
@@ -170,7 +231,8 @@ class Step:
                 model.delete(keys)
                 self.table.delete(self.frame([dict(zip(KEY, key, strict=True)) for key in keys], []))
             case "drop columns" if model.columns:
-                dropped = draw.sample(model.columns, draw.choice([1, len(model.columns)]))
+                free = [name for name in model.columns if model.rule is None or name != model.rule.column]
+                dropped = draw.sample(free, draw.choice([0, min(1, len(free)), len(free)]))
                 model.drop(dropped)
                 self.table.drop_columns(dropped)
             case "compact" if self.table._changes.version is not None:
@@ -204,7 +266,9 @@ class Step:
 
 
 def _plain(value: Any) -> Any:
-    """A value as Arrow shows it."""
+    """A value as Arrow shows it. Spark returns times in local time."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
     return bytes(value) if isinstance(value, bytearray) else value
 
 

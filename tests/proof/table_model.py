@@ -7,17 +7,18 @@ import random
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from pyspark_checkpointer.spark import Change
+from pyspark_checkpointer.spark import Change, Expire
 
 KEY = ["k", "part"]
 Row = dict[str, Any]
 Key = tuple[Any, ...]
 
-COMBINE = {"n": "sum", "top": "max", "low": "min"}
+COMBINE = {"n": "sum", "top": "max", "low": "min", "until": "max"}
 TYPES = {
     "n": pa.int64(),
     "top": pa.int32(),
@@ -26,7 +27,14 @@ TYPES = {
     "body": pa.binary(),
     "x": pa.int32(),
     "tags": pa.list_(pa.string()),
+    "seen": pa.timestamp("us", "UTC"),
+    "until": pa.timestamp("us", "UTC"),
 }
+TIMES = ("seen", "until")
+"""Columns by which rows may expire."""
+
+DAY = timedelta(days=1)
+FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 """Columns that an upsert may have, of which it has some. `x` becomes wider one day."""
 
 STEPS = {
@@ -43,13 +51,29 @@ STEPS = {
 
 @dataclass
 class TableModel:
-    """A table as dicts: columns that a row does not have are null."""
+    """A table as dicts: columns that a row does not have are null. What is expired is removed at once."""
 
     columns: list[str] = field(default_factory=list)
     rows: dict[Key, Row] = field(default_factory=dict)
+    rule: Expire | None = None
+    clock: datetime | None = None
 
     def copy(self) -> "TableModel":
-        return TableModel(list(self.columns), {key: dict(row) for key, row in self.rows.items()})
+        rows = {key: dict(row) for key, row in self.rows.items()}
+        return TableModel(list(self.columns), rows, self.rule, self.clock)
+
+    def tick(self, clock: datetime | None) -> None:
+        """The clock moves."""
+        self.clock = clock
+        for key in self.due(self.rule, clock):
+            del self.rows[key]
+
+    def due(self, rule: Expire | None, clock: datetime | None) -> list[Key]:
+        """The keys of the rows that are expired by a rule at a time."""
+        if rule is None or clock is None:
+            return []
+        times = {key: row.get(rule.column) for key, row in self.rows.items()}
+        return [key for key, time in times.items() if time is not None and time + rule.after <= clock]
 
     def upsert(self, given: list[Row], columns: list[str]) -> None:
         self.columns += [name for name in columns if name not in self.columns]
@@ -57,6 +81,7 @@ class TableModel:
             old = self.rows.setdefault(tuple(row[name] for name in KEY), {})
             for name in columns:
                 old[name] = combined(COMBINE.get(name, "last"), old.get(name), row[name])
+        self.tick(self.clock)
 
     def replace(self, given: list[Row], columns: list[str]) -> None:
         self.columns, self.rows = [], {}
@@ -111,7 +136,8 @@ class Decide:
     def one(self, rows: list[Row], below: Row | None) -> tuple[Any, str]:
         """What becomes of a key, and what the function saw of it."""
         below = {} if below is None else {name: value for name, value in below.items() if name not in self.key}
-        saw = repr((sorted(below.items()), [row["at"] for row in rows]))
+        shown = {name: value.timestamp() if isinstance(value, datetime) else value for name, value in below.items()}
+        saw = repr((sorted(shown.items()), [row["at"] for row in rows]))
         match zlib.crc32(saw.encode()) % 5:
             case 0:
                 return None, saw
@@ -183,6 +209,8 @@ class Drawn:
         match name:
             case "n" | "top" | "x":
                 return draw.randrange(-9, 9)
+            case "seen" | "until":
+                return FIRST + draw.randrange(30) * DAY
             case "body":
                 return bytes([draw.randrange(256)]) * draw.choice([0, 3, self.width])
             case "tags":

@@ -487,7 +487,7 @@ def test_keys_of_every_type_are_found_in_the_partition_that_spark_puts_them_in(
     restored = Checkpointer(root).restore()
     assert restored is not None
     assert restored.manifest is not None
-    version, table = TableVersion.of("t", restored.manifest.operators["t"]), restored.table("t")
+    version, table = TableVersion.of("t", restored.manifest.operators["t"], None), restored.table("t")
     expected = sorted(row.p for row in rows.selectExpr("pmod(hash(k), 37) p").collect())
     assert sorted(partitions_of(table.select(["k"]), version.schema, 37)) == expected
     found = restored.table("t", keys=[{"k": value} for value in table["k"].to_pylist()])
@@ -578,7 +578,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     restored = client.restore()
     assert restored is not None
     assert restored.manifest is not None
-    version = TableVersion.of("t", restored.manifest.operators["t"])
+    version = TableVersion.of("t", restored.manifest.operators["t"], None)
     reader = TableReader(client.session.store, client.session.host, version)
     keys = pa.table([pa.array(range(200_000, 201_000))], schema=pa.schema([version.schema.arrow().field("k")]))
     assert run_sync(reader.rows(0, keys)).num_rows == 1000

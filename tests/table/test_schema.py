@@ -218,7 +218,7 @@ def test_what_a_reader_may_ignore_is_ignored() -> None:
         "type": "struct",
         "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"comment": "x"}}],
     }
-    more = {"columns": [VALUE | {"type": told, "metadata": {"other": 1}}, KEY], "next_id": 3}
+    more = {"columns": [KEY, VALUE | {"type": told, "metadata": {"other": 1}}], "next_id": 3}
     found = [TableSchema.from_json("t", one) for one in (plain, more)]
     assert {column.id: column for column in found[0].columns} == {column.id: column for column in found[1].columns}
 
@@ -457,3 +457,11 @@ def test_a_table_that_has_a_type_that_is_nested_too_deep_can_drop_the_column() -
     again = TableSchema.from_json("t", known.to_json())
     assert again.without("t", ["v"]).names == ["k"]
     assert extended_schema("t", again, fields({"k": "long"}), ["k"], {}).names == ["k", "v"]
+
+
+def test_a_key_behind_another_column_is_refused() -> None:
+    """Its place says in which order keys are hashed, and another reader could take it for a value."""
+    stored = schema_of({"k": "long", "v": "long"}, ["k"]).to_json()
+    stored["columns"].reverse()
+    with pytest.raises(MalformedError, match="contradicts itself"):
+        TableSchema.from_json("t", stored)

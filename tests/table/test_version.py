@@ -321,12 +321,12 @@ def test_a_version_is_what_its_operator_says() -> None:
     place = Place(SCHEMA)
     place.snapshot(0, ROWS)
     place.snapshot(1, ROWS[:1])
-    assert TableVersion.of("t", place.version.operator()) == place.version
+    assert TableVersion.of("t", place.version.operator(), None) == place.version
     assert set(place.version.only([1, 7]).chains) == {1}
     operator = place.version.operator()
     assert operator.partitioner == codecs.PARQUET.partitioner
     with pytest.raises(IllegalArgumentError, match=r"operator 't': is a map, not a table"):
-        TableVersion.of("t", replace(operator, codec=codecs.MSGPACK.name))
+        TableVersion.of("t", replace(operator, codec=codecs.MSGPACK.name), None)
 
 
 def test_rows_are_split_by_partition() -> None:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
@@ -27,6 +28,8 @@ from pyspark_checkpointer.storage import Fencing, open_files
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_FILE = 64 << 20
 """Bytes that a file of Spark's may have to be read.
@@ -61,6 +64,18 @@ class BatchOffsets(NamedTuple):
             return int(json.loads(self.metadata)["batchWatermarkMs"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return 0
+
+    @property
+    def time(self) -> datetime | None:
+        """Return the time of the batch, which Spark recorded before it ran the batch first; None where there is none.
+
+        Spark uses it again when it repeats the batch.
+        """
+        try:
+            milliseconds = json.loads(self.metadata)["batchTimestampMs"]
+            return _EPOCH + timedelta(milliseconds=milliseconds) if type(milliseconds) is int else None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
 
 
 def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:

@@ -107,6 +107,7 @@ class Checkpoint(TypedDict):
     positions: Annotated[NotRequired[dict[str, Json]], "`show` alone has it"]
     properties: Annotated[NotRequired[dict[str, Json]], "`show` alone has it"]
     watermark: Annotated[NotRequired[Json], "`show` alone has it"]
+    clock: Annotated[NotRequired[Time | None], "the job's clock, by which rows of tables expire; `show` alone has it"]
     biggest_partitions: Annotated[NotRequired[list[Partition]], "`show` alone has it"]
     snapshot_bytes: Annotated[NotRequired[int | None], "of its own bytes; `report` alone has it"]
     delta_bytes: Annotated[NotRequired[int | None], "of its own bytes; `report` alone has it"]

@@ -43,7 +43,7 @@ class KeyChange(TypedDict):
     """A key whose value or row is not the same in two checkpoints."""
 
     key: Annotated[Json, "of a table: its key columns, by name; written as `cat` writes it"]
-    change: Literal["inserted", "updated", "deleted"]
+    change: Literal["inserted", "updated", "deleted", "expired"]
 
 
 class KeyDifference(TypedDict):
@@ -55,5 +55,6 @@ class KeyDifference(TypedDict):
     inserted: Annotated[int, "keys"]
     updated: Annotated[int, "keys"]
     deleted: Annotated[int, "keys"]
+    expired: Annotated[int, "keys of rows that were past their time by the clock of `after`"]
     keys: Annotated[list[KeyChange], "the first of them, as many as `--limit` allows"]
     left_out: Annotated[int, "keys that `keys` is without"]

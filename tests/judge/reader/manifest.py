@@ -24,7 +24,7 @@ from tests.judge.reader.checks import (
 from tests.judge.reader.frames import unzstd
 from tests.judge.reader.objects import DEC, SEGMENT, compare, fetch, length, name, object_path, parse, version
 from tests.judge.reader.pointer import reference
-from tests.judge.reader.schema import read_schema
+from tests.judge.reader.schema import read_expire, read_schema
 
 PARTITIONERS = {"raw": "explicit", "msgpack+zstd": "crc32-key-1", "parquet": "spark-murmur3-1"}
 NOTHING = hashlib.sha256(b"").hexdigest()
@@ -131,6 +131,7 @@ def read_operator(root, op, o, upto):
     least, most = {"raw": (0, 2**31), "msgpack+zstd": (1, 131072), "parquet": (1, 2**31 - 1)}[codec]
     integer(least, most)(partitions)
     columns = read_schema(schema) if codec == "parquet" else None
+    expire = read_expire(schema, columns) if codec == "parquet" else None
     if "segments" in o:
         need("objects" not in o and "chains" not in o, "segments beside chains")
         chains = read_segments(root, o["segments"], op, codec, partitions, upto)
@@ -147,6 +148,7 @@ def read_operator(root, op, o, upto):
         "codec": codec,
         "schema": schema,
         "columns": columns,
+        "expire": expire,
         "chains": dict(sorted(chains.items())),
     }
 
@@ -163,6 +165,12 @@ def check_job(j):
     need(lists is None or lists, "lists that are empty")
     for k, t in (lists or {}).items():
         matches("[A-Za-z0-9_]+/[0-9]{1,18}", "source and number")(k), text(t)
+
+
+def check_clock(v):
+    at, source = get(obj(v), "at", time), get(v, "source", text)
+    need(source in ("batch", "job"), f"the source {source!r:.80} of the clock")
+    return at
 
 
 def read_manifest(root, data, ref):
@@ -185,6 +193,7 @@ def read_manifest(root, data, ref):
         "positions": get(o, "positions", obj),
         "watermark": get(o, "watermark", anything),
         "properties": get(o, "properties", obj),
+        "clock": get(o, "clock", check_clock, absent=True),
         "operators": {},
     }
     for op, v in get(o, "operators", obj).items():

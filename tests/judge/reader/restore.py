@@ -12,7 +12,7 @@ from tests.judge.reader.pointer import read_catalog, read_pointer
 from tests.judge.reader.tables import read_table
 
 
-def read_content(root, op):
+def read_content(root, op, clock):
     objects = {}
 
     def load(row):
@@ -34,7 +34,7 @@ def read_content(root, op):
         return data
 
     if op["codec"] == "parquet":
-        return read_table(root, op, load)
+        return read_table(root, op, load, clock)
     if op["codec"] == "raw":
         return {"kind": "raw", "content": {p: [load(r) for r in chain] for p, chain in op["chains"].items()}}
     return {"kind": "map", "content": read_map(op["chains"], op["partitions"], load)}
@@ -52,6 +52,7 @@ def read_once(root, data):
             "positions": {},
             "watermark": None,
             "properties": {},
+            "clock": None,
             "operators": {},
             "prepared": pointer["prepared"],
             "savepoints": {},
@@ -65,7 +66,7 @@ def read_once(root, data):
         out |= manifest | {"id": ref["id"], "operators": {}}
         for op, o in manifest["operators"].items():
             with about(f"operator {op!r:.200}"):
-                out["operators"][op] = read_content(root, o) | {"partitions": o["partitions"]}
+                out["operators"][op] = read_content(root, o, manifest["clock"]) | {"partitions": o["partitions"]}
     if pointer["prepared"]:  # Restore 7: what is handed out is read
         path = f"manifests/{pointer['prepared']['id']}.json"
         data = fetch(root, path)

@@ -92,3 +92,14 @@ def read_schema(s):
         len(set(ids)) == len(ids) and max(ids) < get(s, "next_id", integer(0, 2**31)), "ids twice, or not below next_id"
     )
     return out
+
+
+def read_expire(s, columns):
+    """The column by whose time rows expire, and after how many microseconds; None where they do not."""
+    rule = get(s, "expire", obj, absent=True)
+    if rule is None:
+        return None
+    name, after = get(rule, "column", text), get(rule, "after_us", integer(1, 8_640_000_000_000_000_000))
+    found = [c for c in columns if c["name"] == name and c["type"] in ("date", "timestamp", "timestamp_ntz")]
+    need(found, f"rows expire by {name!r:.80}, which is no time of this table")
+    return found[0], after

@@ -5,7 +5,7 @@ import decimal
 import pyarrow as pa
 
 from tests.judge.reader.checks import about, need
-from tests.judge.reader.files import EXACT, order, parquet
+from tests.judge.reader.files import EXACT, Far, order, parquet
 from tests.judge.reader.schema import DIGITS
 
 
@@ -32,8 +32,20 @@ def final(v, col):
     return v
 
 
-def read_table(root, op, load):
+def expired(row, op, clock):
+    if not op["expire"]:
+        return False
+    column, after = op["expire"]
+    value = row[column["id"]]
+    if value is None:
+        return False
+    at = (value if isinstance(value, Far) else order(value)) * (86_400_000_000 if column["type"] == "date" else 1)
+    return at + after <= order(clock)
+
+
+def read_table(root, op, load, clock):
     columns, files, content = op["columns"], {}, []
+    need(clock is not None or not op["expire"], "rows expire, and the manifest has no clock")
 
     def rows_of(row, delta):
         path, data = row["object"]["path"], load(row)  # each row has a digest of its own
@@ -63,5 +75,7 @@ def read_table(root, op, load):
                             else merge_values(c["role"], below[c["id"]], new[c["id"]])
                             for c in columns
                         }
-        content += [{c["name"]: final(r[c["id"]], c) for c in columns} for r in state.values()]
+        content += [
+            {c["name"]: final(r[c["id"]], c) for c in columns} for r in state.values() if not expired(r, op, clock)
+        ]
     return {"kind": "table", "schema": op["schema"], "content": content}

@@ -1,0 +1,396 @@
+"""Expiry of rows: what is past its time by the job's clock is in no read, and is never combined with what follows."""
+
+import json
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.cli.app import checkpointer as command
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from pyspark_checkpointer.manifests.model import Clock
+from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
+from pyspark_checkpointer.table.expiry import MAX_AFTER
+from pyspark_checkpointer.table.version import TableVersion
+from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
+from tests.spark.conftest import Job
+from tests.spark.tables import rows
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+MICROSECOND = timedelta(microseconds=1)
+UTC_TIME = pa.timestamp("us", "UTC")
+RULE = Expire("seen", after=10 * DAY)
+
+
+class Place:
+    """A root in memory, and tables without Spark: `day` is the clock that the job moves."""
+
+    def __init__(self) -> None:
+        self.draw = random.Random(7)
+        self.client = Checkpointer(f"memory://{uuid.uuid4().hex}")
+        self.number = -1
+
+    def begin(self, day: float | None = None, time: datetime | None = None) -> State:
+        self.number += 1
+        state = new_state(self.client, self.client.restore(), self.number, time=time)
+        if day is not None:
+            state.advance_clock(START + day * DAY)
+        return state
+
+    def commit(self, state: State) -> None:
+        state._attempt.commit()
+
+    def batch(self, day: float, *given: pa.Table, **options: Any) -> None:
+        """A batch that upserts."""
+        state = self.begin(day)
+        table = state.table("t", ["k"], num_partitions=2, **({"expire": RULE} | options))
+        for one in given:
+            table.upsert(self.frame(one))
+        self.commit(state)
+
+    def frame(self, *parts: pa.Table) -> Any:
+        return PlainFrame(self.draw, parts)
+
+    def rows(self, **options: Any) -> list[dict[str, Any]]:
+        restored = self.client.copy().restore()
+        assert restored is not None
+        found: list[dict[str, Any]] = restored.table("t", **options).sort_by("k").to_pylist()
+        return found
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    place = Place()
+    with plain_spark(place.draw, place.client):
+        yield place
+
+
+def given(*found: tuple[int, float | None], **columns: list[Any]) -> pa.Table:
+    """Rows of a key and the day on which it was seen."""
+    times = [None if day is None else START + day * DAY for _, day in found]
+    return pa.table({"k": [k for k, _ in found], "seen": pa.array(times, UTC_TIME), **columns})
+
+
+def keys(found: list[dict[str, Any]]) -> list[int]:
+    return [row["k"] for row in found]
+
+
+def test_a_row_is_gone_once_the_clock_has_reached_its_time(place: Place) -> None:
+    place.batch(0, given((1, 0), (2, 1), (3, None)))
+    state = place.begin()
+    state.advance_clock(START + 10 * DAY - MICROSECOND)
+    place.commit(state)
+    assert keys(place.rows()) == [1, 2, 3]
+    place.batch(10)
+    assert keys(place.rows()) == [2, 3]
+    assert keys(place.rows(keys=[{"k": 1}, {"k": 2}])) == [2]
+    assert place.rows(columns=["k"]) == [{"k": 2}, {"k": 3}]  # the time is not asked for
+    place.batch(1000)
+    assert keys(place.rows()) == [3]  # null never expires
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), UTC_TIME])
+def test_the_types_of_a_time(place: Place, kind: pa.DataType) -> None:
+    times = [START.date(), START.date() + DAY] if kind == pa.date32() else [START, START + DAY]
+    place.batch(0, pa.table({"k": [1, 2], "seen": pa.array(times).cast(kind)}))
+    place.batch(10.5)
+    assert keys(place.rows()) == [2]
+
+
+def test_the_clock_of_a_batch_that_does_not_open_the_table_counts(place: Place) -> None:
+    place.batch(0, given((1, 0)))
+    place.commit(place.begin(10))
+    assert keys(place.rows()) == []
+
+
+def test_what_expired_is_not_combined_with_what_follows(place: Place) -> None:
+    """Also where two rows of one key come in two tasks, and where a row keeps columns."""
+    combine = {"n": "sum", "seen": "max"}
+    place.batch(0, given((1, 0), (2, 0), n=[5, 5]), combine=combine)
+    state = place.begin(10)
+    table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)  # type: ignore[arg-type]
+    table.upsert(place.frame(given((1, 10), n=[1]), given((1, 9), n=[2])))
+    table.upsert(place.frame(given((1, 10), n=[4])))
+    place.commit(state)
+    assert place.rows() == [{"k": 1, "n": 7, "seen": START + 10 * DAY}]
+    # A row that is late counts where the key has a row, and begins none.
+    place.batch(15, given((1, 1), (2, 1), n=[10, 10]), combine=combine)
+    place.batch(15, given((2, 15), n=[1]), combine=combine)
+    assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 17), (2, 1)]
+
+
+def test_columns_that_a_row_keeps_are_those_of_a_living_row(place: Place) -> None:
+    place.batch(0, given((1, 0), (2, 5), title=["old", "old"]))
+    place.batch(10, pa.table({"k": [1, 2], "n": [1, 1]}))
+    found = [(row["k"], row["title"], row["seen"] and row["seen"].day) for row in place.rows()]
+    assert found == [(1, None, None), (2, "old", 6)]
+
+
+def test_apply_sees_no_expired_row(place: Place) -> None:
+    combine = {"n": "sum"}
+    place.batch(0, given((1, 0), n=[5]), combine=combine)
+    state = place.begin(10)
+    table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)  # type: ignore[arg-type]
+    saw = []
+
+    def add(rows: pa.Table, below: pa.Table) -> pa.Table:
+        saw.append(below.num_rows)
+        return rows
+
+    table.apply(place.frame(given((1, 10), n=[1])), add)
+    place.commit(state)
+    assert (set(saw), [row["n"] for row in place.rows()]) == ({0}, [1])
+
+
+@pytest.mark.parametrize("later", [None, Expire("seen", after=20 * DAY), Expire("other", after=DAY)])
+def test_rows_that_expired_do_not_come_back_by_another_rule(place: Place, later: Expire | None) -> None:
+    other = pa.array([START + 100 * DAY] * 2, UTC_TIME)
+    place.batch(0, given((1, 0), (2, 8), other=other))
+    place.batch(10)
+    # At day 18 row 2 would be expired by the old rule too, but the last checkpoint was at day 10.
+    place.batch(18, expire=later)
+    assert keys(place.rows()) == [2]
+    place.batch(18, given((1, 17)), expire=later)
+    assert keys(place.rows()) == [1, 2]
+
+
+def test_rows_expire_sooner_without_a_rewrite(place: Place) -> None:
+    place.batch(0, given((1, 0), (2, 8)))
+    before = _paths(place.client)
+    place.batch(9, expire=Expire("seen", after=5 * DAY))
+    assert (keys(place.rows()), _paths(place.client)) == ([2], before)
+
+
+def _paths(client: Checkpointer) -> set[str]:
+    restored = client.copy().restore()
+    assert restored is not None
+    operator = restored.operator("t")
+    return {artifact.path for number in operator.partitions for artifact in operator.chain(number)}
+
+
+def test_compaction_removes_what_expired(place: Place) -> None:
+    place.batch(0, given(*((k, 0) for k in range(100))), given((1000, 20)))
+    state = place.begin(10)
+    state.table("t", ["k"], num_partitions=2, expire=RULE).compact()
+    place.commit(state)
+    restored = place.client.copy().restore()
+    assert restored is not None
+    operator = restored.operator("t")
+    assert sum(artifact.records for number in operator.partitions for artifact in operator.chain(number)) == 1
+
+
+def test_due_rows_are_returned_once(place: Place) -> None:
+    due = []
+    for number, day in enumerate([0, 5, 10, 10, 11, 30]):
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+        if number == 0:
+            table.upsert(place.frame(given((1, 0), (2, 1), (3, 2), (4, None))))
+        if number == 4:
+            table.upsert(place.frame(given((2, 11))))  # it begins anew, and what it was is due all the same
+        due.append([(row["k"], row["seen"].day) for row in table.expired().rows.sort_by("k").to_pylist()])  # type: ignore
+        place.commit(state)
+    assert due == [[], [], [(1, 1)], [], [(2, 2)], [(2, 12), (3, 3)]]
+
+
+def test_first_seen_returns_each_key_once_until_it_expires(place: Place) -> None:
+    found = []
+    for day, ks in ((0, [3, 1, 3, 2]), (1, [2, 4, 4]), (10, [1, 4])):
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+        times = pa.array([START + day * DAY] * len(ks), UTC_TIME)
+        frame = place.frame(pa.table({"k": ks, "seen": times, "at": list(range(len(ks)))}))
+        new = table.first_seen(frame, order_by=["at"])
+        found.append([(row["k"], row["at"]) for row in new.rows.sort_by("k").to_pylist()])  # type: ignore[attr-defined]
+        place.commit(state)
+    assert found == [[(1, 1), (2, 3), (3, 0)], [(4, 1)], [(1, 0)]]
+    assert [(row["k"], set(row)) for row in place.rows()] == [(1, {"k", "seen"}), (4, {"k", "seen"})]
+
+
+# ---- the clock -------------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_follows_sparks_batches_and_never_goes_back(place: Place) -> None:
+    seen = []
+    for day in (3, 2, 5):
+        state = place.begin(time=START + day * DAY)
+        seen.append(state.clock)
+        place.commit(state)
+    assert [at.day for at in seen] == [4, 4, 6]
+    # What never asks for the time has the clock of before, moved.
+    place.commit(place.begin(time=START + 7 * DAY))
+    restored = place.client.restore()
+    assert restored is not None
+    assert restored.clock == START + 7 * DAY
+    with place.client.begin():  # a commit by hand keeps it
+        pass
+    again = place.client.restore()
+    assert again is not None
+    assert again.clock == START + 7 * DAY
+
+
+def test_a_rollback_takes_the_clock_back_with_the_rows(place: Place) -> None:
+    place.batch(0, given((1, 0)))
+    place.batch(10)
+    assert keys(place.rows()) == []
+    place.client.rollback(to="epoch=0")
+    assert keys(place.rows()) == [1]
+    place.client.restore()
+    state = new_state(place.client, place.client.restore(), 1)
+    assert state.clock == START
+
+
+def test_a_job_without_expiry_has_no_clock(place: Place) -> None:
+    state = place.begin(time=START)
+    state.table("t", ["k"]).upsert(place.frame(given((1, 0))))
+    place.commit(state)
+    restored = place.client.restore()
+    assert restored is not None
+    assert restored.clock is None
+
+
+def test_a_job_that_moves_its_clock_is_not_moved_by_spark(place: Place) -> None:
+    state = place.begin(1, time=START + 100 * DAY)
+    state.advance_clock(None)
+    state.advance_clock(START)
+    assert state.clock == START + DAY
+    place.commit(state)
+    state = place.begin(time=START + 200 * DAY)
+    assert state.clock == START + DAY
+    # As PySpark returns it: without a zone, in local time.
+    state.advance_clock((START + 2 * DAY).astimezone().replace(tzinfo=None))
+    assert state.clock == START + 2 * DAY
+
+
+def test_a_clock_that_is_asked_too_late_or_not_known_is_refused(place: Place) -> None:
+    state = place.begin(time=START + DAY)
+    state.table("t", ["k"], expire=RULE).upsert(place.frame(given((1, 0))))
+    with pytest.raises(InvalidStateError, match="does not go back: call advance_clock in the first batch"):
+        state.advance_clock(START)
+    with pytest.raises(InvalidStateError, match=r"call state\.advance_clock"):
+        _ = Place().begin().clock
+    with pytest.raises(IllegalArgumentError, match="expected a datetime"):
+        state.advance_clock(5)  # type: ignore[arg-type]
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expire", "message"),
+    [
+        (Expire("nothing", after=DAY), "there would be no such column; there are k, seen"),
+        (Expire("k", after=DAY), "the column is long, not timestamp or timestamp_ntz or date"),
+    ],
+)
+def test_a_column_that_is_no_time_is_refused(place: Place, expire: Expire, message: str) -> None:
+    with pytest.raises(IllegalArgumentError, match=message):
+        place.batch(0, given((1, 0)), expire=expire)
+    place.client = place.client.copy()
+    place.number = -1
+    place.batch(0, given((1, 0)), expire=None)
+    # Nothing is written, so nothing brings the column.
+    with pytest.raises(IllegalArgumentError, match=message):
+        place.batch(1, expire=expire)
+
+
+def test_the_column_of_a_time_cannot_go(place: Place) -> None:
+    place.batch(0, given((1, 0)))
+    without = pa.table({"k": [1]})
+    attempts: list[Callable[[Any], None]] = [
+        lambda table: table.drop_columns(["seen"]),
+        lambda table: table.replace(place.frame(without)),
+    ]
+    for attempt in attempts:
+        state = place.begin(1)
+        with pytest.raises(IllegalArgumentError, match="there would be no such column"):
+            attempt(state.table("t", ["k"], num_partitions=2, expire=RULE))
+        state._attempt.abort()
+    assert keys(place.rows()) == [1]
+
+
+@pytest.mark.parametrize(
+    ("column", "after"), [("", DAY), (5, DAY), ("a", timedelta(0)), ("a", -DAY), ("a", MAX_AFTER + DAY), ("a", 5)]
+)
+def test_rules_that_say_nothing_are_refused(column: Any, after: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match=r"Expire\("):
+        Expire(column, after=after)
+
+
+def test_the_longest_time_is_stored_and_read(place: Place) -> None:
+    place.batch(0, given((1, 0)), expire=Expire("seen", after=MAX_AFTER))
+    assert keys(place.rows()) == [1]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [None, [], {"column": "seen"}, *({"column": "seen", "after_us": us} for us in (0, -1, True, 1.0, "1", 10**19))],
+)
+def test_a_rule_in_a_manifest_that_contradicts_itself_is_refused(place: Place, rule: object) -> None:
+    place.batch(0, given((1, 0)))
+    restored = place.client.restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    operator = restored.manifest.operators["t"]
+    with pytest.raises(MalformedError, match="the manifest has no clock"):
+        TableVersion.of("t", operator, None)
+    operator.schema["expire"] = rule
+    with pytest.raises(MalformedError, match="expected the schema of a table"):
+        TableVersion.of("t", operator, Clock(START, "job"))
+
+
+# ---- on Spark --------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_end_on_a_real_query_and_every_reader_agrees(job: Job, tmp_path: Path) -> None:
+    """The clock is the event time of the batch; a session ends three seconds after its last event."""
+    ended: list[Any] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.advance_clock(batch.agg(F.max(F.timestamp_seconds("amount"))).first()[0])  # type: ignore[index]
+        table = state.table(
+            "sessions",
+            ["key"],
+            num_partitions=2,
+            combine={"n": "sum", "last": "max"},
+            expire=Expire("last", after=timedelta(seconds=3)),
+        )
+        new = batch.groupBy("key").agg(F.count("*").alias("n"), F.max(F.timestamp_seconds("amount")).alias("last"))
+        table.upsert(new)
+        ended.append([(key, n) for key, n, _ in rows(table.expired())])
+
+    for fed in ([("a", 10), ("b", 11), ("a", 12)], [("c", 14)], [("a", 15), ("b", 15)], [("z", 15)]):
+        job.feed(*fed)
+        job.run(update)
+    assert ended == [[], [("b", 1)], [("a", 2)], []]
+    spark = job.spark
+    assert [(key, n) for key, n, _ in rows(read_state(spark, job.root, "sessions"))] == [
+        ("a", 1),
+        ("b", 1),
+        ("c", 1),
+        ("z", 1),
+    ]
+    source = spark.read.format("checkpointer").option("path", job.root).option("operator", "sessions").load()
+    assert source.count() == 4
+    assert source.where("key = 'b'").count() == 1
+    changes = rows(diff(spark, job.root, "epoch=0", "epoch=2", "sessions").select("key", "change"))
+    assert changes == [("a", "updated"), ("b", "updated"), ("c", "inserted")]
+    changes = rows(diff(spark, job.root, "epoch=0", "epoch=1", "sessions").select("key", "change"))
+    assert changes == [("b", "expired"), ("c", "inserted")]
+    for epochs, counts in (((0, 1), {"expired": 1, "inserted": 1}), ((0, 2), {"updated": 2, "inserted": 1})):
+        said = CliRunner().invoke(command, ["diff", job.root, *(f"epoch={e}" for e in epochs), "sessions", "--json"])
+        found = json.loads(said.stdout)
+        assert {name: found[name] for name in counts} == counts, said.output
+    said = CliRunner().invoke(command, ["show", job.root, "--json"])
+    assert json.loads(said.stdout)["clock"] == "1970-01-01T00:00:15Z"
