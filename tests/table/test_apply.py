@@ -24,6 +24,8 @@ OUTPUT = pa.schema([("k", pa.int64()), ("sum", pa.int64())])
 TABLE = "t{0}"
 """Braces: a name may have them, and messages are made of it."""
 PLACES = {1: 5, 2: 5, 3: 9}
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
+TOKYO = pa.timestamp("us", "Asia/Tokyo")
 
 
 def given(*rows: tuple[int, str, int]) -> pa.Table:
@@ -350,6 +352,31 @@ KINDS = {
         pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string())),
         pa.map_(pa.string(), pa.int8()),
         None,
+    ),
+    "time of another zone in a list": (
+        pa.array([[NOON]], pa.large_list(TOKYO)),
+        pa.list_(pa.timestamp("us", "UTC")),
+        [NOON],
+    ),
+    "time of another zone in structs of a list": (
+        pa.array([[{"at": NOON}]], pa.large_list(pa.struct([("at", TOKYO)]))),
+        pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))])),
+        [{"at": NOON}],
+    ),
+    "time of another zone in a map": (
+        pa.array([[("a", NOON)]], pa.map_(pa.large_string(), TOKYO)),
+        pa.map_(pa.string(), pa.timestamp("us", "UTC")),
+        [("a", NOON)],
+    ),
+    "time without a zone in a list": (
+        pa.array([[1]], pa.list_(pa.timestamp("us"))),
+        pa.list_(pa.timestamp("us", "UTC")),
+        None,
+    ),
+    "large bytes in a list": (
+        pa.array([[b"a", None]], pa.large_list(pa.large_binary())),
+        pa.list_(pa.binary()),
+        [b"a", None],
     ),
 }
 
