@@ -27,6 +27,7 @@ from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
 from pyspark_checkpointer.table import parquet_encode
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
 from tests.manifests.samples import AT, ID, MANIFEST, PARENT, alone, digest, packed
@@ -266,7 +267,8 @@ SPARK = (
         | dict.fromkeys(("left", "to", "new"), "0000000042-1a2b3c4d")
     ).encode(),
 )
-SCHEMAS = tuple(dump({"format_version": 1, "schema": schema.to_json()}) for schema in (TABLE, WIDE))
+EXPIRING = WIDE.expiring("t", Expire("at", timedelta(days=30)))
+SCHEMAS = tuple(dump({"format_version": 1, "schema": schema.to_json()}) for schema in (TABLE, WIDE, EXPIRING))
 
 PATHS = tuple(
     path.encode()

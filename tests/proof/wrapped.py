@@ -295,7 +295,7 @@ def spark_offsets(data: bytes) -> object:
         raise IllegalArgumentError(str(error) or "no") from None
     assert offset_log.same_offsets(offsets.sources, offsets.sources)
     offset_log.same_offsets(offsets.sources, [f"{line} " for line in offsets.sources])
-    return offsets.watermark
+    return offsets.watermark, offsets.time
 
 
 def file_list(data: bytes) -> object:
