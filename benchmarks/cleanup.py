@@ -52,9 +52,9 @@ def objects(client: Checkpointer, live: int) -> Iterator[tuple[CheckpointId, dic
                 wrong = hashlib.sha256(data + b"%d" % copy).hexdigest()
                 dead.append(f"artifacts/op/{partition}/{checkpoint.sequence:010d}-0badcafe.snapshot.{wrong}.raw")
         yield checkpoint, found, dead
-        base = client.session._base
+        base = run_sync(client.session.base())
         operators = {"op": Operator(PARTITIONS, "explicit", "raw", chains)}
-        client.save_manifest(Manifest(checkpoint, parent=base.parent if base else None, operators=operators))
+        client.save_manifest(Manifest(checkpoint, parent=base.parent, operators=operators))
         client.update_latest(checkpoint)
 
 

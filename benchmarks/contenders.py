@@ -104,11 +104,12 @@ class ByHand(Contender):
         self._folder, self._count = folder, 0
 
     def save(self, state: State) -> None:
-        save_by_hand(state, self._folder / f"{self._count:06d}")
+        self.change(state)
+
+    def change(self, changes: State) -> None:
+        save_by_hand(changes, self._folder / f"{self._count:06d}")
         sync_folder(self._folder)
         self._count += 1
-
-    change = save
 
     def restore(self) -> State:
         state: State = {}
@@ -176,7 +177,7 @@ class RocksDB(Contender):
 
     def restore(self) -> State:
         db = Rdict(str(self._folder / f"checkpoint-{self._count}"), _raw())
-        state = {key.decode(): msgpack.unpackb(value) for key, value in db.items()}  # type: ignore[union-attr]
+        state = {key.decode(): msgpack.unpackb(value) for key, value in db.items()}
         db.close()
         return state
 
@@ -310,7 +311,7 @@ class Synced:
         self._known: dict[Path, tuple[int, int]] = {}
 
     def __call__(self) -> None:
-        folders = set()
+        folders = set[Path]()
         for path in self._folder.rglob("*"):
             with suppress(FileNotFoundError):  # such as one that was compacted away meanwhile
                 found = path.stat()

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.contenders import CONTENDERS, ByHand, Contender, Ours, State
-from benchmarks.driver_state import plain, value
+from benchmarks.contenders import CONTENDERS, ByHand, Contender, Ours
+from benchmarks.driver_state import State, plain, value
 from benchmarks.measure import Finding, Grid, Target, Times, rotated, written
 from benchmarks.stores import folder
 

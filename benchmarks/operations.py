@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.measure import Finding, Note, Target, Times, alternate, in_threads, timed
 from benchmarks.stores import backend, fill, folder, history, move_away, random_bytes, s3_server
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.checkpoint.verify import AT_ONCE
+from pyspark_checkpointer.checkpoint.verify import MAX_CONCURRENT_READS
 from pyspark_checkpointer.runtime import run_sync
 from tests.servers import ServerUnavailableError
 
@@ -99,7 +99,7 @@ async def _get_all(files: Any, paths: list[str], size: int) -> None:
             if len(await files._cat_file(path)) != size:
                 raise AssertionError(f"{path}: got something else")
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(work() for _ in range(MAX_CONCURRENT_READS)))
 
 
 def _list(where: str, root: str, options: dict[str, Any] | None, checkpoints: int, repetitions: int) -> Target:
