@@ -6,6 +6,7 @@ rows in order of partition and key → parts of whole keys → state of these ke
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,9 @@ MAX_CALL_BYTES = 128 << 20
 All rows of a key come in one call, so a single key may bring more.
 """
 
+MAX_CALL_STATE_BYTES = 128 << 20
+"""The most bytes of state, about, that a function is called with: wide rows of state come in more calls."""
+
 MAX_HELD_BYTES = 128 << 20
 """Bytes of changes, or of emitted rows, that a task holds before it writes them."""
 
@@ -53,9 +57,11 @@ class ApplyTask:
     def _apply(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         with large_rows.explain_arrow_errors(self.target.table):
             made = _Made(self)
-            for rows in whole_keys(batches, self.version.schema.key):
+            key, most = self.version.schema.key, max(1, MAX_CALL_STATE_BYTES // max(1, _width(self.version)))
+            for rows in whole_keys(batches, key):
                 made.output.applied |= set(rows[PARTITION].unique().to_pylist())
-                made.take(*self._call(self._prepared(rows)))
+                for part in some_keys(rows, key, most):
+                    made.take(*self._call(self._prepared(part)))
             return made.finish()
 
     def _call(self, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
@@ -153,6 +159,23 @@ def _size(tables: list[pa.Table]) -> int:
     return sum(table.nbytes for table in tables)
 
 
+def _width(version: TableVersion) -> int:
+    """Return the bytes in memory of an average row of a version."""
+    artifacts = [artifact for chain in version.chains.values() for artifact in chain]
+    return sum(artifact.raw_size for artifact in artifacts) // max(1, sum(artifact.records for artifact in artifacts))
+
+
+def some_keys(rows: pa.Table, key: list[str], most: int) -> Iterator[pa.Table]:
+    """Yield rows in parts of at most so many keys, with all rows of each. Rows of one key stand together."""
+    edges = (
+        [*row_order.key_starts(rows, key)[::most].tolist(), rows.num_rows]
+        if most < rows.num_rows
+        else [0, rows.num_rows]
+    )
+    for start, end in pairwise(edges):
+        yield rows.slice(start, end - start)
+
+
 def whole_keys(batches: Iterator[pa.RecordBatch], key: list[str]) -> Iterator[pa.Table]:
     """Yield rows in parts that have all rows of their keys.
 
@@ -181,4 +204,4 @@ def whole_keys(batches: Iterator[pa.RecordBatch], key: list[str]) -> Iterator[pa
         yield pa.Table.from_batches(held)
 
 
-__all__ = ["ApplyTask", "whole_keys"]
+__all__ = ["ApplyTask", "some_keys", "whole_keys"]

@@ -72,6 +72,20 @@ class QueryOffsets:
         except IllegalArgumentError:
             return ""
 
+    # py4j asks the JVM for each part of a class's name, so classes are looked up once.
+
+    @functools.cached_property
+    def _byte_stream(self) -> Any:
+        return self._jvm.java.io.ByteArrayOutputStream
+
+    @functools.cached_property
+    def _optional_long(self) -> Any:
+        return self._jvm.java.util.OptionalLong
+
+    @functools.cached_property
+    def _option_converters(self) -> Any:
+        return self._jvm.scala.jdk.javaapi.OptionConverters
+
     def _offsets(self, batch_id: int) -> str | None:
         """Return the text of `offsets/<batch_id>`."""
         log = self._query.offsetLog()
@@ -124,7 +138,7 @@ class QueryOffsets:
             return None
         try:
             # Python cannot make Scala's Option. Java's converter can.
-            only = self._jvm.scala.jdk.javaapi.OptionConverters.toScala(self._jvm.java.util.OptionalLong.of(entry))
+            only = self._option_converters.toScala(self._optional_long.of(entry))
             files = log.get(only, only)[0]._2()
             return digest(self._text(log, files), entry) if len(files) <= MAX_FILES else None
         except (Py4JError, LookupError) as error:
@@ -133,6 +147,6 @@ class QueryOffsets:
 
     def _text(self, log: Any, entry: Any) -> str:
         """Return the text that Spark writes into a file of one of its logs for this entry."""
-        buffer = self._jvm.java.io.ByteArrayOutputStream()
+        buffer = self._byte_stream()
         log.serialize(entry, buffer)
         return str(buffer.toString("UTF-8"))

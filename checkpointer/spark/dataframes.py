@@ -3,6 +3,8 @@
 This sets the types of its columns, the normalized keys, and the partition of each row.
 """
 
+import gc
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -94,19 +96,43 @@ def whole_rows_of(frame: DataFrame, schema: TableSchema, partitions: int, order_
 def _with_partition(found: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
     # The hash is of the columns as the table stores them, since 5 as an integer and as a long have different hashes.
     # It is a column because adaptive execution moves rows between tasks: no index of a task says where a row belongs.
-    number = F.pmod(F.hash(*(F.col(quote(name)) for name in schema.key)), F.lit(partitions))
+    # As text it takes fewer calls of the JVM than column by column.
+    number = F.expr(f"pmod(hash({', '.join(map(quote, schema.key))}), {partitions})")
     return found.withColumn(PARTITION, number)
 
 
 def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
     """Call `mapInArrow` for columns of any name.
 
-    It does not quote the names by which it looks columns up. So the columns have numbers as names during the call.
+    It does not quote the names by which it looks columns up. So unless all names are plain, the columns have numbers as
+    names during the call.
     """
     names = frame.columns
-    numbered = frame.toDF(*(f"_{number}" for number in range(len(names))))
-    # A lambda: Spark looks at the signature of the function, which a bound method hides.
-    return numbered.mapInArrow(lambda batches: work(batch.rename_columns(names) for batch in batches), result)
+    if not all(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) for name in names):
+        frame = frame.toDF(*(f"_{number}" for number in range(len(names))))
+    return run_tasks(frame, lambda batches: work(batch.rename_columns(names) for batch in batches), result)
+
+
+def run_tasks(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
+    """Call `mapInArrow` with the work of a task."""
+
+    # A function of its own: Spark looks at the signature of the function, which a bound method hides.
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _freeze_imports()
+        return work(batches)
+
+    return frame.mapInArrow(run, result)
+
+
+def _freeze_imports() -> None:
+    """Take what this Python worker has imported out of garbage collection.
+
+    PySpark collects all garbage after every task, and looking at some hundred thousand objects of imported packages
+    takes longer than many a task. None of them becomes garbage.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
@@ -190,6 +216,7 @@ __all__ = [
     "map_batches",
     "quote",
     "rows_of",
+    "run_tasks",
     "struct_of",
     "whole_rows_of",
 ]

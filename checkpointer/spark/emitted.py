@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer.checkpoint import download
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.dataframes import run_tasks
 from pyspark_checkpointer.spark.scan import small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
@@ -33,7 +34,7 @@ def frame_of_emitted(
         assert found is not None
         return found
     task = EmittedTask(root, paths)
-    stored = task_numbers(spark, len(paths)).mapInArrow(lambda batches: task.run(batches), schema)
+    stored = run_tasks(task_numbers(spark, len(paths)), task.run, schema)
     return stored if found is None else found.unionAll(stored)
 
 

@@ -18,7 +18,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_names
-from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, struct_of
+from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, run_tasks, struct_of
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.due_rows import due_rows
@@ -71,7 +71,8 @@ class ReadTask:
 
     def _read_due(self, session: Session, version: TableVersion, column: str, limit: int) -> Iterator[pa.RecordBatch]:
         shown = self.columns or version.schema.names
-        reader = TableReader(session.store, session.host, version, list(dict.fromkeys([*shown, column])))
+        columns = list(dict.fromkeys([*shown, column]))
+        reader = TableReader(session.store, session.host, version, columns, copies=self.root.copies())
         for partition in version.chains:
             find = partial(due_rows, reader, partition, column, limit)
             yield from small_batches(run_sync(explaining(session, self.checkpoint, find)).select(shown))
@@ -117,8 +118,7 @@ def scan(
     task = ReadTask(
         TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns), due
     )
-    # A lambda: Spark looks at the signature of the function, which a bound method hides.
-    return task_numbers(spark, len(groups)).mapInArrow(lambda batches: task.run(batches), shown)
+    return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
 
 
 def task_numbers(spark: SparkSession, tasks: int) -> DataFrame:
@@ -201,7 +201,7 @@ def read_keys(
     key = version.schema.key
     sought = keys.select(key).cast(pa.schema([version.schema.arrow().field(name) for name in key]))
     of_partition = dict(split(sought.append_column(PARTITION, keys[PARTITION])))
-    reader = TableReader(session.store, session.host, version.only(list(of_partition)), columns, sought)
+    reader = TableReader(session.store, session.host, version.only(list(of_partition)), columns, sought, root.copies())
     for partition, part in of_partition.items():
         wanted = part.select(key)
         yield run_sync(explaining(session, checkpoint, partial(reader.rows, partition, wanted)))

@@ -9,6 +9,7 @@ import os
 import pickle
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
 from pyspark_checkpointer.storage.registry import Reach
+from pyspark_checkpointer.table.local_copies import LocalCopies
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -31,6 +33,8 @@ class TaskRoot:
 
     client: bytes = field(repr=False)
     driver_host: str
+    keeps_copies: bool = False
+    """Whether tasks may keep decoded rows on the local disk of their executor."""
 
     @classmethod
     def of(cls, client: Checkpointer, spark: SparkSession) -> "TaskRoot":
@@ -41,7 +45,9 @@ class TaskRoot:
         _refuse_foreign_executors(client, spark)
         ensure_interpreter(spark, client.root)
         # As bytes it is hashable, which the cache of `_client` needs.
-        return cls(pickle.dumps(client), socket.gethostname())
+        # Who has Spark encrypt its local files does not want rows there in plain text.
+        encrypts = spark.conf.get("spark.io.encryption.enabled", "false") == "true"
+        return cls(pickle.dumps(client), socket.gethostname(), not encrypts)
 
     def open(self) -> Checkpointer:
         """Return the client of this Python worker, which is kept for its next tasks."""
@@ -56,6 +62,17 @@ class TaskRoot:
     def place(self) -> str:
         """Return the place where this task writes, as the driver compares it with its own."""
         return this_place(self.open().root)
+
+    def copies(self) -> LocalCopies | None:
+        """Return the copies of this executor, which it loses when it ends; None where there may be none."""
+        folders = os.environ.get("SPARK_LOCAL_DIRS", "") if self.keeps_copies else ""
+        return _copies(folders.split(",")[0]) if folders else None
+
+
+@functools.lru_cache(maxsize=8)
+def _copies(folder: str) -> LocalCopies:
+    """Return the copies in a folder. What they have mapped stays mapped for later tasks."""
+    return LocalCopies(Path(folder) / "checkpointer-copies")
 
 
 @functools.lru_cache(maxsize=8)

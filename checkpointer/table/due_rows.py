@@ -24,7 +24,7 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
     chain = version.chains.get(partition, ())
     if not chain:
         return schema.arrow().empty_table()
-    deltas = await asyncio.gather(*(reader.delta(artifact, partition) for artifact in chain[1:]))
+    deltas = await asyncio.gather(*(reader.packs.delta(artifact, partition) for artifact in chain[1:]))
 
     def due(below: pa.Table) -> pa.Table:
         with large_rows.explain_arrow_errors(version.name, partition):
@@ -54,15 +54,18 @@ def _has_bounds(base: Artifact) -> bool:
 
 
 async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -> pa.Table:
-    """Return the rows of the row groups of a snapshot that may hold a row that is due."""
+    """Return the rows of a snapshot that are due before its changes."""
     if not _has_bounds(base):
         return await reader.base(base, None)
-    groups = await reader.open(base)
     rule = reader.version.schema.expire
     # What was expired by the same column before is due no more. A rule by another column says nothing of this one.
     after = reader.version.expired_until if rule is not None and rule.column == column else None
-    found = await reader.fetch(base, groups, groups.of_times(column, after, limit))
-    return await reader.host.run(lambda: groups.read(found, reader.schema.names))
+    # Rows that are not due are left out like those of other row groups.
+    return await reader.some(
+        base,
+        lambda groups: groups.of_times(column, after, limit),
+        lambda rows: rows.filter(is_expired(rows[column], limit)),
+    )
 
 
 __all__ = ["due_rows"]

@@ -189,14 +189,14 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Return the indexes of the integers `wanted` in `values`, or None.
+    """Return the indexes of the integers `wanted` in `values`, in their order and as often as they are wanted, or None.
 
     Returns None unless the values are integers that increase strictly, without nulls. In a snapshot they do. This is
     much faster than a hash of all values.
     """
     if not pa.types.is_integer(values.type) or values.null_count or wanted.null_count:
         return None
-    here, sought = values.to_numpy(), np.unique(wanted.to_numpy())
+    here, sought = values.to_numpy(), np.sort(wanted.to_numpy())
     if not (here[1:] > here[:-1]).all():
         return None
     # A value beyond the last one has the position after the end, which is no row.

@@ -39,17 +39,18 @@ def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) 
 
 
 def decode_pack(
-    name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int]
+    name: str, data: bytes, schema: TableSchema, columns: Sequence[str], partitions: Sequence[int] | None
 ) -> pa.Table:
     """Return the changes in a pack, in order of their partitions.
 
-    The result has all of `partitions`, and maybe others.
+    The result has all of `partitions`, and maybe others; None stands for all that are in the pack.
     """
     with _explain_decode_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))
         # Before the bounds are read: over bounds that are not sound Arrow ends the process instead of raising.
         check_footer(data, file.metadata.schema)
-        return _read(file, _groups_of(file.metadata, partitions), schema, columns, [PARTITION, CHANGE])
+        groups = None if partitions is None else _groups_of(file.metadata, partitions)
+        return _read(file, groups, schema, columns, [PARTITION, CHANGE])
 
 
 def _paths(metadata: pq.FileMetaData) -> list[str]:

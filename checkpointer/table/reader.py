@@ -4,40 +4,22 @@ Tasks, readers without Spark and compaction use it.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from pyspark_checkpointer.checkpoint import download
 from pyspark_checkpointer.errors import CorruptionError
-from pyspark_checkpointer.manifests.digest import verify
 from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode, row_order
-from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table import kept_columns, large_rows, local_copies, merge, parquet_decode, row_order
+from pyspark_checkpointer.table.local_copies import LocalCopies
+from pyspark_checkpointer.table.object_files import ObjectFiles
+from pyspark_checkpointer.table.packs import HUGE_PACK_BYTES, Packs
+from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.version import TableVersion
-
-LARGE_PACK_BYTES = 256 << 10
-"""The size of a pack, in bytes, from which a partial read pays off.
-
-Reading only some row groups of a pack takes one more request.
-"""
-
-HUGE_PACK_BYTES = 8 << 20
-"""The size of a pack, in bytes, from which the limit below holds.
-
-A chain may have many packs.
-"""
-
-MAX_CONCURRENT_PACK_READS = 2
-"""The most huge packs that are fetched and decoded at the same time."""
 
 STREAMED_SNAPSHOT_BYTES = 64 << 20
 """The size in memory of a snapshot from which it is read piece by piece.
@@ -53,25 +35,13 @@ A single row group may have more bytes.
 """
 
 
-class _Pack(NamedTuple):
-    """Changes of a pack, in order of their partitions.
-
-    `counts` has the number of changes of each partition, before keys were left out.
-    """
-
-    rows: pa.Table
-    counts: Mapping[int, int]
-
-
 class TableReader:
     """A reader of the partitions of one version.
 
     A pack that several partitions share is fetched and decoded once.
 
-    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys.
-
-    Life of a pack: the first reader of a partition in it begins to fetch it (`_packs`), the others wait for the same
-    task, and the last one that is expected (`_expected_reads`) drops it.
+    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys. With
+    `copies`, objects of which a lookup needs much are decoded once and kept there.
     """
 
     def __init__(
@@ -81,22 +51,20 @@ class TableReader:
         version: TableVersion,
         columns: Sequence[str] | None = None,
         keys: pa.Table | None = None,
+        copies: LocalCopies | None = None,
     ) -> None:
-        self._store = store
         self.host = host
         self.version = version
         self.schema = version.schema if columns is None else _choose_columns(version, columns)
         self._shown = self.schema.names if columns is None else list(columns)
-        self._keys = keys
-        self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
-        self._packs: dict[str, asyncio.Task[_Pack]] = {}
-        # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
-        self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
-        """The number of reads of each pack that are still to come, by path.
+        self._copies = copies
+        self.files = ObjectFiles(store, host, self.schema)
+        self.packs = Packs(self.files, version, keys, copies)
 
-        This assumes that every partition is read once.
-        """
-        self.bytes_read = 0
+    @property
+    def bytes_read(self) -> int:
+        """Return the bytes that were fetched so far."""
+        return self.files.bytes_read
 
     def empty(self) -> pa.Table:
         """Return a table without rows that has the columns of this reader."""
@@ -108,7 +76,7 @@ class TableReader:
         if not chain:
             return self.empty()
         base, *deltas = await asyncio.gather(
-            self.base(chain[0], keys), *(self.delta(artifact, partition) for artifact in chain[1:])
+            self.base(chain[0], keys), *(self.packs.delta(artifact, partition) for artifact in chain[1:])
         )
 
         def merged() -> pa.Table:
@@ -143,14 +111,14 @@ class TableReader:
             rows = await self.rows(partition)
             yield await self.host.run(lambda: row_order.in_order(rows, self.schema.key)) if ordered else rows
             return
-        base, deltas = chain[0], [await self.delta(artifact, partition) for artifact in chain[1:]]
+        base, deltas = chain[0], [await self.packs.delta(artifact, partition) for artifact in chain[1:]]
         changes = await self.host.run(partial(self._by_key, partition, deltas))
         # `changes` is a sorted copy. Without this all deltas would stay in memory twice while the pieces are read.
         deltas.clear()
-        groups = await self.open(base)
+        groups = await self.files.open(base)
         records, last = 0, None
         for wanted in group_pieces(groups.ranges):
-            found = await self.fetch(base, groups, wanted)
+            found = await self.files.fetch(base, groups, wanted)
             rows = await self.host.run(partial(groups.read, found, self.schema.names))
             # The caller may hold this generator for long. The stored bytes are not needed once they are decoded.
             found.clear()
@@ -203,7 +171,7 @@ class TableReader:
 
         There is one change for each key.
         """
-        deltas = await asyncio.gather(*(self.delta(artifact, partition) for artifact in artifacts))
+        deltas = await asyncio.gather(*(self.packs.delta(artifact, partition) for artifact in artifacts))
 
         def merged() -> pa.Table:
             with large_rows.explain_arrow_errors(self.version.name, partition):
@@ -218,33 +186,63 @@ class TableReader:
         # Without a recorded tail the footer cannot be verified alone, so the whole object is read.
         if keys is not None and artifact.tail is not None:
             return await self.lookup(artifact, keys)
-        data = await download.read_artifact(self._store, self.host, artifact)
-        self.bytes_read += len(data)
+        rows = await self._whole(artifact, self.schema)
+        return rows if keys is None else await self.host.run(partial(merge.matching, rows, keys, self.schema.key))
+
+    async def _whole(self, artifact: Artifact, schema: TableSchema) -> pa.Table:
+        """Fetch and decode all rows of a snapshot."""
+        data = await self.files.data(artifact)
 
         def decode() -> pa.Table:
-            rows = parquet_decode.decode(artifact.path, data, self.schema, self.schema.names)
+            rows = parquet_decode.decode(artifact.path, data, schema, schema.names)
             if rows.num_rows != artifact.records:
                 raise CorruptionError(f"{artifact.path}: expected {artifact.records} rows, found {rows.num_rows}")
-            return rows if keys is None else merge.matching(rows, keys, self.schema.key)
+            return rows
 
         return await self.host.run(decode)
 
     async def lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
-        """Return the rows of a snapshot whose key is one of `keys`.
+        """Return the rows of a snapshot whose key is one of `keys`."""
+        key = self.schema.key
+        return await self.some(
+            artifact, lambda groups: groups.of_keys(keys), lambda rows: merge.matching(rows, keys, key)
+        )
 
-        Only row groups that may hold them are fetched.
+    async def some(
+        self,
+        artifact: Artifact,
+        choose: Callable[[parquet_decode.RowGroups], list[int]],
+        pick: Callable[[pa.Table], pa.Table],
+    ) -> pa.Table:
+        """Return the rows of a snapshot that `pick` picks, all of which are in the row groups that `choose` chooses.
+
+        Only these are fetched, unless they are most of all: then a copy of the snapshot is kept.
         """
-        groups = await self.open(artifact)
-        found = await self.fetch(artifact, groups, groups.of_keys(keys))
-        names, key = self.schema.names, self.schema.key
-        return await self.host.run(lambda: merge.matching(groups.read(found, names), keys, key))
+        names, whole, copies = self.schema.names, self.version.schema, self._copies
+        name = local_copies.name_of(artifact.digest, whole, whole.names)
+
+        def of_copy() -> pa.Table | None:
+            rows = None if copies is None else copies.get(name)
+            # Another artifact may name the same bytes, with a number of rows that is wrong. Reading the object says so.
+            return None if rows is None or rows.num_rows != artifact.records else pick(rows.select(names))
+
+        if copies is not None and (mapped := await self.host.run(of_copy)) is not None:
+            return mapped
+        groups = await self.files.open(artifact)
+        wanted = await self.host.run(partial(choose, groups))
+        if copies is None or 2 * len(wanted) < len(groups.ranges) or artifact.raw_size > local_copies.MAX_COPY_BYTES:
+            found = await self.files.fetch(artifact, groups, wanted)
+            return await self.host.run(lambda: pick(groups.read(found, names)))
+        rows = await self._whole(artifact, whole)
+        await self.host.run(partial(copies.put, name, rows))
+        return await self.host.run(lambda: pick(rows.select(names)))
 
     async def object_rows(self, artifact: Artifact) -> AsyncIterator[pa.Table]:
         """Yield all rows of an object, piece by piece: those of a snapshot, or the changes of all partitions."""
         path, schema, names = artifact.path, self.schema, self.schema.names
         # One request, where the whole object is small enough to be in memory.
         if artifact.tail is None or artifact.size < HUGE_PACK_BYTES:
-            data = await download.read_artifact(self._store, self.host, artifact)
+            data = await self.files.data(artifact)
             if artifact.kind == DELTA:
                 wanted_partitions = list(self.version.chains)
                 yield await self.host.run(
@@ -253,91 +251,11 @@ class TableReader:
             else:
                 yield await self.host.run(lambda: parquet_decode.decode(path, data, schema, names))
             return
-        groups = await self.open(artifact)
+        groups = await self.files.open(artifact)
         read = groups.read_changes if artifact.kind == DELTA else groups.read
         for wanted in group_pieces(groups.ranges):
-            found = await self.fetch(artifact, groups, wanted)
+            found = await self.files.fetch(artifact, groups, wanted)
             yield await self.host.run(partial(read, found, names))
-
-    async def open(self, artifact: Artifact) -> parquet_decode.RowGroups:
-        """Fetch and verify the tail of a file, and return its row groups.
-
-        None of the row groups is fetched yet.
-        """
-        assert artifact.tail is not None
-        path, length = artifact.path, artifact.tail.length
-        tail = await self._store.get_range(path, artifact.size - length, length)
-        self.bytes_read += len(tail)
-        verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        return await self.host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self.schema))
-
-    async def fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
-        """Return the stored bytes of some row groups."""
-        ranges = [groups.ranges[group] for group in wanted]
-        found = await asyncio.gather(*(self._store.get_range(artifact.path, start, size) for start, size, _ in ranges))
-        self.bytes_read += sum(map(len, found))
-        return dict(zip(wanted, found, strict=True))
-
-    async def delta(self, artifact: Artifact, partition: int) -> pa.Table:
-        """Return the changes of one partition from a pack.
-
-        The pack is fetched once for all partitions.
-        """
-        task = self._packs.get(artifact.path)
-        if task is None:
-            task = self._packs[artifact.path] = asyncio.ensure_future(self._pack(artifact))
-        # Counted before the wait: a reader that is cancelled has to count too, or nobody would be the last one, and
-        # the pack would stay in memory.
-        self._expected_reads[artifact.path] -= 1
-        if self._expected_reads[artifact.path] <= 0:
-            del self._packs[artifact.path]  # If it is read again, it is fetched again.
-        # One reader that is cancelled must not cancel the fetch that others wait for.
-        pack = await asyncio.shield(task)
-        count = pack.counts.get(partition, 0)
-        # SPEC (Tables): each artifact says how many rows of the pack are its own. Fewer would be changes lost.
-        if artifact.kind != DELTA or count != artifact.records:
-            raise CorruptionError(
-                f"{artifact.path}: expected {artifact.records} rows of partition {partition}, found {count}"
-            )
-        start, end = np.searchsorted(pack.rows[PARTITION].to_numpy(), [partition, partition + 1])
-        return pack.rows.slice(start, end - start)
-
-    async def _pack(self, artifact: Artifact) -> _Pack:
-        """Fetch and decode a pack.
-
-        The result has the changes of all partitions of this version in the pack, and maybe of others.
-        """
-        async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
-            decode = await self._fetch_pack(artifact)
-            return await self.host.run(lambda: self._hold(decode()))
-
-    def _hold(self, rows: pa.Table) -> _Pack:
-        """Return the part of a pack that stays in memory.
-
-        With `keys` this is only their changes, but the counts of all.
-        """
-        # Counted before rows of other keys are left out, as the manifest counts all of them.
-        numbers, counts = np.unique(rows[PARTITION].to_numpy(), return_counts=True)
-        if self._keys is not None:
-            rows = merge.matching(rows, self._keys, self.schema.key)
-        return _Pack(large_rows.compact(rows), dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
-
-    async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
-        """Fetch a pack, or those row groups of it that are needed.
-
-        Return a function that decodes them.
-        """
-        names, wanted = self.schema.names, list(self.version.chains)
-        if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
-            groups = await self.open(artifact)
-            some = groups.of_partitions(wanted)
-            size = sum(groups.ranges[group][1] for group in some)
-            if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
-                found = await self.fetch(artifact, groups, some)
-                return lambda: groups.read_changes(found, names)
-        data = await download.read_artifact(self._store, self.host, artifact)
-        self.bytes_read += len(data)
-        return lambda: parquet_decode.decode_pack(artifact.path, data, self.schema, names, wanted)
 
 
 def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchema:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +33,7 @@ from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.types import spark_type
@@ -130,7 +133,7 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None, due: Any = None
     ) -> PlainFrame:
         session = client.session
-        reader = TableReader(session.store, session.host, version, columns)
+        reader = TableReader(session.store, session.host, version, columns, copies=root.copies())
         if due is not None:
             return PlainFrame(draw, [reader.empty(), *(run_sync(due_rows(reader, p, *due)) for p in version.chains)])
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
@@ -146,7 +149,10 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         ]
         return PlainFrame(draw, [part.cast(columns) for part in parts] or [columns.empty_table()])
 
-    with pytest.MonkeyPatch.context() as patch:
+    # Few bytes: copies are removed while other tasks of the history still use them.
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        copies = LocalCopies(Path(folder), max_bytes=draw.choice([20_000, 1 << 20]))
+        root = SimpleNamespace(open=lambda: client, place="a task", copies=lambda: draw.choice([copies, copies, None]))
         patch.setattr(write_module, "TaskContext", SimpleNamespace(get=lambda: _running.task))
         patch.setattr(table_changes, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
         patch.setattr(table_changes, "fields_of", _fields)
@@ -158,7 +164,7 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
         patch.setattr(table_changes, "scan", scanned)
         patch.setattr(table_jobs, "task_numbers", task_numbers)
-        patch.setattr(table_jobs.TaskRoot, "of", lambda *_: SimpleNamespace(open=lambda: client, place="a task"))
+        patch.setattr(table_jobs.TaskRoot, "of", lambda *_: root)
         yield
 
 

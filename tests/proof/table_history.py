@@ -61,6 +61,7 @@ class History:
         choose = self.draw.choice
         patch.setattr(table_jobs, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
         patch.setattr(apply_task, "MAX_CALL_ROWS", choose([1, 7, 1 << 20]))
+        patch.setattr(apply_task, "MAX_CALL_STATE_BYTES", choose([1, 500, 128 << 20]))
         patch.setattr(apply_task, "MAX_HELD_BYTES", choose([1, 3000, 128 << 20]))
         patch.setattr(compaction, "COMPACT_ROWS", choose([8, 65_536]))
         patch.setattr(compaction, "COMPACT_BYTES", choose([1000, 64 << 20]))

@@ -125,3 +125,31 @@ def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(
     restored = client.restore()
     assert restored is not None
     assert restored.table("t").sort_by("k").to_pylist() == [{"k": k, "n": k} for k in range(100)]
+
+
+def test_a_call_gets_no_more_state_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows of a batch may have much state: wide rows of it come in more calls, each with all rows of its keys."""
+    monkeypatch.setattr(apply_task, "MAX_CALL_STATE_BYTES", 1 << 20)
+    draw, client = random.Random(2), Checkpointer(f"memory://{uuid.uuid4().hex}")
+    columns = StructType().add("k", "long").add("n", "long").add("wide", "string")
+    calls: list[tuple[int, int]] = []
+
+    def count(given: pa.Table, state: pa.Table) -> pa.Table:
+        calls.append((given.num_rows, state.nbytes))
+        new = given.group_by("k").aggregate([("k", "count")]).rename_columns(["k", "n"])
+        both = pa.concat_tables([new, state.select(["k", "n"])]).group_by("k").aggregate([("n", "sum")])
+        wide = pa.array(["w" * 10_000] * both.num_rows)
+        return both.rename_columns(["k", "n"]).append_column("wide", wide)
+
+    for batch in range(2):
+        with plain_spark(draw, client):
+            state = new_state(client, client.restore(), batch)
+            rows = PlainFrame.of(draw, pa.table({"k": [k for k in range(1000) for _ in range(1 + k % 3)]}))
+            state.table("t", ["k"], num_partitions=2, schema=columns).apply(rows, count)  # type: ignore[arg-type]
+            state._attempt.commit()
+    restored = client.restore()
+    assert restored is not None
+    found = restored.table("t").sort_by("k").select(["k", "n"]).to_pylist()
+    assert found == [{"k": k, "n": 2 * (1 + k % 3)} for k in range(1000)]
+    assert 10 <= sum(size > 0 for _, size in calls) <= 30
+    assert max(size for _, size in calls) <= 1.1 * (1 << 20)

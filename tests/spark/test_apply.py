@@ -1,8 +1,11 @@
 """`table.apply` on real Spark: a function sees the rows and the state of its keys, and decides what becomes of them."""
 
+import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_jobs
+from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
 from tests.spark.tables import artifacts, once, refused, rows
 
@@ -62,6 +66,46 @@ def test_state_is_read_decided_on_and_written_in_one_call(job: Job, groups: bool
     assert restored is not None
     found = restored.table("t").sort_by("key").to_pylist()
     assert [tuple(row.values()) for row in found] == [("a", 3, 15), ("b", 1, 2), ("c", 2, 12)]
+
+
+def test_objects_are_decoded_once_unless_spark_encrypts_its_files(
+    job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copies() -> set[str]:
+        def names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            list(batches)
+            folder = Path(os.environ["SPARK_LOCAL_DIRS"].split(",")[0]) / "checkpointer-copies"
+            found = [path.name for path in folder.iterdir()] if folder.exists() else []
+            yield pa.RecordBatch.from_pydict({"name": pa.array(found, pa.string())})
+
+        return {row["name"] for row in spark.range(0, 1, 1, 1).mapInArrow(names, "name string").collect()}
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        made.append(copies())
+        state.table("t", ["key"], num_partitions=1, schema=SCHEMA).apply(batch, running_alone)
+
+    made: list[set[str]] = [copies()]
+    for _ in range(3):
+        job.feed(("a", 1), ("b", 2))
+        job.run(update)
+    # The second and third batch read the objects of those before them.
+    assert [len(found - made[0]) for found in (*made[2:], copies())] == [0, 1, 2]
+    monkeypatch.setattr(TaskRoot, "of", partial(_encrypted, TaskRoot.of))
+    before = copies()
+    job.feed(("a", 1), ("b", 2))
+    job.run(update)
+    assert copies() == before
+    assert rows(read_state(spark, job.root, "t")) == [("a", 4, 4), ("b", 4, 8)]
+
+
+def _encrypted(of: Any, client: Checkpointer, spark: SparkSession) -> TaskRoot:
+    """What tasks are given where Spark encrypts its files, which it is told when it starts."""
+    conf = SimpleNamespace(
+        get=lambda name, *default: "true" if "encryption" in name else spark.conf.get(name, *default)
+    )
+    found: TaskRoot = of(client, SimpleNamespace(conf=conf, sparkContext=spark.sparkContext))
+    return found
 
 
 def test_rows_of_a_key_come_in_one_call_in_the_order_asked_for(job: Job) -> None:

@@ -20,7 +20,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError,
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
 from pyspark_checkpointer.table.expiry import MAX_AFTER
-from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
@@ -218,13 +218,13 @@ def test_due_rows_are_found_by_the_bounds_of_row_groups(place: Place, monkeypatc
     # A late change of a row that lives on, and one of a row that is due.
     place.batch(5, given((9_000, 0), (4, 0), n=[100, 100]), combine=combine)
     read = []
-    opened = TableReader.fetch
+    opened = ObjectFiles.fetch
 
-    async def fetch(self: TableReader, artifact: Any, groups: Any, wanted: list[int]) -> Any:
+    async def fetch(self: ObjectFiles, artifact: Any, groups: Any, wanted: list[int]) -> Any:
         read.append(len(wanted))
         return await opened(self, artifact, groups, wanted)
 
-    monkeypatch.setattr(TableReader, "fetch", fetch)
+    monkeypatch.setattr(ObjectFiles, "fetch", fetch)
     state = place.begin(10.005)
     table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)  # type: ignore[arg-type]
     due = table.expired().rows.sort_by("k").to_pylist()  # type: ignore[attr-defined]

@@ -23,8 +23,8 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import packs as packs_module
 from pyspark_checkpointer.table import parquet_encode
-from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.kept_columns import ids_of
 from pyspark_checkpointer.table.merge import consolidate
 from pyspark_checkpointer.table.reader import TableReader
@@ -167,10 +167,10 @@ def test_a_pack_is_held_until_the_last_partition_that_has_it_was_read() -> None:
     reader = place.reader()
     for partition, rows in expected.items():
         assert rows_in(run_sync(reader.rows(partition))) == sorted(rows, key=repr)
-        assert len(reader._packs) == (4 if partition < 4 else 0)
+        assert len(reader.packs._tasks) == (4 if partition < 4 else 0)
     assert reader.bytes_read == place.version.size
     assert rows_in(run_sync(reader.rows(2))) == sorted(expected[2], key=repr)
-    assert reader._packs == {}
+    assert reader.packs._tasks == {}
 
 
 def test_where_the_keys_are_known_only_their_rows_are_held() -> None:
@@ -179,7 +179,7 @@ def test_where_the_keys_are_known_only_their_rows_are_held() -> None:
     keys = keys_of(SIMPLE, [(n,) for n in (3, 17, 203, 999)])
     reader = TableReader(place.store, place.host, place.version, None, keys)
     assert rows_in(run_sync(reader.rows(2, keys))) == [(203, 4)] != expected[2]
-    held = [task.result() for task in reader._packs.values()]
+    held = [task.result() for task in reader.packs._tasks.values()]
     assert [sorted(pack.rows["k"].to_pylist()) for pack in held] == [[3, 17, 203]] * 4
     assert rows_in(run_sync(reader.rows(0, keys))) == [(17, 4), (3, 4)]
     assert rows_in(run_sync(reader.rows(1, keys))) == []
@@ -197,11 +197,11 @@ def test_of_a_pack_that_lacks_rows_no_key_is_looked_up() -> None:
 
 
 def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "HUGE_PACK_BYTES", 0)
+    monkeypatch.setattr(packs_module, "HUGE_PACK_BYTES", 0)
     place, now, most = Place(SIMPLE), 0, 0
     expected = some_packs(place)
     reader = place.reader()
-    fetch = reader._fetch_pack
+    fetch = reader.packs._fetch_pack
 
     async def counted(artifact: Artifact) -> Any:
         nonlocal now, most
@@ -211,9 +211,9 @@ def test_large_packs_are_read_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         now -= 1
         return await fetch(artifact)
 
-    reader._fetch_pack = counted  # type: ignore[method-assign]
+    reader.packs._fetch_pack = counted  # type: ignore[method-assign]
     assert rows_in(run_sync(reader.rows(0))) == sorted(expected[0], key=repr)
-    assert most == reader_module.MAX_CONCURRENT_PACK_READS == 2
+    assert most == packs_module.MAX_CONCURRENT_PACK_READS == 2
 
 
 def test_of_shared_objects_each_partition_has_its_share() -> None:
@@ -247,7 +247,7 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
 def wide(monkeypatch: pytest.MonkeyPatch) -> Place:
     """Two packs of eight partitions in many row groups, neither of them small."""
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr(reader_module, "LARGE_PACK_BYTES", 1)
+    monkeypatch.setattr(packs_module, "LARGE_PACK_BYTES", 1)
     place = Place(SIMPLE)
     for turn in range(2):
         place.pack({p: [(MERGE, (n, p + turn)) for n in range(100)] for p in range(8)})
@@ -265,7 +265,7 @@ def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wan
 
 
 def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "LARGE_PACK_BYTES", 1)
+    monkeypatch.setattr(packs_module, "LARGE_PACK_BYTES", 1)
     place = Place(SIMPLE)
     place.pack({p: [(MERGE, (n, value(n + p))) for n in range(1000)] for p in range(8)})
     reader = place.reader()

@@ -1,0 +1,157 @@
+"""Keep decoded objects on the local disk of an executor.
+
+Random keys need nearly all rows of a table, and most of its objects are the same in the next batch. Without copies each
+batch would fetch, verify and decode them again.
+
+object of the store, verified and decoded → file of Arrow + its SHA-256 → mapped into memory, verified once per process
+"""
+
+import hashlib
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from pyspark_checkpointer.table import large_rows
+from pyspark_checkpointer.table.schema import TableSchema
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+MAX_BYTES = 4 << 30
+"""The most bytes of copies in a folder."""
+
+MAX_COPY_BYTES = 256 << 20
+"""The most bytes of a copy: a task that makes one has to hold it in memory as a whole."""
+
+IDLE_SECONDS = 300
+"""The time after which a copy that nobody used makes room for others.
+
+Copies in use stay, and what does not fit beside them gets none. If the oldest of them made room, a state that is too
+large would lose each copy before the next batch needs it, and every batch would write all of them again.
+"""
+
+MIN_FREE_SHARE = 4
+"""A copy is made only while the disk has so many times its bytes free."""
+
+_SUFFIX = ".arrow"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+_ERRORS = (OSError, pa.ArrowException)
+
+
+class LocalCopies:
+    """Decoded objects in a folder, which all processes of an executor share.
+
+    A copy is named by the SHA-256 of the object and of the columns in which it was decoded, so it never gets old. One
+    that is missing, damaged or cannot be written costs time and nothing else: the object is read again.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._mapped: dict[str, pa.Table] = {}
+        """Copies that this process has verified."""
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> pa.Table | None:
+        """Return the rows of a copy, or None where there is none."""
+        path = self._folder / name
+        try:
+            # Before anything else: it shows that the copy is used, and fails once another process has removed it.
+            os.utime(path)
+            with self._lock:
+                known = self._mapped.get(name)
+            if known is not None:
+                return known
+            rows = _map(path)
+        except FileNotFoundError:
+            return None
+        except _ERRORS as error:
+            logger.warning("%s: a copy of a table's object cannot be read, the object is read instead: %s", path, error)
+            self._remove(path)
+            return None
+        with self._lock:
+            self._mapped[name] = rows
+        return rows
+
+    def put(self, name: str, rows: pa.Table) -> None:
+        """Write a copy, if there is room for it."""
+        rows = large_rows.compact(rows)  # One chunk, which numpy can see without another copy.
+        if rows.nbytes > min(MAX_COPY_BYTES, self._max_bytes):
+            return
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if rows.nbytes * MIN_FREE_SHARE > shutil.disk_usage(self._folder).free:
+                return
+            if not self._make_room(rows.nbytes):
+                return
+            # Other processes see the whole file or none.
+            new = self._folder / f".{name}-{os.getpid()}-{threading.get_ident()}"
+            try:
+                _write(new, rows)
+                new.replace(self._folder / name)
+            except BaseException:
+                self._remove(new)
+                raise
+        except _ERRORS as error:
+            logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
+
+    def _make_room(self, size: int) -> bool:
+        """Remove idle copies until so many bytes fit, the longest unused first. Return whether they fit."""
+        found = []
+        for entry in os.scandir(self._folder):
+            with suppress(FileNotFoundError):  # Another process removed it.
+                found.append((entry.stat().st_mtime, entry.stat().st_size, entry.name))
+        total, removed = sum(size for _, size, _ in found), set()
+        for used, freed, name in sorted(found):
+            if total + size <= self._max_bytes or used > time.time() - IDLE_SECONDS:
+                break
+            self._remove(self._folder / name)
+            removed.add(name)
+            total -= freed
+        with self._lock:
+            # The disk gets the space of a removed file back once nobody maps it any more.
+            there = {name for _, _, name in found} - removed
+            self._mapped = {name: rows for name, rows in self._mapped.items() if name in there}
+        return total + size <= self._max_bytes
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        with suppress(OSError):
+            path.unlink()
+
+
+def name_of(digest: str, schema: TableSchema, columns: Sequence[str]) -> str:
+    """Return the name of the copy of an object, decoded as these columns of a schema."""
+    types = [(column.id, column.name, column.type, column.role, column.metadata) for column in schema.columns]
+    return hashlib.sha256(repr((digest, types, list(columns))).encode()).hexdigest() + _SUFFIX
+
+
+def _write(path: Path, rows: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, rows.schema) as file:
+        file.write_table(rows)
+    data = sink.getvalue()
+    # Rows of a table may be secret, so nobody else may read them. No fsync: a copy need not outlive the machine.
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(data)
+        out.write(hashlib.sha256(data).digest())
+
+
+def _map(path: Path) -> pa.Table:
+    """Return the rows of a copy as a view of its file. Raises for a copy that is not what was written."""
+    with pa.memory_map(str(path)) as file:
+        data = file.read_buffer()
+    rows, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if hashlib.sha256(rows).digest() != digest.to_pybytes():
+        raise pa.ArrowInvalid("its SHA-256 differs")
+    return pa.ipc.open_file(rows).read_all()
+
+
+__all__ = ["LocalCopies", "name_of"]

@@ -1,0 +1,164 @@
+"""Read packs: objects with changes of several partitions."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.model import DELTA, Artifact
+from pyspark_checkpointer.table import large_rows, local_copies, merge, parquet_decode
+from pyspark_checkpointer.table.local_copies import LocalCopies
+from pyspark_checkpointer.table.object_files import ObjectFiles
+from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION
+from pyspark_checkpointer.table.version import TableVersion
+
+LARGE_PACK_BYTES = 256 << 10
+"""The size of a pack, in bytes, from which a partial read pays off.
+
+Reading only some row groups of a pack takes one more request.
+"""
+
+HUGE_PACK_BYTES = 8 << 20
+"""The size of a pack, in bytes, from which the limit below holds.
+
+A chain may have many packs.
+"""
+
+MAX_CONCURRENT_PACK_READS = 2
+"""The most huge packs that are fetched and decoded at the same time."""
+
+
+class _Pack(NamedTuple):
+    """Changes of a pack, in order of their partitions.
+
+    `counts` has the number of changes of each partition, before keys were left out.
+    """
+
+    rows: pa.Table
+    counts: Mapping[int, int]
+
+
+class Packs:
+    """A reader of the packs of one version, each of which is fetched and decoded once for all of its partitions.
+
+    With `keys`, only changes of these keys are held in memory.
+
+    Life of a pack: the first reader of a partition in it begins to fetch it (`_tasks`), the others wait for the same
+    task, and the last one that is expected (`_expected_reads`) drops it.
+    """
+
+    def __init__(
+        self, files: ObjectFiles, version: TableVersion, keys: pa.Table | None, copies: LocalCopies | None
+    ) -> None:
+        self._files = files
+        self._host = files.host
+        self._schema = files.schema
+        self._version = version
+        self._keys = keys
+        self._copies = copies
+        self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
+        self._tasks: dict[str, asyncio.Task[_Pack]] = {}
+        # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
+        self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
+        """The number of reads of each pack that are still to come, by path.
+
+        This assumes that every partition is read once.
+        """
+
+    async def delta(self, artifact: Artifact, partition: int) -> pa.Table:
+        """Return the changes of one partition from a pack.
+
+        The pack is fetched once for all partitions.
+        """
+        task = self._tasks.get(artifact.path)
+        if task is None:
+            task = self._tasks[artifact.path] = asyncio.ensure_future(self._pack(artifact))
+        # Counted before the wait: a reader that is cancelled has to count too, or nobody would be the last one, and
+        # the pack would stay in memory.
+        self._expected_reads[artifact.path] -= 1
+        if self._expected_reads[artifact.path] <= 0:
+            del self._tasks[artifact.path]  # If it is read again, it is fetched again.
+        # One reader that is cancelled must not cancel the fetch that others wait for.
+        pack = await asyncio.shield(task)
+        count = pack.counts.get(partition, 0)
+        # SPEC (Tables): each artifact says how many rows of the pack are its own. Fewer would be changes lost.
+        if artifact.kind != DELTA or count != artifact.records:
+            raise CorruptionError(
+                f"{artifact.path}: expected {artifact.records} rows of partition {partition}, found {count}"
+            )
+        start, end = np.searchsorted(pack.rows[PARTITION].to_numpy(), [partition, partition + 1])
+        return pack.rows.slice(start, end - start)
+
+    async def _pack(self, artifact: Artifact) -> _Pack:
+        """Fetch and decode a pack.
+
+        The result has the changes of all partitions of this version in the pack, and maybe of others.
+        """
+        if self._copies is not None and artifact.size < HUGE_PACK_BYTES:
+            return await self._copied_pack(artifact, self._copies)
+        async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
+            decode = await self._fetch_pack(artifact)
+            return await self._host.run(lambda: self._hold(decode()))
+
+    async def _copied_pack(self, artifact: Artifact, copies: LocalCopies) -> _Pack:
+        """Return all changes of a pack from its copy, which is made first if there is none."""
+        whole = self._version.schema
+        name = local_copies.name_of(artifact.digest, whole, [*whole.names, PARTITION, CHANGE])
+        mapped = await self._host.run(partial(copies.get, name))
+        if mapped is not None:
+            # A mapped copy takes no memory of this process, so that all of its changes stay.
+            return _Pack(self._chosen(mapped), _counts(mapped))
+        data = await self._files.data(artifact)
+
+        def decode() -> _Pack:
+            rows = parquet_decode.decode_pack(artifact.path, data, whole, whole.names, None)
+            copies.put(name, rows)
+            return self._hold(self._chosen(rows))
+
+        return await self._host.run(decode)
+
+    def _chosen(self, changes: pa.Table) -> pa.Table:
+        """Return the columns of this reader, and those of a delta."""
+        return changes.select([n for n in changes.column_names if n in self._schema.names or n in OWN_COLUMNS])
+
+    def _hold(self, rows: pa.Table) -> _Pack:
+        """Return the part of a pack that stays in memory.
+
+        With `keys` this is only their changes, but the counts of all.
+        """
+        # Counted before rows of other keys are left out, as the manifest counts all of them.
+        counts = _counts(rows)
+        if self._keys is not None:
+            rows = merge.matching(rows, self._keys, self._schema.key)
+        return _Pack(large_rows.compact(rows), counts)
+
+    async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
+        """Fetch a pack, or those row groups of it that are needed.
+
+        Return a function that decodes them.
+        """
+        names, wanted = self._schema.names, list(self._version.chains)
+        if artifact.tail is not None and artifact.size >= LARGE_PACK_BYTES:
+            groups = await self._files.open(artifact)
+            some = groups.of_partitions(wanted)
+            size = sum(groups.ranges[group][1] for group in some)
+            if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
+                found = await self._files.fetch(artifact, groups, some)
+                return lambda: groups.read_changes(found, names)
+        data = await self._files.data(artifact)
+        return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
+
+
+def _counts(changes: pa.Table) -> dict[int, int]:
+    """Return the number of changes of each partition."""
+    numbers, counts = np.unique(changes[PARTITION].to_numpy(), return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+__all__ = ["HUGE_PACK_BYTES", "Packs"]

@@ -1,0 +1,215 @@
+"""Copies of decoded objects on a local disk: they are never wrong, and whatever happens to them costs time alone."""
+
+import logging
+import multiprocessing
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.model import Artifact
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import local_copies
+from pyspark_checkpointer.table.local_copies import LocalCopies, name_of
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
+from tests.table.tables import field
+
+SCHEMA = first_schema("t", [field("k", "long"), field("v", "string")], ["k"], {})
+ROWS = 50_000
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Any:
+    with Checkpointer(tmp_path / "root") as found:
+        yield found
+
+
+@pytest.fixture
+def version(client: Checkpointer) -> TableVersion:
+    """A snapshot of 50,000 rows, and two deltas on top."""
+    writer = TableWriter(client.session.store, client.session.host, client.begin().writer.id, "t", SCHEMA)
+    keys = np.arange(ROWS) * 2
+    base = pa.table({"k": keys, "v": [f"v{key}" for key in keys]}).cast(SCHEMA.arrow())
+    chain = (run_sync(writer.snapshot(0, base)),)
+    for number in (1, 2):
+        changed = pa.table(
+            {
+                "k": np.arange(0, ROWS, 3 * number),
+                "v": [f"d{number}"] * len(range(0, ROWS, 3 * number)),
+                PARTITION: pa.repeat(pa.scalar(0, pa.int32()), len(range(0, ROWS, 3 * number))),
+                CHANGE: pa.array([DELETE if key % 5 == 0 else MERGE for key in range(0, ROWS, 3 * number)], pa.int8()),
+            }
+        ).cast(SCHEMA.arrow_delta())
+        chain = on_top(chain, run_sync(writer.pack(changed))[0])
+    return TableVersion("t", SCHEMA, 1, {0: chain})
+
+
+def look(client: Checkpointer, version: TableVersion, keys: Any, copies: LocalCopies | None) -> tuple[pa.Table, int]:
+    """The rows of some keys in order, and how many bytes of the store were read for them."""
+    wanted = pa.table({"k": pa.array(keys, pa.int64())})
+    reader = TableReader(client.session.store, client.session.host, version, None, wanted, copies)
+    return run_sync(reader.rows(0, wanted)).sort_by("k"), reader.bytes_read
+
+
+def some(seed: int) -> Any:
+    return np.sort(np.random.default_rng(seed).choice(2 * ROWS, 5000, replace=False))
+
+
+def test_a_second_lookup_reads_nothing_and_finds_the_same(
+    client: Checkpointer, version: TableVersion, tmp_path: Path
+) -> None:
+    copies = LocalCopies(tmp_path / "copies")
+    first, read = look(client, version, some(1), copies)
+    assert read > 0
+    assert len(list((tmp_path / "copies").iterdir())) == 3
+    for seed in (1, 2):
+        plain, _ = look(client, version, some(seed), None)
+        for again in (copies, LocalCopies(tmp_path / "copies")):  # and another process, which verifies them
+            found, read = look(client, version, some(seed), again)
+            assert read == 0
+            assert found.equals(plain)
+    assert first.equals(look(client, version, some(1), None)[0])
+
+
+def test_few_keys_read_only_their_row_groups(client: Checkpointer, version: TableVersion, tmp_path: Path) -> None:
+    copies = LocalCopies(tmp_path / "copies")
+    look(client, version, [10], copies)
+    assert len(list((tmp_path / "copies").iterdir())) == 2  # of the packs, which are small
+    base = version.chains[0][0]
+    assert not (tmp_path / "copies" / name_of(base.digest, SCHEMA, SCHEMA.names)).exists()
+
+
+def test_columns_that_changed_since_have_a_copy_of_their_own(
+    client: Checkpointer, version: TableVersion, tmp_path: Path
+) -> None:
+    copies = LocalCopies(tmp_path / "copies")
+    look(client, version, some(1), copies)
+    wider = extended_schema("t", SCHEMA, [field("k", "long"), field("v", "string"), field("w", "integer")], ["k"], {})
+    newer = replace(version, schema=wider)
+    found, _ = look(client, newer, some(1), copies)
+    assert found.column_names == ["k", "v", "w"]
+    assert found.equals(look(client, newer, some(1), None)[0])
+    # Dropped and added again: a new column, in which older rows have nothing.
+    again = extended_schema("t", SCHEMA.without("t", ["v"]), [field("k", "long"), field("v", "string")], ["k"], {})
+    found, _ = look(client, replace(version, schema=again), some(1), copies)
+    assert found.column_names == ["k", "v"]
+    assert found["v"].null_count == found.num_rows
+    renamed = TableSchema(tuple(replace(c, name={"v": "u"}.get(c.name, c.name)) for c in SCHEMA.columns), 3)
+    assert look(client, replace(version, schema=renamed), some(1), copies)[0].column_names == ["k", "u"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "folder"])
+def test_a_damaged_copy_is_not_used(
+    client: Checkpointer,
+    version: TableVersion,
+    tmp_path: Path,
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tmp_path / "copies"
+    look(client, version, some(1), LocalCopies(folder))
+    for path in folder.iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.unlink()
+        if damage == "folder":
+            path.mkdir()
+        else:
+            path.write_bytes({"flip": data, "cut": data[:-100], "empty": b""}[damage])
+    with caplog.at_level(logging.WARNING):
+        found, read = look(client, version, some(2), LocalCopies(folder))
+    assert read > 0
+    assert found.equals(look(client, version, some(2), None)[0])
+    assert "cannot be read" in caplog.text
+    if damage != "folder":  # The next task has sound copies again.
+        assert look(client, version, some(2), LocalCopies(folder))[1] == 0
+
+
+def test_no_room_costs_time_alone(
+    client: Checkpointer, version: TableVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "copies"
+    expected, _ = look(client, version, some(1), None)
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+        assert look(client, version, some(1), LocalCopies(folder))[0].equals(expected)
+        assert {path.stat().st_size > 250_000 for path in folder.iterdir()} <= {False}
+
+    def full(path: Path, rows: pa.Table) -> None:
+        path.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    shutil.rmtree(folder)
+    monkeypatch.setattr(local_copies, "_write", full)
+    assert look(client, version, some(1), LocalCopies(folder))[0].equals(expected)
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_has_few_bytes(tmp_path: Path) -> None:
+    rows = pa.table({"x": np.arange(1000)})
+    copies = LocalCopies(tmp_path, max_bytes=5 * rows.nbytes)
+
+    def use(*numbers: int, idle: float = 0) -> set[int]:
+        for number in numbers:
+            copies.put(f"{number}", rows)
+            copies.get(f"{number}")
+        there = {int(path.name) for path in tmp_path.iterdir()}
+        for number in there & set(numbers):
+            os.utime(tmp_path / f"{number}", times=(time.time() - idle,) * 2)
+        return there
+
+    assert use(0, 1, 2, 3) == {0, 1, 2, 3}
+    # What is in use stays, and what does not fit beside it gets no copy.
+    assert use(4, 5) == {0, 1, 2, 3}
+    use(1, 2, idle=400)
+    assert use(6) == {0, 2, 3, 6}
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 5 * rows.nbytes
+    assert {int(name) for name in copies._mapped} <= {0, 2, 3, 6}
+    copies.put("7", pa.table({"x": np.arange(6000)}))
+    assert copies.get("7") is None
+
+
+def test_an_artifact_with_another_number_of_rows_is_still_refused(
+    client: Checkpointer, version: TableVersion, tmp_path: Path
+) -> None:
+    copies = LocalCopies(tmp_path / "copies")
+    look(client, version, some(1), copies)
+    for at in range(3):
+        chain: list[Artifact] = list(version.chains[0])
+        chain[at] = replace(chain[at], records=chain[at].records + 1)
+        with pytest.raises(CorruptionError, match="expected"):
+            look(client, replace(version, chains={0: tuple(chain)}), some(1), copies)
+
+
+def _look_often(root: str, version: TableVersion, folder: Path, seed: int) -> int:
+    client = Checkpointer(root)
+    copies = LocalCopies(folder, max_bytes=1_500_000)  # not enough for all three
+    return sum(
+        look(client, version, some(number), copies)[0].equals(look(client, version, some(number), None)[0])
+        for number in range(seed, seed + 10)
+    )
+
+
+def test_processes_share_a_folder(client: Checkpointer, version: TableVersion, tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        given = [(client.root, version, tmp_path / "copies", 100 * number) for number in range(2)]
+        assert pool.starmap(_look_often, given) == [10, 10]
+
+
+def test_nobody_else_can_read_a_copy(client: Checkpointer, version: TableVersion, tmp_path: Path) -> None:
+    look(client, version, some(1), LocalCopies(tmp_path / "copies"))
+    assert (tmp_path / "copies").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "copies").iterdir()} == {0o600}
