@@ -15,6 +15,7 @@ except ImportError as error:
 
 from pyspark_checkpointer.spark.batch import Token
 from pyspark_checkpointer.spark.can_restore import Compatibility, can_restore
+from pyspark_checkpointer.spark.change_feed import read_changes
 from pyspark_checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
 from pyspark_checkpointer.spark.datasource import CheckpointerSource
 from pyspark_checkpointer.spark.raw_partitions import Delta, Snapshot
@@ -42,6 +43,7 @@ __all__ = [
     "diff",
     "frame_of",
     "plan_cleanup",
+    "read_changes",
     "read_state",
     "stateful",
 ]

@@ -3,29 +3,28 @@
 It reads tables of live checkpoints, and views of a store.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.spark.change_feed import ChangeFeed
+from pyspark_checkpointer.spark.change_source import FeedSourceReader, FeedStreamReader
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.interpreter import offer
-from pyspark_checkpointer.spark.read import restore, version_of
+from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes
-from pyspark_checkpointer.storage import absolute
+from pyspark_checkpointer.spark.source_options import CHANGES, ReadRequest
+from pyspark_checkpointer.spark.source_views import VIEWS, ViewSourceReader
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
 from pyspark_checkpointer.table.version import TableVersion
-
-OPTIONS = ("path", "operator", "view", "id", "epoch", "savepoint", "columns", "storage_options", "fencing")
 
 MAX_SCAN_TASKS = 32
 """The most tasks of a scan, unless there are very many bytes.
@@ -53,6 +52,8 @@ class CheckpointerSource(DataSource):
         options: Spark's options. `path` is the root. `operator` is the table to read, or `view` is "checkpoints",
             "artifacts" or "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, by default the last one;
             `id` takes every form that `Checkpointer.restore` takes. `columns` are names, separated by commas.
+            With both `operator` and the view "changes" it is the change feed of a table, between the checkpoints
+            `after` and `to`, as `read_changes` returns it; `spark.readStream` follows the table from `after` on.
             `storage_options` is JSON. `fencing` is as in `Checkpointer`.
 
     Examples:
@@ -63,6 +64,10 @@ class CheckpointerSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._request = ReadRequest.of(options).pin()
+        request = self._request
+        self._feed = None
+        if request.view == CHANGES:
+            self._feed = ChangeFeed.plan(request.client(), request.operator, request.after, request.to or "latest")
 
     @classmethod
     def name(cls) -> str:
@@ -74,6 +79,8 @@ class CheckpointerSource(DataSource):
 
         Spark calls this.
         """
+        if self._feed is not None:
+            return self._feed.schema()
         if self._request.view is not None:
             return VIEWS[self._request.view][0]
         version = version_of(self._request.restore(), self._request.operator)
@@ -87,81 +94,31 @@ class CheckpointerSource(DataSource):
         Args:
             schema: The columns, as `schema` returned them.
         """
+        if self._feed is not None:
+            return FeedSourceReader(self._request.client(), self._feed)
         return (
             TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
         )
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return the reader of a stream of changes.
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
-    """The options of a scan: the table or view, and its checkpoint."""
+        Spark calls this.
 
-    root: str
-    operator: str
-    view: str | None
-    id: str | None
-    epoch: int | None
-    savepoint: str | None
-    columns: tuple[str, ...] | None
-    storage_options: dict[str, Any] | None = field(repr=False)
-    fencing: Any
+        Args:
+            schema: The columns, as `schema` returned them.
 
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> "ReadRequest":
-        given = {name.lower(): value for name, value in options.items()}
-        if any(name.startswith("option.") for name in given):  # So a catalog keeps the options of a table.
-            raise IllegalArgumentError(
-                "CREATE TABLE … USING checkpointer: Spark does not hand the options of a table to a source written in "
-                "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the "
-                "checkpoint that is the latest one when the view is made"
-            )
-        unknown = sorted(set(given) - set(OPTIONS))
-        if unknown:
-            raise IllegalArgumentError(f"option {', '.join(unknown)}: is not known; there are {', '.join(OPTIONS)}")
-        if "path" not in given:
-            raise IllegalArgumentError("option path: say the root, as in load('s3://bucket/jobs/orders')")
-        view, operator = given.get("view"), given.get("operator")
-        if (view is None) == (operator is None):
-            raise IllegalArgumentError(
-                f"option operator or view: {'there is neither' if view is None else 'there are both'}: say one table, "
-                f"as in option('operator', 'totals'), or one of the views {', '.join(VIEWS)}, as in option('view', …)"
-            )
-        if view is not None and view not in VIEWS:
-            raise IllegalArgumentError(f"view {view!r:.40}: there are {', '.join(VIEWS)}")
-        columns = given.get("columns")
-        try:
-            epoch = None if "epoch" not in given else int(given["epoch"])
-            storage = None if "storage_options" not in given else json.loads(given["storage_options"])
-        except ValueError as error:
-            raise IllegalArgumentError(f"option epoch or storage_options: {error}") from None
-        return cls(
-            # Spark plans and reads in processes of their own, which may have another working directory.
-            root=absolute(given["path"]),
-            operator=operator or "",
-            view=view,
-            id=given.get("id"),
-            epoch=epoch,
-            savepoint=given.get("savepoint"),
-            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
-            storage_options=storage,
-            fencing=given.get("fencing", "required"),
-        )
-
-    def client(self) -> Checkpointer:
-        return Checkpointer(self.root, self.storage_options, fencing=self.fencing)
-
-    def restore(self) -> Restored:
-        return restore(self.client(), self.id, self.epoch, self.savepoint)
-
-    def pin(self) -> "ReadRequest":
-        """Choose the checkpoint of a table, once for all scans.
-
-        A view shows the store at the time it is read.
+        Raises:
+            IllegalArgumentError: The options do not ask for the changes of a table, or say where they end.
         """
-        if self.view is not None:
-            return self
-        # The id takes the place of epoch and savepoint: a savepoint of that name could be another one later.
-        return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
+        request = self._request
+        if self._feed is None or request.to is not None:
+            raise IllegalArgumentError(
+                "readStream: only the changes of a table are a stream, and they have no end: say "
+                "option('view', 'changes'), option('operator', …) and, if it shall not begin with the first "
+                "checkpoint, option('after', …)"
+            )
+        return FeedStreamReader(request.client(), request.operator, request.after, self._feed)
 
 
 @dataclass
@@ -229,90 +186,6 @@ def scan_tasks(size: int) -> int:
     """Return how many tasks a scan of so many stored bytes is worth."""
     return min(MAX_SCAN_TASKS, 1 + size // SCAN_TASK_BYTES)
 
-
-# ---- views -----------------------------------------------------------------------------------------------------------
-
-
-class ViewSourceReader(DataSourceReader):
-    """The reader of the few rows of a view of the store, in one task."""
-
-    def __init__(self, request: ReadRequest) -> None:
-        self._request = request
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(0)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        assert self._request.view is not None
-        yield from VIEWS[self._request.view][1](self._request)
-
-
-def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
-    client = request.client()
-    names = {savepoint.id: savepoint.name for savepoint in client.savepoints()}
-    latest = client.read_latest()
-    for checkpoint in client.list_checkpoints():
-        manifest = client.load_manifest(checkpoint)
-        job = manifest.job
-        chains = [chain for operator in manifest.operators.values() for chain in operator.chains.values()]
-        # By path, as several partitions can share an object.
-        size = sum({a.path: a.size for chain in chains for a in chain}.values())
-        yield (
-            str(checkpoint),
-            manifest.epoch,
-            manifest.created,
-            None if manifest.parent is None else str(manifest.parent.id),
-            checkpoint == latest,
-            names.get(checkpoint),
-            None if job is None else job.query_id,
-            None if job is None else job.run_id,
-            None if job is None else job.batch_id,
-            sorted(manifest.operators),
-            size,
-        )
-
-
-def _artifacts(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
-    restored = request.restore()
-    assert restored.manifest is not None
-    for name, operator in sorted(restored.manifest.operators.items()):
-        for partition, chain in sorted(operator.chains.items()):
-            for index, artifact in enumerate(chain):
-                yield (
-                    str(restored.id),
-                    name,
-                    partition,
-                    index,
-                    artifact.kind,
-                    artifact.path,
-                    artifact.offset,
-                    artifact.length,
-                    artifact.size,
-                    artifact.raw_size,
-                    artifact.records,
-                    artifact.digest,
-                )
-
-
-def _positions(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
-    restored = request.restore()
-    for source, position in sorted(restored.positions.items()):
-        yield str(restored.id), restored.epoch, source, json.dumps(position, sort_keys=True)
-
-
-VIEWS: dict[str, tuple[str, Callable[[ReadRequest], Iterator[tuple[Any, ...]]]]] = {
-    "checkpoints": (
-        "id string, epoch bigint, created timestamp, parent string, latest boolean, savepoint string, query_id string, "
-        "run_id string, batch_id bigint, operators array<string>, bytes bigint",
-        _checkpoints,
-    ),
-    "artifacts": (
-        "checkpoint string, operator string, partition int, position int, kind string, path string, offset bigint, "
-        "length bigint, size bigint, raw_size bigint, records bigint, digest string",
-        _artifacts,
-    ),
-    "positions": ("checkpoint string, epoch bigint, source string, position string", _positions),
-}
 
 offer(CheckpointerSource)
 

@@ -165,9 +165,9 @@ def _compare(old: DataFrame, new: DataFrame, key: list[str], expired: Column) ->
     gone = F.when(expired, DIFF_KINDS[3]).otherwise(DIFF_KINDS[2])
     change = F.when(inserted, DIFF_KINDS[0]).when(deleted, gone).otherwise(DIFF_KINDS[1])
     keys = [F.when(inserted, _key("after", n)).otherwise(_key("before", n)).alias(n) for n in key]
-    sides = [F.col(name).alias(_free(name, key)) for name in ("before", "after") if name in joined.columns]
+    sides = [F.col(name).alias(free_name(name, key)) for name in ("before", "after") if name in joined.columns]
     found = joined.where(inserted | deleted | _differs(old, new, key))
-    return found.select(*keys, change.alias(_free("change", key)), *sides)
+    return found.select(*keys, change.alias(free_name("change", key)), *sides)
 
 
 def _key(side: str, name: str) -> Column:
@@ -175,7 +175,7 @@ def _key(side: str, name: str) -> Column:
     return F.col(quote(f"{side}.{name}"))
 
 
-def _free(name: str, key: list[str]) -> str:
+def free_name(name: str, key: list[str]) -> str:
     """Return the name with as many underscores as make it differ from all key columns.
 
     Spark ignores case.

@@ -15,7 +15,7 @@ from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolic
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.journal import Journal
-from pyspark_checkpointer.spark.datasource import ReadRequest
+from pyspark_checkpointer.spark.source_options import ReadRequest
 
 ROOTS = {
     "relative": lambda home: "state/totals",

@@ -56,7 +56,7 @@ REASONS = {
     "pyspark_checkpointer.checkpoint.restore.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
     "pyspark_checkpointer.admin.older_states.OlderStates._load": _HANDS_ON,
-    "pyspark_checkpointer.spark.datasource.ReadRequest.of": _OF_THE_CALLER,
+    "pyspark_checkpointer.spark.source_options.ReadRequest.of": _OF_THE_CALLER,
     "pyspark_checkpointer.spark.emitted.EmittedTask.read": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.frame_of_emitted": _OF_THE_JOB,
     "pyspark_checkpointer.spark.table_jobs.TableJobs._pack": _OF_THE_JOB,

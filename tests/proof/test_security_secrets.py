@@ -26,8 +26,9 @@ from pyspark_checkpointer.client.opentelemetry import opentelemetry_metrics
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import struct_of
-from pyspark_checkpointer.spark.datasource import ReadRequest, TableSourceReader
+from pyspark_checkpointer.spark.datasource import TableSourceReader
 from pyspark_checkpointer.spark.read import version_of
+from pyspark_checkpointer.spark.source_options import ReadRequest
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import open_store
 from tests.proof.life import Life

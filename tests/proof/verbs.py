@@ -21,8 +21,9 @@ from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.spark.dataframes import struct_of
-from pyspark_checkpointer.spark.datasource import ReadRequest, TableSourceReader
+from pyspark_checkpointer.spark.datasource import TableSourceReader
 from pyspark_checkpointer.spark.read import version_of
+from pyspark_checkpointer.spark.source_options import ReadRequest
 
 FIRST, SECOND, COMMITTED = "0000000001-0c5442af", "0000000002-f4bb65ce", "0000000004-9e2b5704"
 GROUP = ("namespace", "hub", "group")

@@ -1,0 +1,137 @@
+"""The options of the data source `checkpointer`: what to read, and of which checkpoint."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.spark.read import restore
+from pyspark_checkpointer.storage import absolute
+
+VIEWS = ("checkpoints", "artifacts", "positions")
+"""The views of a store."""
+
+CHANGES = "changes"
+"""The view that is a change feed of one table."""
+
+OPTIONS = (
+    "path",
+    "operator",
+    "view",
+    "id",
+    "epoch",
+    "savepoint",
+    "columns",
+    "after",
+    "to",
+    "storage_options",
+    "fencing",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """The options of a scan: the table or view, and its checkpoint."""
+
+    root: str
+    operator: str
+    view: str | None
+    id: str | None
+    epoch: int | None
+    savepoint: str | None
+    columns: tuple[str, ...] | None
+    after: str | None
+    to: str | None
+    storage_options: dict[str, Any] | None = field(repr=False)
+    fencing: Any
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "ReadRequest":
+        given = {name.lower(): value for name, value in options.items()}
+        if any(name.startswith("option.") for name in given):  # So a catalog keeps the options of a table.
+            raise IllegalArgumentError(
+                "CREATE TABLE … USING checkpointer: Spark does not hand the options of a table to a source written in "
+                "Python; use CREATE OR REPLACE TEMP VIEW … USING checkpointer OPTIONS (…), which shows the "
+                "checkpoint that is the latest one when the view is made"
+            )
+        unknown = sorted(set(given) - set(OPTIONS))
+        if unknown:
+            raise IllegalArgumentError(f"option {', '.join(unknown)}: is not known; there are {', '.join(OPTIONS)}")
+        if "path" not in given:
+            raise IllegalArgumentError("option path: say the root, as in load('s3://bucket/jobs/orders')")
+        view, operator = given.get("view"), given.get("operator")
+        if view == CHANGES:
+            _check_changes(given)
+        elif misplaced := [name for name in ("after", "to") if name in given]:
+            raise IllegalArgumentError(
+                f"option {', '.join(misplaced)}: is for the changes of a table: view={CHANGES!r}"
+            )
+        elif (view is None) == (operator is None):
+            raise IllegalArgumentError(
+                f"option operator or view: {'there is neither' if view is None else 'there are both'}: say one table, "
+                f"as in option('operator', 'totals'), or one of the views {', '.join(VIEWS)}, as in option('view', …)"
+            )
+        if view is not None and view not in (*VIEWS, CHANGES):
+            raise IllegalArgumentError(f"view {view!r:.40}: there are {', '.join((*VIEWS, CHANGES))}")
+        columns = given.get("columns")
+        try:
+            epoch = None if "epoch" not in given else int(given["epoch"])
+            storage = None if "storage_options" not in given else json.loads(given["storage_options"])
+        except ValueError as error:
+            raise IllegalArgumentError(f"option epoch or storage_options: {error}") from None
+        return cls(
+            # Spark plans and reads in processes of their own, which may have another working directory.
+            root=absolute(given["path"]),
+            operator=operator or "",
+            view=view,
+            id=given.get("id"),
+            epoch=epoch,
+            savepoint=given.get("savepoint"),
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            after=given.get("after"),
+            to=given.get("to"),
+            storage_options=storage,
+            fencing=given.get("fencing", "required"),
+        )
+
+    def client(self) -> Checkpointer:
+        return Checkpointer(self.root, self.storage_options, fencing=self.fencing)
+
+    def restore(self) -> Restored:
+        return restore(self.client(), self.id, self.epoch, self.savepoint)
+
+    def pin(self) -> "ReadRequest":
+        """Choose the checkpoint of a table, once for all scans.
+
+        A view shows the store at the time it is read.
+        """
+        if self.view == CHANGES:
+            client = self.client()
+
+            def id_of(end: str | None) -> str | None:
+                return None if end is None else str(restore(client, end, None, None).id)
+
+            return replace(self, after=id_of(self.after), to=id_of(self.to))
+        if self.view is not None:
+            return self
+        # The id takes the place of epoch and savepoint: a savepoint of that name could be another one later.
+        return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
+
+
+def _check_changes(given: Mapping[str, str]) -> None:
+    """Raise `IllegalArgumentError` for options that do not go with the changes of a table."""
+    if "operator" not in given:
+        raise IllegalArgumentError(
+            "view 'changes': option operator: say which table, as in option('operator', 'totals')"
+        )
+    if wrong := [name for name in ("id", "epoch", "savepoint", "columns") if name in given]:
+        raise IllegalArgumentError(
+            f"view 'changes': option {', '.join(wrong)}: the changes lie between two checkpoints: say after= and to=, "
+            "in any form that Checkpointer.restore takes; select the columns of the DataFrame"
+        )
+
+
+__all__ = ["CHANGES", "ReadRequest"]

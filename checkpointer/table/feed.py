@@ -1,0 +1,275 @@
+"""Say what each checkpoint changed in a table: the change feed.
+
+manifests of a checkpoint and its parent → partitions that may differ → rows of both sides → changes in order of key
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest
+from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.table import merge
+from pyspark_checkpointer.table.due_rows import due_rows
+from pyspark_checkpointer.table.expiry import is_expired
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_equality import equal_rows
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import Column, TableSchema
+from pyspark_checkpointer.table.types import is_wider
+from pyspark_checkpointer.table.version import TableVersion
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE, EXPIRE = "insert", "update_before", "update_after", "delete", "expire"
+
+ROW_CHANGE = "__change"
+"""The column of the kind of change. No column of a table can have its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStep:
+    """A table in a checkpoint and in its parent, both with the columns of the newest schema where they have them.
+
+    `groups` are partitions whose keys have to be compared together. `parent` is None before the first checkpoint.
+    """
+
+    parent: CheckpointId | None
+    checkpoint: CheckpointId
+    epoch: int | None
+    before: TableVersion
+    after: TableVersion
+    groups: tuple[tuple[int, ...], ...]
+
+    def only(self, groups: Sequence[tuple[int, ...]]) -> "FeedStep":
+        """Return the step with some groups alone, which is what one task needs."""
+        numbers = [partition for group in groups for partition in group]
+        return replace(self, before=self.before.only(numbers), after=self.after.only(numbers), groups=tuple(groups))
+
+    def sizes(self) -> dict[int, int]:
+        """Return the stored bytes that each group is about worth, by its index."""
+        before, after = self.before.sizes(), self.after.sizes()
+        return {i: sum(before.get(p, 0) + after.get(p, 0) for p in g) for i, g in enumerate(self.groups)}
+
+
+def newest_schema(name: str, parent: Manifest | None, manifests: Sequence[Manifest]) -> TableSchema | None:
+    """Return the schema of the newest of some checkpoints that has the table; None where none has it."""
+    for manifest in (*reversed(manifests), parent):
+        if manifest is not None and name in manifest.operators:
+            return TableVersion.of(name, manifest.operators[name], manifest.clock).schema
+    return None
+
+
+def feed_steps(
+    name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema
+) -> Iterator[FeedStep]:
+    """Yield what has to be compared for each checkpoint, oldest first.
+
+    `parent` is the one before the first, if any. Raises `IllegalArgumentError` where the key of the table is another
+    one in one of them.
+    """
+    for manifest in manifests:
+        before, after = _version(name, parent), _version(name, manifest)
+        groups = [*_groups(before, after)]
+        if groups:
+            wanted = frozenset(rule for side in (before, after) if (rule := _rule_id(side)) is not None)
+            old, new = (None if side is None else _seen(side, shown, wanted) for side in (before, after))
+            yield FeedStep(
+                None if parent is None else parent.id,
+                manifest.id,
+                manifest.epoch,
+                old or _nothing(new),
+                new or _nothing(old),
+                tuple(groups),
+            )
+        parent = manifest
+
+
+def _version(name: str, manifest: Manifest | None) -> TableVersion | None:
+    operator = None if manifest is None else manifest.operators.get(name)
+    return None if operator is None or manifest is None else TableVersion.of(name, operator, manifest.clock)
+
+
+def _nothing(other: TableVersion | None) -> TableVersion:
+    """Return a version without rows beside another one."""
+    assert other is not None  # a step has groups only where one side has partitions
+    return replace(other, chains={}, schema=replace(other.schema, expire=None), expired_until=None)
+
+
+def _groups(before: TableVersion | None, after: TableVersion | None) -> Iterator[tuple[int, ...]]:
+    """Yield partitions whose keys have to be compared together, and only those that may differ."""
+    old, new = before.chains if before else {}, after.chains if after else {}
+    numbers = sorted({*old, *new})
+    if old and new and _layout(before) != _layout(after):
+        # A key is in another partition than before, so nothing less than all can be compared.
+        yield tuple(numbers)
+        return
+    # Without a change of its chain a partition may hold rows that have expired since.
+    expires = bool(after and after.expired_until is not None and _limit(before) != _limit(after))
+    yield from ((number,) for number in numbers if expires or old.get(number) != new.get(number))
+
+
+def _layout(version: TableVersion | None) -> object:
+    assert version is not None
+    return version.partitions, [(c.id, c.name, c.type) for c in version.schema.columns if c.role == "key"]
+
+
+def _limit(version: TableVersion | None) -> object:
+    return None if version is None else (_rule_id(version), version.expired_until)
+
+
+def _rule_id(version: TableVersion | None) -> int | None:
+    """Return the id of the column by which rows of a version expire."""
+    rule = None if version is None else version.schema.expire
+    if version is None or rule is None:
+        return None
+    return next(column.id for column in version.schema.columns if column.name == rule.column)
+
+
+def _seen(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> TableVersion:
+    """Return a version with the columns to show, in their newest types, and those columns of times that it needs.
+
+    A column is the same one if it has the same id and name: an operator that was dropped and made again begins with the
+    first id again.
+    """
+    newest, columns = {column.id: column for column in shown.columns}, []
+    names = {}
+    for column in version.schema.columns:
+        now = newest.get(column.id)
+        if now is not None and _is_same(column, now):
+            columns.append(replace(now, role=column.role))
+        elif column.role == "key":
+            raise IllegalArgumentError(
+                f"table {version.name!r}: its keys differ: {version.schema} and {shown}: read the changes of each by "
+                "themselves, with after= and to="
+            )
+        elif column.id in times:
+            # It is read, and not shown; another column that is shown may have its name by now.
+            names[column.name] = _hidden(column, shown)
+            columns.append(replace(column, name=names[column.name]))
+    if [c.name for c in columns if c.role == "key"] != shown.key:
+        raise IllegalArgumentError(
+            f"table {version.name!r}: its keys differ: {version.schema} and {shown}: read the changes of each by "
+            "themselves, with after= and to="
+        )
+    rule = version.schema.expire
+    rule = None if rule is None else replace(rule, column=names.get(rule.column, rule.column))
+    return replace(version, schema=TableSchema(tuple(columns), version.schema.next_id, rule))
+
+
+def _is_same(old: Column, new: Column) -> bool:
+    return old.name == new.name and (old.type == new.type or is_wider(old.type, new.type))
+
+
+def _hidden(column: Column, shown: TableSchema) -> str:
+    name = column.name
+    while name in shown.names:
+        name += "_"
+    return name
+
+
+class FeedReader:
+    """A reader of the changes of some groups of partitions of one step."""
+
+    def __init__(self, store: Store, host: Host, step: FeedStep, shown: TableSchema) -> None:
+        self._store, self._host, self._step, self._shown = store, host, step, shown
+        self._schema = pa.schema([*shown.arrow(), pa.field(ROW_CHANGE, pa.string())])
+
+    def _reader(self, version: TableVersion, keys: pa.Table | None = None) -> TableReader:
+        return TableReader(self._store, self._host, version, keys=keys)
+
+    async def changes(self, group: tuple[int, ...]) -> pa.Table:
+        """Return the changes of a group: the columns shown and the kind of change, in order of the key.
+
+        Of an update, the row before comes before the row after.
+        """
+        before, after = self._step.before.only(group), self._step.after.only(group)
+        if len(group) == 1:
+            (number,) = group
+            old, new = before.chains.get(number, ()), after.chains.get(number, ())
+            if old and new[: len(old)] == old:
+                return await self._on_top(before, after, number, new[len(old) :])
+        old_rows, new_rows = await asyncio.gather(self._all(before), self._all(after))
+        return await self._host.run(lambda: self._compare(old_rows, new_rows))
+
+    async def _all(self, version: TableVersion) -> pa.Table:
+        reader = self._reader(version)
+        found = await asyncio.gather(*(reader.rows(number) for number in version.chains))
+        return pa.concat_tables([reader.empty(), *found])
+
+    async def _on_top(
+        self, before: TableVersion, after: TableVersion, number: int, added: tuple[Artifact, ...]
+    ) -> pa.Table:
+        """Return the changes of a partition that has deltas on top, and of rows that expired meanwhile."""
+        key = self._shown.key
+        old_rows, new_rows = self._reader(before).empty(), self._reader(after).empty()
+        keys = old_rows.select(key)
+        if added:
+            # Only the deltas that are new say which keys may have changed.
+            tops = self._reader(replace(after, chains={number: (after.chains[number][0], *added)}))
+            keys = (await tops.changes(number, added)).select(key)
+            old_rows, new_rows = await asyncio.gather(
+                self._reader(before, keys).rows(number, keys), self._reader(after, keys).rows(number, keys)
+            )
+        column = self._time(before)
+        if column is not None and after.expired_until is not None and _limit(before) != _limit(after):
+            due = await due_rows(self._reader(before), number, column, after.expired_until)
+            untouched = merge.positions(due, keys, key) < 0
+            old_rows = pa.concat_tables([old_rows, due.filter(pa.array(untouched)).select(old_rows.column_names)])
+        return await self._host.run(lambda: self._compare(old_rows, new_rows))
+
+    def _time(self, before: TableVersion) -> str | None:
+        """Return the name in the parent of the column by which rows expire now, if it has it."""
+        wanted = _rule_id(self._step.after)
+        return next((column.name for column in before.schema.columns if column.id == wanted), None)
+
+    def _compare(self, old: pa.Table, new: pa.Table) -> pa.Table:
+        limit, column = self._step.after.expired_until, self._time(self._step.before)
+        before, after = self._project(old), self._project(new)
+        at = merge.positions(after, before, self._shown.key)
+        known = np.flatnonzero(at >= 0)
+        below, above = before.take(pa.array(at[known])), after.take(pa.array(known))
+        differs = pa.array(~equal_rows(below, above))
+        gone = np.ones(before.num_rows, dtype=bool)
+        gone[at[known]] = False
+        expired = np.zeros(before.num_rows, dtype=bool)
+        if column is not None and limit is not None:
+            expired = is_expired(old[column], limit).to_numpy().astype(bool)
+        parts = [
+            (UPDATE_BEFORE, below.filter(differs)),
+            (UPDATE_AFTER, above.filter(differs)),
+            (INSERT, after.filter(pa.array(at < 0))),
+            (DELETE, before.filter(pa.array(gone & ~expired))),
+            (EXPIRE, before.filter(pa.array(gone & expired))),
+        ]
+        found = pa.concat_tables(
+            rows.append_column(ROW_CHANGE, pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts
+        )
+        # Stable: of the two rows of one key the row before stays the first.
+        return in_order(found, self._shown.key, stable=True)
+
+    def _project(self, rows: pa.Table) -> pa.Table:
+        """Return the columns shown. One that the version does not have is null."""
+        fields = [*self._shown.arrow()]
+        columns = [
+            rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
+            for f in fields
+        ]
+        return pa.table(columns, schema=pa.schema(fields))
+
+
+__all__ = [
+    "DELETE",
+    "EXPIRE",
+    "INSERT",
+    "ROW_CHANGE",
+    "UPDATE_AFTER",
+    "UPDATE_BEFORE",
+    "FeedReader",
+    "FeedStep",
+    "feed_steps",
+    "newest_schema",
+]
