@@ -1,6 +1,6 @@
 """The tutorial is done as it stands: each section is a test, in the order of the text, in one folder.
 
-Spark starts six times in all: that is most of the time.
+Spark starts seven times in all: that is most of the time.
 """
 
 import uuid
@@ -45,7 +45,8 @@ def test_a_section_of_the_tutorial(section: str, reader: Reader, request: pytest
 
 
 def test_the_tutorial_has_its_sections() -> None:
-    assert len(sections(TUTORIAL)) == 9
+    assert len(sections(TUTORIAL)) == 10
     assert sections(TUTORIAL)[-1] == ON_S3
     commands = "".join(block.text for block in blocks(TUTORIAL) if block.language == "sh")
     assert commands.count("python job.py") == 6
+    assert commands.count("python visits.py") == 1
