@@ -8,6 +8,7 @@ targets do not apply to a quick run.
 import argparse
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from benchmarks import (
     cleanup,
@@ -18,6 +19,7 @@ from benchmarks import (
     growth,
     limits,
     operations,
+    operators,
     streaming,
     table_peers,
     table_state,
@@ -25,12 +27,13 @@ from benchmarks import (
 from benchmarks.measure import Finding, Target
 from benchmarks.report import Results, tables
 
-PARTS = {
+PARTS: dict[str, Callable[[bool], Sequence[Finding]]] = {
     "driver": driver_state.run,
     "driver-peers": driver_peers.run,
     "table": table_state.run,
     "table-peers": table_peers.run,
     "streaming": streaming.run,
+    "operators": operators.run,
     "cleanup": cleanup.run,
     "operations": operations.run,
     "consumers": consumers.run,

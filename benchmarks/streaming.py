@@ -24,7 +24,7 @@ def _blocking(quick: bool) -> list[Target]:
     turns, batches = (1, 2) if quick else (3, 10)
     targets = []
     for executors in (2,) if quick else (1, 2):
-        found = _job("streaming_job", f"local-cluster[{executors},1,512]", turns, batches)
+        found = job("streaming_job", f"local-cluster[{executors},1,512]", turns, batches)
         for change, seconds in found.items():
             plain, ours, blocked = (Times(tuple(seconds[name])) for name in ("plain", "ours", "blocked"))
             added = f"{ours.median - plain.median:+.3f} s on {plain.median:.3f} s"
@@ -41,7 +41,7 @@ def _blocking(quick: bool) -> list[Target]:
 def _large() -> list[Target]:
     """Measure a large state. The limits are for 10 GB beside a JVM with 4 GiB of heap."""
     step, size = 1_000_000_000, 10_000_000_000
-    large = _job("large_state", size, step)
+    large = job("large_state", size, step)
     each = ", ".join(f"{name} {large[name] / 2**20:,.0f}" for name in ("driver", "jvm", "worker"))
     together = Target(
         f"streaming: resident memory of all processes of a job / its {size / 1e9:g} GB of table state",
@@ -50,7 +50,7 @@ def _large() -> list[Target]:
         f"{large['together'] / 2**20:,.0f} MiB at once; the most of each kind of process: {each} MiB; "
         f"{large['stored'] / 1e9:.1f} GB stored",
     )
-    small = _job("large_state", step, step)
+    small = job("large_state", step, step)
     worker = Target(
         f"streaming: resident memory of a Python worker, {size / 1e9:g} GB of table state / {step / 1e9:g} GB",
         large["worker"] / small["worker"],
@@ -60,7 +60,7 @@ def _large() -> list[Target]:
     return [together, worker]
 
 
-def _job(module: str, *arguments: object) -> Any:
+def job(module: str, *arguments: object) -> Any:
     """Return what a job prints as its last line. It works in a folder that is removed afterwards."""
     with folder() as path:
         command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
