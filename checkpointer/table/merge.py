@@ -127,6 +127,9 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
 
 def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     """Return exactly the rows whose key is one of `keys`."""
+    if len(key) == 1 and (at := _positions(rows[key[0]], keys[key[0]])) is not None:
+        # A filter would look at all rows of all columns, and few of them may be wanted.
+        return rows.take(pa.array(at))
     mask = _candidates(rows, keys, key)
     found = rows.filter(mask)
     # With one key column the mask is exact. With several, values of two wanted keys may meet in a row that nobody
@@ -189,7 +192,7 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Return the indexes of the integers `wanted` in `values`, in their order and as often as they are wanted, or None.
+    """Return the indexes of the integers `wanted` in `values`, in their order, or None.
 
     Returns None unless the values are integers that increase strictly, without nulls. In a snapshot they do. This is
     much faster than a hash of all values.
@@ -203,7 +206,8 @@ def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
     at = np.searchsorted(here, sought)
     inside = at < len(here)
     at, sought = at[inside], sought[inside]
-    return at[here[at] == sought]
+    at = at[here[at] == sought]
+    return at[np.append(True, at[1:] != at[:-1])] if len(at) else at  # a key may be wanted twice
 
 
 def _groups(rows: pa.Table, key: list[str]) -> tuple[Any, int]:
