@@ -5,7 +5,7 @@ This sets the types of its columns, the normalized keys, and the partition of ea
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -76,7 +76,7 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
         for column, field in zip(schema.columns, struct_of(list(schema.columns)), strict=True)
         if column.name in given
     ]
-    return _with_partition(frame.select(*cells), schema, partitions)
+    return _with_partition(frame, cells, schema, partitions)
 
 
 def whole_rows_of(frame: DataFrame, schema: TableSchema, partitions: int, order_by: list[str]) -> DataFrame:
@@ -87,18 +87,22 @@ def whole_rows_of(frame: DataFrame, schema: TableSchema, partitions: int, order_
     given = {field["name"]: field["type"] for field in fields_of(frame)}
     keys = [column for column in schema.columns if column.role == "key"]
     of_key = {c.name: _cell(c, f, given[c.name]) for c, f in zip(keys, struct_of(keys), strict=True)}
-    placed = _with_partition(frame.select(*(of_key.get(name, quote(name)) for name in given)), schema, partitions)
+    cells = [of_key.get(name, quote(name)) for name in given]
     order = [PARTITION, *schema.key, *(name for name in order_by if name not in schema.key)]
     # Spark sorts, since its sort may spill to disk, and a task then needs only some keys in memory at a time.
+    placed = _with_partition(frame, cells, schema, partitions)
     return placed.repartition(PARTITION).sortWithinPartitions(*map(quote, order))
 
 
-def _with_partition(found: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
+def _with_partition(frame: DataFrame, cells: Sequence[Column | str], schema: TableSchema, partitions: int) -> DataFrame:
+    """Return the cells of each row, and its partition as a column."""
     # The hash is of the columns as the table stores them, since 5 as an integer and as a long have different hashes.
     # It is a column because adaptive execution moves rows between tasks: no index of a task says where a row belongs.
     # As text it takes fewer calls of the JVM than column by column.
-    number = F.expr(f"pmod(hash({', '.join(map(quote, schema.key))}), {partitions})")
-    return found.withColumn(PARTITION, number)
+    number = F.expr(f"pmod(hash({', '.join(map(quote, schema.key))}), {partitions})").alias(PARTITION)
+    if all(isinstance(cell, str) for cell in cells):
+        return frame.select(*cells, number)  # Nothing changes its type, so one step is enough.
+    return frame.select(*cells).select("*", number)
 
 
 def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
