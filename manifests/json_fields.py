@@ -247,7 +247,7 @@ class Fields:
         """Return an integer that was read already; `key` says what it is."""
         # In Python true is an integer; in the format it is not.
         if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**63:
-            self.fail(f"{key}: expected an integer of at least {minimum}, found {show(value)}")
+            self.fail(f"{key}: expected an integer from {minimum} to 2**63 - 1, found {show(value)}")
         return value
 
     def check_integers(self, keys: str, values: Sequence[Json]) -> Sequence[int]:

@@ -134,6 +134,8 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                     size = len(decoded) + len(keys)
                     decoded.update(zip(keys, values, strict=True))
                     kinds.update(map(type, values))
+                    if b"" in values:  # No value is packed as nothing, and a map takes it for one not yet packed.
+                        raise ValueError("an empty value")
                     if len(decoded) < size:
                         # Keys that are equal by Python's rules alone pass here. They are bad bytes, and the number of
                         # entries below tells.

@@ -176,7 +176,16 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
     except MalformedError:
         raise
     except BAD_VALUE as error:
-        raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {error}") from None
+        raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {explain(error)}") from None
+
+
+def explain(error: BaseException) -> str:
+    """Return what is wrong with bad bytes, in words also where the error of Python or msgpack has none."""
+    if isinstance(error, ArithmeticError):
+        return "a number that is not of its form"
+    if isinstance(error, TypeError | AttributeError):
+        return f"a value of another type than its form asks for: {error}"
+    return str(error) or "bytes that are not msgpack"
 
 
 def check_whole(data: bytes) -> None:

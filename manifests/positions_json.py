@@ -23,6 +23,9 @@ MAX_POSITION = 256 << 10
 They include what an application keeps beside it.
 """
 
+MAX_PARTITION = 16 << 10
+"""Characters of the name of a partition, at most: all of them have to fit into one object."""
+
 MAX_MARKER = 64 << 10
 """Bytes of a marker, at most."""
 
@@ -137,7 +140,8 @@ def decode_ownership(path: str, data: bytes) -> Ownership:
 
 def _decode_row(path: str, value: Json) -> Row:
     fields = Fields(f"{path}: row", value)
-    partition, owner, etag, asked_by = fields.texts("partition", "owner", "etag", "asked_by")
+    partition = _decode_partition(fields)
+    owner, etag, asked_by = fields.texts("owner", "etag", "asked_by")
     epoch, lease_ms = fields.integers("epoch", "lease_ms")
     return Row(
         partition=partition,
@@ -150,6 +154,14 @@ def _decode_row(path: str, value: Json) -> Row:
         finished=fields.boolean("finished"),
         extra=fields.rest(),
     )
+
+
+def _decode_partition(fields: Fields) -> str:
+    """Return the name of a partition."""
+    name = fields.filled_text("partition")
+    if len(name) > MAX_PARTITION:
+        fields.fail(f"partition: expected at most {MAX_PARTITION} characters, found {len(name)}: {show(name)}")
+    return name
 
 
 def encode_position(position: Position, nonce: str) -> bytes:
@@ -177,7 +189,7 @@ def encode_position(position: Position, nonce: str) -> bytes:
 def decode_position(path: str, data: bytes) -> Position:
     """Return the position at `path`, its digest compared."""
     fields = _parse(path, data, "position")
-    partition, epoch, lease = fields.text("partition"), fields.integer("epoch"), fields.text("lease")
+    partition, epoch, lease = _decode_partition(fields), fields.integer("epoch"), fields.text("lease")
     value = fields.take("value")
     if value is not None and not isinstance(value, dict):
         fields.fail(f"value: expected an object or null, found {show(value)}")

@@ -53,11 +53,17 @@ class Difference:
     positions: tuple[ValueDifference, ...]
     properties: tuple[ValueDifference, ...]
     watermark: ValueDifference | None
+    expiring: tuple[str, ...]
+    """Tables whose rows may have expired, or live again after a rollback, by the clock alone."""
     bytes_added: int
     bytes_removed: int
 
     def __bool__(self) -> bool:
         return bool(self.operators or self.positions or self.properties or self.watermark)
+
+
+def _expires(operator: Operator | None) -> bool:
+    return operator is not None and isinstance(operator.schema, dict) and "expire" in operator.schema
 
 
 def compare(before: Manifest, after: Manifest) -> Difference:
@@ -72,6 +78,9 @@ def compare(before: Manifest, after: Manifest) -> Difference:
         positions=_compare_values(before.positions, after.positions),
         properties=_compare_values(before.properties, after.properties),
         watermark=next(iter(_compare_values(_watermark(before), _watermark(after))), None),
+        expiring=tuple(name for name in names if _expires(after.operators.get(name)))
+        if before.clock != after.clock
+        else (),
         # Counted by object and not by partition: several partitions may share one.
         bytes_added=sum(size for path, size in new.items() if path not in old),
         bytes_removed=sum(size for path, size in old.items() if path not in new),

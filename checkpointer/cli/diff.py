@@ -64,6 +64,11 @@ def command(
         print_table(_COLUMNS, _rows(difference))
     else:
         print_line("nothing is different")
+    for name in difference.expiring:
+        # The objects say nothing of it: rows expire, or live again after a rollback, by the clock alone.
+        print_line(
+            f"the clock differs, so rows of {name!r} may have expired or come back: name the operator to see them"
+        )
     print_line(f"{size(difference.bytes_added)} of objects added, {size(difference.bytes_removed)} removed")
 
 

@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import (
     MAX_OWNERSHIP,
+    MAX_PARTITION,
     MAX_POSITION,
     Ownership,
     Position,
@@ -31,8 +32,8 @@ _OWNERSHIP = Serializer(encode_ownership, decode_ownership, MAX_OWNERSHIP, empty
 _POSITION = Serializer(encode_position, decode_position, MAX_POSITION)
 
 
-MAX_NAME_CHARACTERS = MAX_OFFSET_CHARACTERS = 16 << 10
-"""Maximum number of characters of a partition's name, and of an offset.
+MAX_OFFSET_CHARACTERS = MAX_PARTITION
+"""Maximum number of characters of an offset, as of a partition's name.
 
 A position has room for the longest of both, escaped as JSON. Longer ones are refused when they are given. Later, when
 an acknowledged update is written in the background, would be too late.
@@ -128,10 +129,8 @@ def check_name(partition: str) -> str:
     Raise `IllegalArgumentError` if no position can have it.
     """
     object_paths.encode_part(partition)  # raises if it is not text
-    if len(partition) > MAX_NAME_CHARACTERS:
-        raise IllegalArgumentError(
-            f"{partition!r:.60}…: {len(partition)} characters, at most {MAX_NAME_CHARACTERS} are kept"
-        )
+    if len(partition) > MAX_PARTITION:
+        raise IllegalArgumentError(f"{partition!r:.60}…: {len(partition)} characters, at most {MAX_PARTITION} are kept")
     return partition
 
 
@@ -141,7 +140,7 @@ def misplaced(where: str, partition: str) -> MalformedError:
     Somebody has copied the position there.
     """
     return MalformedError(
-        f"{where}: is the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
+        f"{where}: holds the position of partition {partition!r:.60}, which stands elsewhere: remove this copy"
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMappi
 from itertools import islice
 from typing import Any
 
-from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step, move_misplaced_keys, place_keys
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
@@ -140,7 +140,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                     raise
                 # An empty value stands for one that was never packed. It is live by now, so `change` below finds it.
                 if packed:
-                    value = unpack(packed)
+                    value = _unpack(key, packed)
                     if type(value) in PLAIN:
                         return value
             # This frame holds the object now, so whoever looks for unheld values finds it held. If no change ran
@@ -160,7 +160,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         packed = self._owner.change(Content.packed_value, number, key)
         if packed is None:
             raise KeyError(key)
-        return unpack(packed)
+        return _unpack(key, packed)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         number, key = place_key(key, self._partitions)
@@ -379,7 +379,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             >>> visits.to_dict()["bob"]
             {'count': 1, 'pages': []}
         """
-        return {key: unpack(data) for part in self._packed() for key, data in part.items()}
+        return {key: _unpack(key, data) for part in self._packed() for key, data in part.items()}
 
     def _packed(self) -> list[dict[Any, bytes]]:
         """Return everything at one moment, packed."""
@@ -471,6 +471,14 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         _refuse(refused)
         assert capture is not None
         return capture
+
+
+def _unpack(key: Any, packed: bytes) -> Any:
+    """Return a value. Raises `MalformedError`, which names its key, for bytes that are none."""
+    try:
+        return unpack(packed)
+    except MalformedError as error:
+        raise MalformedError(f"the value of key {show(key)}: {error}") from None
 
 
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:

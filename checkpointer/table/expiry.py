@@ -82,11 +82,12 @@ def encode_rule(rule: Expire) -> Json:
 
 
 def decode_rule(value: Json) -> Expire:
-    """Return the rule in a manifest. Raises `TypeError`, `KeyError` or `ValueError` where it is none."""
+    """Return the rule in a manifest. Raises `ValueError` where it is none."""
     # `type` and not `isinstance`: True is an int too.
-    if type(value["after_us"]) is not int or value["after_us"] > MAX_AFTER // _MICROSECOND:
-        raise ValueError(f"expected a rule by which rows expire, found {value!r:.80}")
-    return Expire(value["column"], timedelta(microseconds=value["after_us"]))
+    after = value.get("after_us") if isinstance(value, dict) else None
+    if type(after) is not int or after > MAX_AFTER // _MICROSECOND or type(value.get("column")) is not str:
+        raise ValueError(f"expire: expected a column and a duration after_us, found {value!r:.80}")
+    return Expire(value["column"], timedelta(microseconds=after))
 
 
 def is_expired(times: pa.ChunkedArray, limit: int) -> pa.ChunkedArray:

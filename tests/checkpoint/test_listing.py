@@ -1,12 +1,14 @@
 """What manifests tell of a store: at what price, and that it adds up."""
 
 from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from pyspark_checkpointer import Checkpointer, runtime
 from pyspark_checkpointer.admin import checkpoint_sizes, diff, stats
 from pyspark_checkpointer.checkpoint import listing
 from pyspark_checkpointer.checkpoint.latest import read_head
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Clock, Manifest, Operator
 from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import Actor, World, line, live_objects, put
 
@@ -114,3 +116,15 @@ def test_a_difference_names_what_is_on_one_side_alone() -> None:
     assert found.watermark.change == "added"
     assert (found.bytes_added, found.bytes_removed) == (2000, 0)
     assert not diff.compare(before, before)
+
+
+def test_a_difference_names_tables_whose_rows_expire_by_the_clock_alone() -> None:
+    rule = {"columns": [], "next_id": 1, "expire": {"column": "at", "after_us": 1}}
+    expires = Operator(1, "p", "parquet", {0: (artifact(1),)}, schema=rule)
+    stays = Operator(1, "p", "parquet", {0: (artifact(1),)}, schema={"columns": [], "next_id": 1})
+    operators = {"expires": expires, "stays": stays, "raw": Operator(1, "p", "raw", {0: (artifact(1),)})}
+    before = Manifest(ID, operators=operators, clock=Clock(datetime(2024, 1, 2, tzinfo=UTC), "job"))
+    after = replace(before, clock=Clock(datetime(2024, 1, 3, tzinfo=UTC), "job"))
+    assert diff.compare(before, after).expiring == ("expires",)
+    assert diff.compare(after, before).expiring == ("expires",)
+    assert diff.compare(before, before).expiring == ()

@@ -58,12 +58,13 @@ both = pytest.mark.parametrize(("data", "read"), FILES.values(), ids=FILES)
 # ---- round trips -----------------------------------------------------------------------------------------------------
 
 numbers = st.integers(0, 2**63 - 1)
-rows = st.builds(Row, texts, texts, numbers, texts, times, numbers, texts, st.booleans(), extras)
+filled = st.text(min_size=1)
+rows = st.builds(Row, filled, texts, numbers, texts, times, numbers, texts, st.booleans(), extras)
 ownerships = st.builds(
     Ownership, st.lists(rows, max_size=4).map(lambda some: {row.partition: row for row in some}), extras
 )
 positions = st.builds(
-    Position, texts, numbers, st.none() | st.dictionaries(texts, json_values, max_size=3), times, texts, extras
+    Position, filled, numbers, st.none() | st.dictionaries(texts, json_values, max_size=3), times, texts, extras
 )
 
 
@@ -350,3 +351,14 @@ def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], kind: Any) ->
 )
 def test_other_paths_have_none(path: str) -> None:
     assert object_paths.parse_progress(path) is None
+
+
+@pytest.mark.parametrize("name", ["", "p" * 16_385])
+def test_a_partition_has_a_name_that_fits(name: str) -> None:
+    row = Row(name, "", 0, "e", AT)
+    with pytest.raises(MalformedError, match=r"partition: expected at (least one character|most 16384 characters)"):
+        decode_ownership("o.json", encode_ownership(Ownership({name: row}), "n"))
+    with pytest.raises(MalformedError, match=r"partition: expected at (least one character|most 16384 characters)"):
+        decode_position("p.json", encode_position(Position(name, 0, None, AT), "n"))
+    longest = name[1:] or "p"
+    assert decode_position("p.json", encode_position(Position(longest, 0, None, AT), "n")).partition == longest

@@ -35,6 +35,9 @@ class Difference(TypedDict):
     positions: list[ValueDifference]
     properties: list[ValueDifference]
     watermark: ValueDifference | None
+    expiring: Annotated[
+        list[str], "tables whose rows may have expired, or live again after a rollback, by the clock alone"
+    ]
     bytes_added: Annotated[int, "of objects that only `after` has"]
     bytes_removed: Annotated[int, "of objects that only `before` has"]
 

@@ -79,7 +79,7 @@ def change_records(pairs: Pairs, random: Random) -> tuple[str, bytes]:
     elif how == "nil":
         values[at] = b"\xc0"
     elif how == "no bin":
-        values[at] = random.choice([b"\x01", b"\xa1\x01", b"\xc2", b"\x90", _ext(10, b"\0" * 16)])
+        values[at] = random.choice([b"\x01", b"\xa1\x01", b"\xc2", b"\x90", _ext(10, b"\0" * 16), b"\xc4\x00"])
     elif how == "header":
         return how, packed(keys, random) + packed(values, random)
     elif how == "split":

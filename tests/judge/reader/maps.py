@@ -18,7 +18,7 @@ def entries(data, row):
         need(type(keys) is list and type(values) is list and len(keys) == len(values), "no pair of equal arrays")
         for k, v in zip(keys, values, strict=True):
             distinct(seen, k)
-            need(type(v) is bytes or (v is None and row["kind"] == "delta"), f"the value {v!r:.80}")
+            need((type(v) is bytes and v) or (v is None and row["kind"] == "delta"), f"the value {v!r:.80}")
             out.append((canon(k), k, v))
     need(len(out) == row["records"], f"{len(out)} records, expected {row['records']}")
     return out

@@ -108,6 +108,7 @@ def read_again_and_again(root):
                 "positions": {},
                 "watermark": None,
                 "properties": {},
+                "clock": None,
                 "operators": {},
                 "prepared": None,
                 "savepoints": {},
