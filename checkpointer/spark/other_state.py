@@ -198,7 +198,7 @@ def _recorded(root: str, position: Json) -> CheckpointId | None:
     if position is None:
         return None
     try:
-        return CheckpointId.parse(position["next"])  # type: ignore[call-overload, index, arg-type]
+        return CheckpointId.parse(position["next"])
     except (TypeError, KeyError, ValueError):
         raise InvalidStateError(
             f"positions[{PREFIX + root!r}] is {position!r:.80}: expected what state.other(…) records: remove it with "
