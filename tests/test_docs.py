@@ -47,6 +47,7 @@ RETURNED = [
     *(getattr(_sync_checkpoint, name) for name in HANDED),
     *(getattr(_async_checkpoint, f"Async{name}") for name in HANDED),
     pyspark_checkpointer.CleanupPlan,
+    pyspark_checkpointer.spark.OtherState,
     pyspark_checkpointer.spark.State,
     pyspark_checkpointer.spark.TableState,
     StatefulSink,
@@ -354,7 +355,8 @@ def run_with_spark() -> None:
 def runs_in_batch(name: str) -> bool:
     """Return whether an example runs in a function that `stateful` decorates, with the names of its arguments."""
     owner = PUBLIC.get(name.rpartition(".")[0])
-    return owner in (pyspark_checkpointer.spark.State, TableState) and "@stateful" not in EXAMPLES[name][-1]
+    in_batch = (pyspark_checkpointer.spark.State, TableState, pyspark_checkpointer.spark.OtherState)
+    return owner in in_batch and "@stateful" not in EXAMPLES[name][-1]
 
 
 def run_in_batch(spark: Any, chosen: list[str]) -> None:

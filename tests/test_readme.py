@@ -29,9 +29,9 @@ def blocks(file: Path, language: str) -> list[str]:
 
 
 def programs(file: Path) -> list[str]:
-    """Return the programs of a page. On the page of tables each block goes on from the one before."""
+    """Return the programs of a page. On the pages of Spark each block goes on from the one before."""
     found = blocks(file, "python")
-    return ["\n".join(found)] if file == TABLES else found
+    return ["\n".join(found)] if file in (STREAMING, TABLES) else found
 
 
 PROGRAMS = [program for file in PAGES for program in programs(file)]

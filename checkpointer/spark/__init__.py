@@ -18,6 +18,7 @@ from pyspark_checkpointer.spark.can_restore import Compatibility, can_restore
 from pyspark_checkpointer.spark.change_feed import read_changes
 from pyspark_checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
 from pyspark_checkpointer.spark.datasource import CheckpointerSource
+from pyspark_checkpointer.spark.other_state import OtherState
 from pyspark_checkpointer.spark.raw_partitions import Delta, Snapshot
 from pyspark_checkpointer.spark.read import diff, read_state
 from pyspark_checkpointer.spark.state import State
@@ -34,6 +35,7 @@ __all__ = [
     "Compatibility",
     "Delta",
     "Expire",
+    "OtherState",
     "Snapshot",
     "State",
     "TableState",

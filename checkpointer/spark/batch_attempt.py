@@ -13,6 +13,7 @@ from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
+from pyspark_checkpointer.spark.other_state import OtherStates
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.table_changes import TableChanges
 
@@ -31,6 +32,7 @@ class BatchAttempt:
         self.checkpoint = checkpoint
         self.operations = Operations(job.batch_id)
         self.clock = JobClock(checkpoint.writer, _time_of(job))
+        self.others = OtherStates(run.client.root, checkpoint.positions)
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []
         """Tables that were dropped: what functions emitted from them is kept until the end as well."""
@@ -60,6 +62,7 @@ class BatchAttempt:
         with self.checkpoint.writer.meter.blocking():
             for table in self.tables.values():
                 table.finish()
+            self.others.record()
         # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
         self._discard_emitted()

@@ -4,6 +4,7 @@ It has the maps, tables and partitions of a batch.
 """
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,6 +23,7 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.batch import Token
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
+from pyspark_checkpointer.spark.other_state import OnRetired, OtherState
 from pyspark_checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.spark.table_changes import TableChanges
@@ -261,6 +263,46 @@ class State(NotPicklable):
         )
         attempt.tables[name] = changes
         return TableState(changes, functools.partial(self._table_operation, name))
+
+    @_operation
+    def other(
+        self,
+        root: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        start: CheckpointId | str = "latest",
+        on_retired: OnRetired = "error",
+    ) -> OtherState:
+        """Return the state of another job, pinned to one of its checkpoints for this batch.
+
+        It is the checkpoint that was its newest when the batch before this one was committed: each checkpoint records
+        in `positions["checkpointer:<root>"]` which one its batch read ("read"), and which one the next batch reads
+        ("next"). So a batch that is repeated after a crash reads the same again, although the other job has gone on,
+        and so does the first batch after a rewind or in a fork. For what is newest now, and may differ in a repeated
+        batch, there is `read_state`.
+
+        Args:
+            root: The root of the other job: a folder or a URL.
+            storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+            start: What the first batch reads that asks for this root, in any form that `Checkpointer.restore` takes.
+                If that batch dies before its commit, its repetition reads "latest" anew. A savepoint, as in
+                "savepoint=start", stays the same.
+            on_retired: What to do if the other job does not keep the recorded checkpoint any more. "error" refuses the
+                batch. "newest" reads the newest one, with a warning.
+
+        Raises:
+            RetiredError: The recorded checkpoint is not live any more.
+            StoreNotFoundError: No checkpoint was committed there yet.
+            IllegalArgumentError: It is the root of this job, or an argument is not what it must be.
+
+        Examples:
+            >>> shop = state.other("state/shop")
+            >>> shop.operators, shop.epoch
+            (['batches', 'totals'], 0)
+        """
+        attempt = self._attempt
+        client, restored = attempt.others.pin(root, storage_options, start, on_retired)
+        return OtherState(self._spark, client, restored, attempt.operations.one)
 
     @contextmanager
     def _table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:

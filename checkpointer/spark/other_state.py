@@ -1,0 +1,206 @@
+"""Read the state of another job in a batch, pinned to one of its checkpoints.
+
+Which checkpoint a batch reads has to be known before the batch begins. Otherwise a batch that died before its commit
+would read something else when Spark repeats it. So a batch reads what the checkpoint below it recorded, and its own
+checkpoint records, for the batch after it, what is newest at its commit. That is a part of the state like any other:
+a replay, and the first batch after a rewind or in a fork, find the same one; nothing is written besides, and a zombie
+cannot change it. The price is that a batch sees the other job as it was when the batch before it was committed. Only
+the first batch that asks has nothing to go by: it begins with what the job says, by default the newest checkpoint.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    IllegalArgumentError,
+    InvalidStateError,
+    OperatorNotFoundError,
+    RetiredError,
+)
+from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.model import CheckpointId, Json
+from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.spark.arguments import check_frame
+from pyspark_checkpointer.spark.read import restore, version_of
+from pyspark_checkpointer.spark.scan import lookup, scan
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+OnRetired = Literal["error", "newest"]
+
+PREFIX = "checkpointer:"
+"""What stands before the root in the name of a position."""
+
+Operation = Callable[[str], AbstractContextManager[None]]
+"""A function that makes its block one operation of the batch, on a name."""
+
+
+class OtherState(NotPicklable):
+    """The state of another job, as one of its checkpoints has it: what `state.other(root)` returns.
+
+    Examples:
+        The examples of the methods run in a function that `stateful` decorates. `state/shop` is the root of another
+        job.
+
+        >>> @stateful("state/report")
+        ... def update(batch, batch_id, state):
+        ...     shop = state.other("state/shop")
+        ...     print(shop.epoch, shop.table("totals").count(), shop.map("batches"))
+        >>> numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        >>> writer = numbers.writeStream.option("checkpointLocation", "state/report-spark")
+        >>> query = writer.foreachBatch(update).trigger(availableNow=True).start()
+        >>> query.awaitTermination()
+        0 2 {0: 10}
+    """
+
+    _instead = "it lives on the driver. Send what table(…) or map(…) return"
+
+    def __init__(self, spark: SparkSession, client: Checkpointer, restored: Restored, operation: Operation) -> None:
+        self._spark = spark
+        self._client = client
+        self._restored = restored
+        self._operation = operation
+
+    @property
+    def id(self) -> CheckpointId:
+        """The id of the checkpoint that this batch reads."""
+        assert self._restored.id is not None
+        return self._restored.id
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of that checkpoint, such as the batch id of the other job."""
+        return self._restored.epoch
+
+    @property
+    def operators(self) -> list[str]:
+        """The names of its maps, tables and other operators."""
+        return self._restored.operators
+
+    def table(self, name: str, *, columns: list[str] | None = None, keys: DataFrame | None = None) -> DataFrame:
+        """Return the rows of a table.
+
+        Args:
+            name: The name of the table.
+            columns: The columns to read; by default all.
+            keys: Rows with the key columns: only rows with these keys are returned, and only partitions and row groups
+                that may hold them are read.
+
+        Raises:
+            OperatorNotFoundError: The checkpoint has no table of this name. The message names those it has.
+
+        Examples:
+            >>> state.other("state/shop").table("totals").orderBy("digit").collect()
+            [Row(digit=0, n=5), Row(digit=1, n=5)]
+        """
+        with self._operation(name):
+            if keys is not None:
+                check_frame(f"table({name!r}) of {self._client.root}: keys", keys)
+            version = version_of(self._restored, name)
+            if keys is None:
+                return scan(self._spark, self._client, self.id, version, columns)
+            return lookup(self._spark, self._client, self.id, version, keys, columns)
+
+    def map(self, name: str) -> dict[Any, Any]:
+        """Return a map as a dict of one's own.
+
+        Args:
+            name: The name of the map.
+
+        Raises:
+            OperatorNotFoundError: The checkpoint has no map of this name. The message names those it has.
+
+        Examples:
+            >>> state.other("state/shop").map("batches")
+            {0: 10}
+        """
+        with self._operation(name):
+            assert self._restored.manifest is not None
+            found = self._restored.manifest.operators.get(name)
+            if found is None or found.codec != codecs.MSGPACK.name:
+                held = ", ".join(n for n in self.operators if _is_map(self._restored, n)) or "none"
+                raise OperatorNotFoundError(f"map {name!r}: {self._client.root}: {self.id} has {held}")
+            return self._restored.keyed(name).to_dict()
+
+    def __repr__(self) -> str:
+        return f"OtherState({self._client.root!r}, {self.id}, epoch {self.epoch})"
+
+
+def _is_map(restored: Restored, name: str) -> bool:
+    assert restored.manifest is not None
+    return restored.manifest.operators[name].codec == codecs.MSGPACK.name
+
+
+class OtherStates:
+    """The states of other jobs that one batch reads, by root."""
+
+    def __init__(self, own_root: str, positions: dict[str, Json]) -> None:
+        self._own_root = own_root
+        self._positions = positions
+        self._pinned: dict[str, tuple[Checkpointer, Restored]] = {}
+
+    def pin(
+        self, root: Any, options: Mapping[str, Any] | None, start: CheckpointId | str, on_retired: OnRetired
+    ) -> tuple[Checkpointer, Restored]:
+        """Return the checkpoint of another root that this batch reads.
+
+        Raises `RetiredError` where it is gone, and `StoreNotFoundError` where there was never one.
+        """
+        if on_retired not in ("error", "newest"):
+            raise IllegalArgumentError(f"on_retired={on_retired!r:.40}: expected 'error' or 'newest'")
+        client = Checkpointer(root, options)
+        if client.root == self._own_root:
+            raise IllegalArgumentError(
+                f"other({client.root!r}): is the root of this job: use state.table(…) and state.map(…)"
+            )
+        if client.root not in self._pinned:
+            self._pinned[client.root] = client, self._restore(client, start, on_retired)
+        return self._pinned[client.root]
+
+    def _restore(self, client: Checkpointer, start: CheckpointId | str, on_retired: OnRetired) -> Restored:
+        recorded = _recorded(client.root, self._positions.get(PREFIX + client.root))
+        if recorded is None:
+            return restore(client, start, None, None)
+        try:
+            return restore(client, recorded, None, None)
+        except (CheckpointNotFoundError, RetiredError) as error:
+            if on_retired == "error":
+                raise RetiredError(
+                    f"{client.root}: {recorded} is not live any more, and this batch has to read it, since the "
+                    "checkpoint before recorded it: keep the checkpoints of that job for longer (RetentionPolicy), "
+                    "and go on once with state.other(…, on_retired='newest')"
+                ) from error
+        logger.warning("%s: %s is not live any more; this batch reads the newest checkpoint", client.root, recorded)
+        return restore(client, None, None, None)
+
+    def record(self) -> None:
+        """Record what this batch read, and what the next one is going to read, before the commit."""
+        for root, (client, restored) in self._pinned.items():
+            following = restored.id
+            try:
+                following = client.read_latest() or following
+            except CheckpointError as error:
+                # A batch must not fail for what it has read already. Which one is recorded counts, not how new it is.
+                logger.warning("%s: the next batch reads %s again: %s", root, following, error)
+            self._positions[PREFIX + root] = {"read": str(restored.id), "next": str(following)}
+
+
+def _recorded(root: str, position: Json) -> CheckpointId | None:
+    """Return the checkpoint that the checkpoint below recorded for this batch, if it recorded one."""
+    if position is None:
+        return None
+    try:
+        return CheckpointId.parse(position["next"])
+    except (TypeError, KeyError, ValueError):
+        raise InvalidStateError(
+            f"positions[{PREFIX + root!r}] is {position!r:.80}: expected what state.other(…) records: remove it with "
+            "state.positions.pop(…) before state.other(…) is called"
+        ) from None
