@@ -56,6 +56,7 @@ IN_PARTS = (
     "test_nothing_breaks_in_random_histories",
     "tests/admin/streaming/test_rewind_crashes.py",
     "tests/test_readme.py",
+    "tests/proof/test_table_walks.py",
 )
 """Tests that take minutes, and need nothing of each other."""
 

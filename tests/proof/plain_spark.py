@@ -30,9 +30,11 @@ from pyspark_checkpointer.spark import write_tasks as write_module
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.emitted import EmittedTask
 from pyspark_checkpointer.spark.query_run import QueryRun
+from pyspark_checkpointer.spark.scan import LookupTask
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -96,6 +98,7 @@ def _placed(frame: PlainFrame, schema: TableSchema, partitions: int) -> PlainFra
     def place(part: Part) -> Part:
         columns = [column.field() for column in schema.columns if column.name in part.column_names]
         rows = part.select([field.name for field in columns]).cast(pa.schema(columns))
+        rows = canonical_rows(rows, schema)
         numbers = partitions_of(rows.select(schema.key), schema, partitions)
         return rows.append_column(PARTITION, pa.array(numbers, pa.int32()))
 
@@ -126,18 +129,29 @@ def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], r
 
 
 @contextmanager
-def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
+def plain_spark(draw: random.Random) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
     def scanned(
         spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None, due: Any = None
     ) -> PlainFrame:
         session = client.session
-        reader = TableReader(session.store, session.host, version, columns, copies=root.copies())
+        reader = TableReader(session.store, session.host, version, columns, copies=copies_of_task())
         if due is not None:
             return PlainFrame(draw, [reader.empty(), *(run_sync(due_rows(reader, p, *due)) for p in version.chains)])
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
+
+    def looked_up(
+        spark: Any, client: Any, checkpoint: Any, version: TableVersion, keys: PlainFrame, columns: Any = None
+    ) -> PlainFrame:
+        wanted = _placed(_keys(version.name, keys, version.schema), version.schema, version.partitions)
+        empty = TableReader(client.session.store, client.session.host, version, columns).empty()
+        rows = wanted.rows.group_by(wanted.rows.column_names).aggregate([])
+        parts = PlainFrame(draw, [rows]).repartition(PARTITION).parts
+        task = LookupTask(root_of(client), checkpoint, version, columns)  # type: ignore[arg-type]
+        found = [batch for part in parts for batch in task.run(iter(part.to_batches()))]
+        return PlainFrame(draw, [empty, *(pa.Table.from_batches([batch]) for batch in found)])
 
     def task_numbers(spark: Any, tasks: int) -> PlainFrame:
         return PlainFrame(draw, [pa.table({"id": [task]}) for task in range(tasks)])
@@ -152,7 +166,13 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
     # Few bytes: copies are removed while other tasks of the history still use them.
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         copies = LocalCopies(Path(folder), max_bytes=draw.choice([20_000, 1 << 20]))
-        root = SimpleNamespace(open=lambda: client, place="a task", copies=lambda: draw.choice([copies, copies, None]))
+
+        def root_of(client: Checkpointer, *_: Any) -> Any:
+            return SimpleNamespace(open=lambda: client, place="a task", copies=copies_of_task)
+
+        def copies_of_task() -> LocalCopies | None:
+            return draw.choice([copies, copies, None])
+
         patch.setattr(write_module, "TaskContext", SimpleNamespace(get=lambda: _running.task))
         patch.setattr(table_changes, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
         patch.setattr(table_changes, "fields_of", _fields)
@@ -163,8 +183,9 @@ def plain_spark(draw: random.Random, client: Checkpointer) -> Iterator[None]:
         patch.setattr(table_jobs, "map_batches", _mapped)
         patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
         patch.setattr(table_changes, "scan", scanned)
+        patch.setattr(table_changes, "lookup", looked_up)
         patch.setattr(table_jobs, "task_numbers", task_numbers)
-        patch.setattr(table_jobs.TaskRoot, "of", lambda *_: root)
+        patch.setattr(table_jobs.TaskRoot, "of", root_of)
         yield
 
 

@@ -5,10 +5,9 @@ Without Spark the frames are Arrow rows (`plain_spark`); with a session all of i
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire, apply_task, table_jobs
 from pyspark_checkpointer.spark.state import State
@@ -25,25 +25,56 @@ from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import reader as version_module
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.types import spark_type
 from pyspark_checkpointer.table.version import TableVersion
-from tests.proof.plain_spark import PlainFrame, new_state
-from tests.proof.table_model import COMBINE, DAY, FIRST, KEY, TIMES, Decide, Drawn, Key, Row, TableModel
+from tests.proof.plain_spark import new_state
+from tests.proof.table_model import COMBINE, DAY, FIRST, KEY, TIMES, TYPES, Drawn, Key, TableModel, key_of
+from tests.proof.table_step import Step, rows_of, together
 
 Figures = Counter[str]
 
-EMITTED = StructType().add("k", "long").add("part", "string").add("saw", "string")
 Found = dict[Key, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a history is. With `few_reads`, each checkpoint is read in one of the ways, and not in all."""
+
+    keys: Sequence[int] = (4, 40)
+    partitions: Sequence[int | None] = (None, None, 1, 3)
+    types: Mapping[str, pa.DataType] = field(default_factory=lambda: TYPES)
+    few_reads: bool = False
+    soon: bool = False
+    """Whether the times in rows are around those of their batches, so that most of them expire soon."""
+    opened: float = 0.9
+    """How often a batch opens each table."""
+    threads: float = 0.3
+    """How often a batch uses both tables at the same time."""
+    steps: Sequence[int] = (1, 1, 2, 3)
+    after: Sequence[int] = (1, 3, 10)
+    """Days after which rows expire."""
+    rules: float = 0.3
+    """How often a batch lets rows expire by a rule that is drawn anew."""
 
 
 class History:
     """One root, two tables, and what they should hold. `width`: bytes of the largest values."""
 
-    def __init__(self, seed: int, figures: Figures, root: str, width: int, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        figures: Figures,
+        root: str,
+        width: int,
+        spark: SparkSession | None = None,
+        shape: Shape = Shape(),  # it is frozen
+    ) -> None:
+        self.shape = shape
         self.draw = random.Random(seed)
         self.figures = figures
         self.spark = spark
         self.max_chain = self.draw.choice([2, 4, 10])
-        self.drawn = Drawn(self.draw, width, self.draw.choice([4, 40]))
+        self.drawn = Drawn(self.draw, width, self.draw.choice(shape.keys), self.draw.random() < 0.4, shape.types)
         self.models = {"t": TableModel(), "other": TableModel()}
         self.moves_clock = self.draw.random() < 0.5
         """Whether the job moves its clock itself, or Spark's batches do."""
@@ -77,31 +108,42 @@ class History:
         """One batch, which is committed or fails."""
         before, clock_before = {name: model.copy() for name, model in self.models.items()}, self.clock
         self.day += self.draw.choice([-1, 0, 0, 1, 1, 4])
-        time = FIRST + self.day * DAY
-        state = new_state(self.client, self.client.restore(), number, self.spark, None if self.moves_clock else time)
-        if self.moves_clock:
-            self._tick(time)
-            state.advance_clock(time)
-        partitions = self.draw.choice([None, None, 1, 3])
-        opened = [name for name in self.models if self.draw.random() < 0.9]
-        work = [self._open_table(state, name, partitions, before[name], time) for name in opened]
-        if len(work) > 1 and self.draw.random() < 0.3:
-            together(*work)
-        else:
-            for one in work:
-                one()
+        state = self.begin(number)
         if self.draw.random() < 0.1:
             state._attempt.abort()
             self.models, self.clock = before, clock_before
         else:
-            if self.clock is not None:
-                self._tick(time)
-            for model in self.models.values():
-                model.tick(self.clock)
-            state._attempt.commit()
+            self.commit(state)
         if self.draw.random() < 0.3:
             self.client = self._open(self.client.root)  # the working directory may be another one since
         self.figures["batches"] += 1
+
+    def begin(self, number: int) -> State:
+        """Do all that a batch does, up to its commit."""
+        before, time = {name: model.copy() for name, model in self.models.items()}, FIRST + self.day * DAY
+        state = new_state(self.client, self.client.restore(), number, self.spark, None if self.moves_clock else time)
+        if self.moves_clock:
+            self._tick(time)
+            state.advance_clock(time)
+        if self.shape.soon:
+            self.drawn.days = range(self.day - 1, self.day + 3)
+        partitions = self.draw.choice(self.shape.partitions)
+        opened = [name for name in self.models if self.draw.random() < self.shape.opened]
+        work = [self._open_table(state, name, partitions, before[name], time) for name in opened]
+        if len(work) > 1 and self.draw.random() < self.shape.threads:
+            together(*work)
+        else:
+            for one in work:
+                one()
+        return state
+
+    def commit(self, state: State) -> None:
+        """Commit a batch: its tables and the clock."""
+        if self.clock is not None:
+            self._tick(FIRST + self.day * DAY)
+        for model in self.models.values():
+            model.tick(self.clock)
+        state._attempt.commit()
 
     def _tick(self, time: datetime) -> None:
         """The clock follows the time, and never goes back."""
@@ -110,12 +152,16 @@ class History:
     def _rule(self, model: TableModel, planned: list[tuple[str, list[str]]], drops: bool) -> Expire | None:
         """Draw how rows expire, mostly as before; the columns that are written get the time where they need it."""
         rule = model.rule
-        if self.draw.random() < 0.3:
-            rule = self.draw.choice([None, *(Expire(column, days * DAY) for column in TIMES for days in (1, 3, 10))])
+        if self.draw.random() < self.shape.rules:
+            times = [column for column in TIMES if column in self.shape.types]
+            rule = self.draw.choice(
+                [None, *(Expire(column, days * DAY) for column in times for days in self.shape.after)]
+            )
         if rule is None or (rule.column not in model.columns and (drops or planned[0][0] not in ("upsert", "replace"))):
             return None
         for step, columns in planned:
             needs = step == "replace" or rule.column not in model.columns
+            needs = needs or (self.shape.soon and not (drops and rule.column in COMBINE))
             if rule.column not in columns and needs:
                 columns.append(rule.column)
         return rule
@@ -124,20 +170,22 @@ class History:
         self, state: State, name: str, partitions: int | None, before: TableModel, time: datetime
     ) -> Callable[[], None]:
         """Draw what is done to a table in this batch, and how it is opened for that."""
-        steps = [self.drawn.step() for _ in range(self.draw.choice([1, 1, 2, 3]))]
+        steps = [self.drawn.step() for _ in range(self.draw.choice(self.shape.steps))]
         drops = "drop columns" in steps
         planned = [(step, [c for c in self.drawn.columns() if not (drops and c in COMBINE)]) for step in steps]
         if drops and any(step == "replace" for step in steps):
             planned = [(step, columns) for step, columns in planned if step != "replace"]
         rule = self._rule(self.models[name], planned, drops) if planned else None
         writes = [columns for step, columns in planned if step in ("upsert", "replace")]
-        known = [*self.models[name].columns, *(column for columns in writes for column in columns)]
+        declared = [] if drops or not before.columns else self._declared(planned)
+        known = [*self.models[name].columns, *declared, *(column for columns in writes for column in columns)]
         combine = {} if drops else {column: how for column, how in COMBINE.items() if column in known}
         table = state.table(
             name,
             KEY,
             num_partitions=partitions,
             combine=combine,  # type: ignore[arg-type]
+            schema=self._schema_of(declared) if declared else None,
             expire=rule,
         )
         if rule is not None:
@@ -145,27 +193,36 @@ class History:
         # Only now: what the rule of before would let expire with this batch lives on.
         self.models[name].rule = rule
         self.models[name].tick(self.clock)
-        draw = random.Random(self.draw.random())  # of its own: threads would take turns otherwise
-        drawn = Drawn(draw, self.drawn.width, self.drawn.keys)
-        drawn.types = self.drawn.types
+        drawn = self.drawn.of_thread()
+        draw = drawn.draw
 
         def work() -> None:
-            if rule is not None and before.columns and draw.random() < 0.5:
+            if rule is not None and before.columns and draw.random() < 0.7:
                 self._check_expired(table, rule, before)
             for step, columns in planned:
                 self.figures[step] += 1
-                Step(table, self.models[name], drawn, list(combine), self.spark).do(step, columns)
+                Step(table, self.models[name], drawn, list(combine), declared, self.spark).do(step, columns)
 
         return work
+
+    def _declared(self, planned: list[tuple[str, list[str]]]) -> list[str]:
+        """Columns that `schema=` adds to a table when a function is applied to it."""
+        if self.draw.random() < 0.5 or all(step not in ("apply", "first seen") for step, _ in planned):
+            return []
+        return self.drawn.columns()
+
+    def _schema_of(self, columns: list[str]) -> StructType:
+        """Columns, with the key, as a job declares them."""
+        kinds = {"k": self.drawn.kind, "part": pa.string()} | {name: self.drawn.types[name] for name in columns}
+        fields = [{"name": n, "type": spark_type(kind), "nullable": True, "metadata": {}} for n, kind in kinds.items()]
+        return StructType.fromJson({"type": "struct", "fields": fields})
 
     def _check_expired(self, table: TableState, rule: Expire, before: TableModel) -> None:
         """The rows of the last checkpoint that expire with this batch."""
         if table._changes.version is None or rule.column not in table._changes.version.schema.names:
             return
         due = before.due(rule, self.clock) if rule.column in before.columns else []
-        found = table.expired()
-        rows = found.rows.to_pylist() if self.spark is None else [row.asDict() for row in found.collect()]  # type: ignore
-        assert sorted(map(repr, (tuple(row[name] for name in KEY) for row in rows))) == sorted(map(repr, due))
+        assert sorted(repr(key_of(row)) for row in rows_of(table.expired())) == sorted(map(repr, due))
         self.figures["rows expired"] += len(due)
 
     def check(self) -> None:
@@ -177,116 +234,42 @@ class History:
                 assert (model.columns, model.rows) == ([], {})
                 continue
             assert restored is not None
-            columns = self.draw.sample(model.columns, self.draw.randrange(len(model.columns) + 1))
-            assert sorted(restored.table(name).column_names) == sorted([*KEY, *model.columns])
-            assert found(restored.table(name), model.columns) == model.found(model.columns)
-            assert found(restored.table(name, columns=[*columns, *KEY]), columns) == model.found(columns)
-            keys = [key for key in (*model.rows, (10**6, "a")) if self.draw.random() < 0.3]
-            wanted = {key: row for key, row in model.found(columns).items() if key in keys}
-            sought: Any = [dict(zip(KEY, key, strict=True)) for key in keys]
-            assert found(restored.table(name, columns=[*KEY, *columns], keys=sought), columns) == wanted
             assert restored.clock == self.clock
             version = TableVersion.of(name, operators[name], restored.manifest.clock if restored.manifest else None)
             assert max(map(len, version.chains.values()), default=0) <= self.max_chain
-            pieces: Found = {}
-            for partition in version.chains:
-                rows = run_sync(in_pieces(self.client, version, partition))
-                keyed = rows.select(KEY)
-                assert keyed.equals(in_order(keyed, KEY))
-                pieces |= found(rows, model.columns)
-            assert pieces == model.found(model.columns)
+            ways = [self._check_rows, self._check_some, self._check_pieces]
+            for check in [self.draw.choice(ways)] if self.shape.few_reads else ways:
+                check(restored, version, model)
             self.figures["rows compared"] += len(model.rows)
 
+    def _check_rows(self, restored: Restored, version: TableVersion, model: TableModel) -> None:
+        rows = restored.table(version.name)
+        assert sorted(rows.column_names) == sorted([*KEY, *model.columns])
+        assert found(rows, model.columns) == model.found(model.columns)
 
-class Step:
-    """One call of a table, and the same in its model. What is combined is in the table from the first rows on."""
+    def _check_some(self, restored: Restored, version: TableVersion, model: TableModel) -> None:
+        """Some columns, and some columns of some keys."""
+        name, columns = version.name, self.draw.sample(model.columns, self.draw.randrange(len(model.columns) + 1))
+        assert found(restored.table(name, columns=[*columns, *KEY]), columns) == model.found(columns)
+        keys = [key for key in (*model.rows, (10**6, "a")) if self.draw.random() < 0.3]
+        wanted = {key: row for key, row in model.found(columns).items() if key in keys}
+        sought: Any = [dict(zip(KEY, key, strict=True)) for key in keys]
+        assert found(restored.table(name, columns=[*KEY, *columns], keys=sought), columns) == wanted
 
-    def __init__(
-        self, table: TableState, model: TableModel, drawn: Drawn, combine: list[str], spark: SparkSession | None
-    ) -> None:
-        self.table = table
-        self.model = model
-        self.drawn = drawn
-        self.combine = combine
-        self.spark = spark
-
-    def do(self, step: str, columns: list[str]) -> None:
-        draw, model = self.drawn.draw, self.model
-        missing = [name for name in self.combine if name not in model.columns]
-        match step:
-            case "upsert" | "keys alone":
-                columns = missing if step == "keys alone" else list(dict.fromkeys([*columns, *missing]))
-                given = self.drawn.rows(columns)
-                parts = [given[start::3] for start in range(3)] if draw.random() < 0.2 else [given]
-                model.upsert(given, columns)
-                together(*(partial(self.table.upsert, self.frame(part, columns)) for part in parts))
-            case "apply" if self.table._changes.version is not None:
-                self._apply([name for name in model.columns if name not in self.combine or draw.random() < 0.5])
-            case "replace":
-                columns = list(dict.fromkeys([*columns, *self.combine]))
-                given = self.drawn.rows(columns)
-                model.replace(given, columns)
-                self.table.replace(self.frame(given, columns))
-            case "delete" | "delete all":
-                keys = [*self.drawn.some_keys(), *(model.rows if step == "delete all" else ())]
-                model.delete(keys)
-                self.table.delete(self.frame([dict(zip(KEY, key, strict=True)) for key in keys], []))
-            case "drop columns" if model.columns:
-                free = [name for name in model.columns if model.rule is None or name != model.rule.column]
-                dropped = draw.sample(free, draw.choice([0, min(1, len(free)), len(free)]))
-                model.drop(dropped)
-                self.table.drop_columns(dropped)
-            case "compact" if self.table._changes.version is not None:
-                self.table.compact()
-        if self.spark is not None and self.table._changes.version is not None and draw.random() < 0.3:
-            columns = list(model.columns)
-            rows = [row.asDict(recursive=True) for row in self.table.read([*KEY, *columns]).collect()]
-            by_key = {tuple(row[name] for name in KEY): [_plain(row[name]) for name in columns] for row in rows}
-            assert (by_key, len(rows)) == (model.found(columns), len(model.rows))
-
-    def _apply(self, columns: list[str]) -> None:
-        """Rows of some keys, several of some of them, and a function that looks at the state; once it is repeated."""
-        draw, model = self.drawn.draw, self.model
-        columns = draw.sample(columns, draw.randrange(len(columns) + 1))
-        given = [row | {"at": at} for at in range(draw.choice([1, 3])) for row in self.drawn.rows(columns)]
-        draw.shuffle(given)
-        groups = draw.random() < 0.5
-        decide = Decide(list(KEY), columns, groups)
-        apply: Any = self.table.apply_groups if groups else self.table.apply
-        output = apply(self.frame(given, [*columns, "at"]), decide, EMITTED, order_by=["at"])
-        expected = model.apply(given, decide)
-        for _ in range(2):
-            rows = output.rows.to_pylist() if self.spark is None else [row.asDict() for row in output.collect()]
-            assert sorted(map(str, rows)) == sorted(map(str, expected))
-
-    def frame(self, rows: list[Row], columns: list[str]) -> Any:
-        table = self.drawn.table(rows, columns)
-        if self.spark is None:
-            return PlainFrame.of(self.drawn.draw, table)
-        return self.spark.createDataFrame(table).repartition(self.drawn.draw.choice([1, 2, 4]))
-
-
-def _plain(value: Any) -> Any:
-    """A value as Arrow shows it. Spark returns times in local time."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC)
-    return bytes(value) if isinstance(value, bytearray) else value
-
-
-def together(*work: Callable[[], None]) -> None:
-    """Do all of it, each in a thread of its own where it is more than one; raises what one of them raised."""
-    if len(work) == 1:
-        work[0]()
-        return
-    with ThreadPoolExecutor(len(work)) as pool:
-        for done in [pool.submit(one) for one in work]:
-            done.result()
+    def _check_pieces(self, restored: Restored, version: TableVersion, model: TableModel) -> None:
+        pieces: Found = {}
+        for partition in version.chains:
+            rows = run_sync(in_pieces(self.client, version, partition))
+            keyed = rows.select(KEY)
+            assert repr(keyed.to_pylist()) == repr(in_order(keyed, KEY).to_pylist())  # NaN does not equal itself
+            pieces |= found(rows, model.columns)
+        assert pieces == model.found(model.columns)
 
 
 def found(rows: pa.Table, columns: list[str]) -> Found:
     """Rows by their key, each of which is there once."""
     rows.validate(full=True)
-    by_key = {tuple(row[name] for name in KEY): [row[name] for name in columns] for row in rows.to_pylist()}
+    by_key = {key_of(row): [row[name] for name in columns] for row in rows.to_pylist()}
     assert len(by_key) == rows.num_rows
     return by_key
 

@@ -3,6 +3,7 @@
 The histories with and without Spark draw their operations here, so that both have the same dimensions.
 """
 
+import math
 import random
 import zlib
 from collections.abc import Mapping
@@ -13,10 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_checkpointer.spark import Change, Expire
+from pyspark_checkpointer.table.frames import from_arrow, to_arrow
 
 KEY = ["k", "part"]
 Row = dict[str, Any]
 Key = tuple[Any, ...]
+
+NAN = math.nan
+"""The one NaN of the models: a dict finds it by its identity."""
 
 COMBINE = {"n": "sum", "top": "max", "low": "min", "until": "max"}
 TYPES = {
@@ -40,6 +45,8 @@ FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 STEPS = {
     "upsert": 12,
     "apply": 6,
+    "first seen": 2,
+    "lookup": 2,
     "keys alone": 1,
     "delete": 3,
     "delete all": 1,
@@ -47,6 +54,17 @@ STEPS = {
     "drop columns": 1,
     "compact": 1,
 }
+
+
+def key_of(row: Row) -> Key:
+    """The key of a row: 0.0 and -0.0 are one, and so are all NaN."""
+    return tuple(_canonical(row[name]) for name in KEY)
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, float):
+        return NAN if math.isnan(value) else value + 0.0
+    return value
 
 
 @dataclass
@@ -78,7 +96,7 @@ class TableModel:
     def upsert(self, given: list[Row], columns: list[str]) -> None:
         self.columns += [name for name in columns if name not in self.columns]
         for row in given:
-            old = self.rows.setdefault(tuple(row[name] for name in KEY), {})
+            old = self.rows.setdefault(key_of(row), {})
             for name in columns:
                 old[name] = combined(COMBINE.get(name, "last"), old.get(name), row[name])
         self.tick(self.clock)
@@ -92,7 +110,7 @@ class TableModel:
         emitted = []
         by_key: dict[Key, list[Row]] = {}
         for row in sorted(given, key=lambda row: row["at"]):
-            by_key.setdefault(tuple(row[name] for name in KEY), []).append(row)
+            by_key.setdefault(key_of(row), []).append(row)
         for key, rows in by_key.items():
             old = self.rows.get(key)
             below = None if old is None else {name: old.get(name) for name in self.columns}
@@ -103,6 +121,15 @@ class TableModel:
             elif isinstance(made, dict):
                 self.upsert([made | dict(zip(KEY, key, strict=True))], decide.columns)
         return emitted
+
+    def first_seen(self, given: list[Row], columns: list[str]) -> list[Row]:
+        """Take in the first row of each new key, and return these rows."""
+        first: dict[Key, Row] = {}
+        for row in sorted(given, key=lambda row: row["at"]):
+            first.setdefault(key_of(row), row)
+        new = {key: row for key, row in first.items() if key not in self.rows}
+        self.upsert(list(new.values()), columns)
+        return [row | dict(zip(KEY, key, strict=True)) for key, row in new.items()]
 
     def delete(self, keys: list[Key]) -> None:
         for key in keys:
@@ -132,6 +159,8 @@ class Decide:
     key: list[str]
     columns: list[str]
     groups: bool
+    returned: Any = "arrow"
+    """The kind of frames that it returns; it takes any."""
 
     def one(self, rows: list[Row], below: Row | None) -> tuple[Any, str]:
         """What becomes of a key, and what the function saw of it."""
@@ -151,14 +180,14 @@ class Decide:
     def __call__(self, *arguments: Any) -> Change:
         if self.groups:
             _, rows, below = arguments
-            made, saw = self.one(rows, below)
+            made, saw = self.one(rows if isinstance(rows, list) else _rows(rows).to_pylist(), below)
             emitted = [dict(zip(self.key, arguments[0], strict=True)) | {"saw": saw}]
             return Change(made if isinstance(made, dict) else None, made == "delete", emitted)
-        given, state = arguments
-        below_of = {tuple(row[name] for name in self.key): row for row in state.to_pylist()}
+        given, state = map(_rows, arguments)
+        below_of = {key_of(row): row for row in state.to_pylist()}
         by_key: dict[Key, list[Row]] = {}
         for row in given.to_pylist():
-            by_key.setdefault(tuple(row[name] for name in self.key), []).append(row)
+            by_key.setdefault(key_of(row), []).append(row)
         found = {key: self.one(rows, below_of.get(key)) for key, rows in by_key.items()}
         keys = {key: dict(zip(self.key, key, strict=True)) for key in by_key}
         upserts = [keys[key] | made for key, (made, _) in found.items() if isinstance(made, dict)]
@@ -167,20 +196,47 @@ class Decide:
         kinds = pa.schema([given.schema.field(name) for name in (*self.key, *self.columns)])
         of_key = [kinds.field(name) for name in self.key]
         return Change(
-            pa.Table.from_pylist(upserts, schema=kinds),
-            pa.Table.from_pylist(deletes, schema=pa.schema(of_key)),
-            pa.Table.from_pylist(emitted, schema=pa.schema([*of_key, ("saw", pa.string())])),
+            from_arrow(pa.Table.from_pylist(upserts, schema=kinds), self.returned),
+            from_arrow(pa.Table.from_pylist(deletes, schema=pa.schema(of_key)), self.returned),
+            from_arrow(pa.Table.from_pylist(emitted, schema=pa.schema([*of_key, ("saw", pa.string())])), self.returned),
         )
 
 
-class Drawn:
-    """Draws rows and operations. `width`: bytes of a large value; `keys`: how many there are."""
+def _rows(frame: Any) -> pa.Table:
+    rows = to_arrow(frame)
+    assert rows is not None
+    return rows
 
-    def __init__(self, draw: random.Random, width: int, keys: int) -> None:
+
+class Drawn:
+    """Draws rows and operations. `width`: bytes of a large value; `keys`: how many there are.
+
+    `floats`: the first column of the key is a float. `types` are the columns that there may be.
+    """
+
+    def __init__(
+        self, draw: random.Random, width: int, keys: int, floats: bool, types: Mapping[str, pa.DataType] = TYPES
+    ) -> None:
         self.draw = draw
         self.width = width
         self.keys = keys
-        self.types: dict[str, pa.DataType] = dict(TYPES)
+        self.floats = floats
+        self.types = dict(types)
+        self.days = range(30)
+        """What the times in rows are drawn of."""
+        self.spread = random.Random(draw.random())
+        """How rows lie in tasks. Apart from the rest: a batch that is repeated has its rows in other tasks."""
+
+    def of_thread(self) -> "Drawn":
+        """One for a table of a batch: threads would take turns with one for all."""
+        drawn = Drawn(random.Random(self.draw.random()), self.width, self.keys, self.floats)
+        drawn.types, drawn.days, drawn.spread = self.types, self.days, random.Random(self.spread.random())
+        return drawn
+
+    @property
+    def kind(self) -> pa.DataType:
+        """The type of the first column of the key."""
+        return pa.float64() if self.floats else pa.int64()
 
     def step(self) -> str:
         return self.draw.choices(list(STEPS), list(STEPS.values()))[0]
@@ -190,10 +246,13 @@ class Drawn:
         return [self._key(number) for number in self.draw.sample(range(self.keys), count)]
 
     def _key(self, number: int) -> Key:
-        return (None if number == 0 else number, "ab"[number % 2])
+        first: Any = None if number == 0 else number
+        if self.floats and number:
+            first = {1: self.draw.choice([0.0, -0.0]), 2: math.nan}.get(number, number / 2)
+        return (first, "ab"[number % 2])
 
     def columns(self) -> list[str]:
-        if self.draw.random() < 0.02:
+        if self.draw.random() < 0.02 and "x" in self.types:
             self.types["x"] = pa.int64()
         return [name for name in self.types if self.draw.random() < 0.5]
 
@@ -210,7 +269,7 @@ class Drawn:
             case "n" | "top" | "x":
                 return draw.randrange(-9, 9)
             case "seen" | "until":
-                return FIRST + draw.randrange(30) * DAY
+                return FIRST + draw.choice(self.days) * DAY
             case "body":
                 return bytes([draw.randrange(256)]) * draw.choice([0, 3, self.width])
             case "tags":
@@ -219,7 +278,7 @@ class Drawn:
 
     def table(self, rows: list[Row], columns: list[str]) -> pa.Table:
         """Rows as Arrow, their columns in any order."""
-        kinds: Mapping[str, pa.DataType] = {"k": pa.int64(), "part": pa.string(), "at": pa.int64(), **self.types}
+        kinds: Mapping[str, pa.DataType] = {"k": self.kind, "part": pa.string(), "at": pa.int64(), **self.types}
         names = [*KEY, *columns]
         self.draw.shuffle(names)
         return pa.table({name: pa.array([row[name] for row in rows], kinds[name]) for name in names})

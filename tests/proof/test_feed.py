@@ -25,7 +25,7 @@ from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import plain_spark
 from tests.proof.table_history import History
-from tests.proof.table_model import KEY, Key, Row, TableModel
+from tests.proof.table_model import KEY, Key, Row, TableModel, key_of
 
 Effort = Callable[[int, int], int]
 Figures = Counter[str]
@@ -57,7 +57,8 @@ class Follower:
 
     def take(self, change: Row, model: TableModel, same: set[str]) -> None:
         kind = change.pop(ROW_CHANGE)
-        key = tuple(change[name] for name in KEY)
+        key = key_of(change)
+        change |= dict(zip(KEY, key, strict=True))  # NaN does not equal itself
         match kind:
             case "insert":
                 assert key not in self.rows
@@ -141,7 +142,7 @@ def _follow(seed: int, figures: Figures) -> None:
         history = History(seed, figures, f"memory://{uuid.uuid4().hex}", 200)
         history.limits(patch)
         known: list[tuple[CheckpointId, dict[str, TableModel]]] = []
-        with plain_spark(history.draw, history.client):
+        with plain_spark(history.draw):
             for number in range(8):
                 history.batch(number)
                 latest: Any = history.client.read_latest()

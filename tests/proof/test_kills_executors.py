@@ -8,7 +8,7 @@ import pytest
 
 from tests.proof.effort import SUMMARY
 from tests.proof.kills.counting import Figures, judge_all, new_place
-from tests.proof.kills.drivers import kill_executors, rows, start
+from tests.proof.kills.drivers import kill_executors, rows, start, timers
 from tests.proof.kills.stream import write_input
 from tests.servers import Server
 
@@ -26,6 +26,7 @@ if SUMMARY is not None:  # in the short run tests/spark/test_cluster.py kills on
             killed, needed_a_hand = kill_executors(job, kills, random.Random(seed))
         with place.open() as client:
             found = rows(client.restore(), tmp_path)
+            figures["executor: timers fired"] += timers(client.restore(), tmp_path, kills * 2)
         figures["executor: kills"] += killed
         judge_all(figures, "executor", place, found, needed_a_hand)
         assert killed > kills // 2

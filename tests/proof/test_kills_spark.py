@@ -8,7 +8,7 @@ import pytest
 
 from tests.proof.effort import SUMMARY
 from tests.proof.kills.counting import Figures, judge_all, new_place
-from tests.proof.kills.drivers import kill_drivers, rows
+from tests.proof.kills.drivers import kill_drivers, rows, timers
 from tests.servers import Server
 
 Effort = Callable[[int, int], int]
@@ -24,12 +24,13 @@ def test_a_driver_in_foreachbatch(
     effort: Effort,
     figures: Figures,
 ) -> None:
-    """What is counted at the end is what a run that never failed would have counted: every row once."""
+    """What is counted, emitted and fired is what a run that never failed would have: every row and timer once."""
     kills = effort(1, 60 if kind == "local" else 20)
     place = new_place(tmp_path, server_of(kind), empty=True)
     batches, killed, needed_a_hand = kill_drivers(place, tmp_path, kills, random.Random(seed))
     with place.open() as client:
         found = rows(client.restore(), tmp_path)
+        figures["driver: timers fired"] += timers(client.restore(), tmp_path, batches)
     figures["driver: kills"] += killed
     assert killed > kills // 2
     judge_all(figures, "driver", place, found, needed_a_hand)

@@ -45,7 +45,7 @@ def test_a_table_is_what_a_dict_would_be(part: int, effort: Effort, figures: Fig
         with pytest.MonkeyPatch.context() as patch:
             history = History(seed, figures, f"memory://{uuid.uuid4().hex}", width)
             history.limits(patch)
-            with plain_spark(history.draw, history.client):
+            with plain_spark(history.draw):
                 try:
                     for number in range(8):
                         history.batch(number)
@@ -116,7 +116,7 @@ def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(
     draw, client = random.Random(1), Checkpointer(f"memory://{uuid.uuid4().hex}")
     columns = StructType().add("k", "long").add("n", "long")
     rows = pa.table({"k": list(range(100))})
-    with plain_spark(draw, client):
+    with plain_spark(draw):
         state = new_state(client, client.restore(), 0)
         state.table("t", ["k"], num_partitions=partitions, schema=columns).apply(  # type: ignore[arg-type]
             PlainFrame.of(draw, rows), lambda given, below: given.append_column("n", given["k"])
@@ -142,7 +142,7 @@ def test_a_call_gets_no_more_state_than_it_may(monkeypatch: pytest.MonkeyPatch) 
         return both.rename_columns(["k", "n"]).append_column("wide", wide)
 
     for batch in range(2):
-        with plain_spark(draw, client):
+        with plain_spark(draw):
             state = new_state(client, client.restore(), batch)
             rows = PlainFrame.of(draw, pa.table({"k": [k for k in range(1000) for _ in range(1 + k % 3)]}))
             state.table("t", ["k"], num_partitions=2, schema=columns).apply(rows, count)  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ class Place:
 @pytest.fixture
 def place() -> Iterator[Place]:
     place = Place()
-    with plain_spark(place.draw, place.client):
+    with plain_spark(place.draw):
         yield place
 
 

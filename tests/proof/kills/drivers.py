@@ -12,7 +12,7 @@ from pathlib import Path
 
 from examples.flights.process import JobFailedError, JobProcess, Limit
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from tests.proof.kills.stream import OPTIONS, write_input
+from tests.proof.kills.stream import FIRES_AFTER, MINUTE, OPTIONS, START, write_input
 from tests.proof.kills.writers import Place
 
 AHEAD = 6
@@ -94,3 +94,21 @@ def rows(restored: Restored | None, folder: Path) -> list[str]:
     # With the number that the call made: what was emitted is what the call wrote into the state, and no other call's.
     assert sorted(map(json.loads, lines), key=lambda row: str(row["row"])) == applied
     return sorted(seen.elements(), key=lambda row: int(row.partition("-")[2]))
+
+
+def timers(restored: Restored | None, folder: Path, batches: int) -> int:
+    """Compare the timers that fired, and those still to fire, with those that had to. Returns how many fired."""
+    assert restored is not None
+    fired = {
+        int(path.name): [json.loads(line) for part in path.glob("*.json") for line in part.read_text().splitlines()]
+        for path in (folder / "fired").iterdir()
+    }
+    for batch in range(batches):
+        number = batch - FIRES_AFTER
+        at = START + number * MINUTE
+        due = [{"row": f"row-{number}", "at": f"{at:%Y-%m-%dT%H:%M:%S}.000Z"}] if number >= 0 else []
+        assert fired.pop(batch) == due, batch
+    assert fired == {}
+    left = sorted(row["row"] for row in restored.table("timers").to_pylist())
+    assert left == sorted(f"row-{number}" for number in range(max(0, batches - FIRES_AFTER), batches))
+    return max(0, batches - FIRES_AFTER)

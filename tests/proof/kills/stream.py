@@ -1,14 +1,16 @@
 """A streaming job whose driver or executors are killed: `python -m tests.proof.kills.stream ROOT FOLDER MASTER`.
 
 It counts how often it saw each row: in a map on the driver, in a table that Spark's tasks write, and in one that a
-function of the job changes. What that function emits is written under the token of its batch. Each batch has one row,
-which is acknowledged in the ledger once the callback has returned.
+function of the job changes. What that function emits is written under the token of its batch. Each row also starts a
+timer, which fires two batches later; what fires is written under the token too. Each batch has one row, which is
+acknowledged in the ledger once the callback has returned.
 """
 
 import json
 import os
 import sys
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights.events import emit
-from pyspark_checkpointer.spark import Change, State, stateful, table_jobs
+from pyspark_checkpointer.spark import Change, Expire, State, stateful, table_jobs
 from tests.proof.kills.ledger import ADDED, Ledger
 
 OPTIONS = "TEST_STORAGE_OPTIONS"
 
 APPLIED = "row string, times long, made string"
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+"""The time between two rows, by which the clock of the job goes."""
+
+FIRES_AFTER = 2
+"""The number of rows after which a timer fires."""
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -57,6 +66,7 @@ def main(root: str, folder: str, master: str) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     table_jobs.DRIVER_BYTES = 1  # what is written is written by tasks
     ledger = Ledger(Path(folder) / "ledgers" / "driver.jsonl")
 
@@ -66,12 +76,17 @@ def main(root: str, folder: str, master: str) -> None:
         seen = state.map("seen")
         for (row,) in batch.collect():
             seen[row] = seen.get(row, 0) + 1
+        now = START + int(row.rpartition("-")[2]) * MINUTE
+        state.advance_clock(now)
         rows = state.table("rows", ["row"], num_partitions=2, combine={"times": "sum"})
         rows.upsert(batch.withColumn("times", F.lit(1)))
         applied = state.table("applied", ["row"], num_partitions=2, schema=APPLIED)
         emitted = applied.apply_groups(batch, count, output=APPLIED)
         assert emitted is not None
         emitted.write.mode("overwrite").json(f"{folder}/emitted/{state.token.batch_id}")
+        timers = state.table("timers", ["row"], num_partitions=2, expire=Expire("at", after=FIRES_AFTER * MINUTE))
+        timers.upsert(batch.withColumn("at", F.lit(now)))
+        timers.expired().write.mode("overwrite").json(f"{folder}/fired/{state.token.batch_id}")
 
     def acknowledged(batch: DataFrame, batch_id: int) -> None:
         update(batch, batch_id)
