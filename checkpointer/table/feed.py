@@ -73,7 +73,7 @@ def feed_steps(
     """
     for manifest in manifests:
         before, after = _version(name, parent), _version(name, manifest)
-        groups = [*_groups(before, after)]
+        groups = [*_groups(before, after, shown)]
         if groups:
             wanted = frozenset(rule for side in (before, after) if (rule := _rule_id(side)) is not None)
             old, new = (None if side is None else _seen(side, shown, wanted) for side in (before, after))
@@ -99,7 +99,7 @@ def _nothing(other: TableVersion | None) -> TableVersion:
     return replace(other, chains={}, schema=replace(other.schema, expire=None), expired_until=None)
 
 
-def _groups(before: TableVersion | None, after: TableVersion | None) -> Iterator[tuple[int, ...]]:
+def _groups(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> Iterator[tuple[int, ...]]:
     """Yield partitions whose keys have to be compared together, and only those that may differ."""
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
@@ -107,9 +107,10 @@ def _groups(before: TableVersion | None, after: TableVersion | None) -> Iterator
         # A key is in another partition than before, so nothing less than all can be compared.
         yield tuple(numbers)
         return
-    # Without a change of its chain a partition may hold rows that have expired since.
-    expires = bool(after and after.expired_until is not None and _limit(before) != _limit(after))
-    yield from ((number,) for number in numbers if expires or old.get(number) != new.get(number))
+    # Without a change of its chain a partition may hold other rows and values: those that have expired since, or, after
+    # a rollback, those that came back.
+    differs = bool(old and new) and (_limit(before) != _limit(after) or _shows_others(before, after, shown))
+    yield from ((number,) for number in numbers if differs or old.get(number) != new.get(number))
 
 
 def _layout(version: TableVersion | None) -> object:
@@ -119,6 +120,29 @@ def _layout(version: TableVersion | None) -> object:
 
 def _limit(version: TableVersion | None) -> object:
     return None if version is None else (_rule_id(version), version.expired_until)
+
+
+def _shows_others(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> bool:
+    """Return whether unchanged objects have other values, of columns that went or came back.
+
+    A column that is new has none in them.
+    """
+    assert before is not None
+    assert after is not None
+    old, new = ({column.id for column in side.schema.columns if _is_shown(column, shown)} for side in (before, after))
+    return bool(old - new) or any(number < before.schema.next_id for number in new - old)
+
+
+def _is_forward(before: TableVersion, after: TableVersion) -> bool:
+    """Return whether all rows of unchanged objects that live in `after` live in `before`.
+
+    After a rollback the clock may be an earlier one, or the rule another.
+    """
+    if before.expired_until is None:
+        return True
+    if after.expired_until is None or _rule_id(before) != _rule_id(after):
+        return False
+    return after.expired_until >= before.expired_until
 
 
 def _rule_id(version: TableVersion | None) -> int | None:
@@ -138,9 +162,8 @@ def _seen(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> T
     newest, columns = {column.id: column for column in shown.columns}, []
     names = {}
     for column in version.schema.columns:
-        now = newest.get(column.id)
-        if now is not None and _is_same(column, now):
-            columns.append(replace(now, role=column.role))
+        if _is_shown(column, shown):
+            columns.append(replace(newest[column.id], role=column.role))
         elif column.role == "key":
             raise IllegalArgumentError(
                 f"table {version.name!r}: its keys differ: {version.schema} and {shown}: read the changes of each by "
@@ -160,8 +183,11 @@ def _seen(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> T
     return replace(version, schema=TableSchema(tuple(columns), version.schema.next_id, rule))
 
 
-def _is_same(old: Column, new: Column) -> bool:
-    return old.name == new.name and (old.type == new.type or is_wider(old.type, new.type))
+def _is_shown(column: Column, shown: TableSchema) -> bool:
+    now = next((other for other in shown.columns if other.id == column.id), None)
+    if now is None or now.name != column.name:
+        return False
+    return now.type == column.type or is_wider(column.type, now.type)
 
 
 def _hidden(column: Column, shown: TableSchema) -> str:
@@ -190,7 +216,8 @@ class FeedReader:
         if len(group) == 1:
             (number,) = group
             old, new = before.chains.get(number, ()), after.chains.get(number, ())
-            if old and new[: len(old)] == old:
+            grew = bool(old) and new[: len(old)] == old
+            if grew and _is_forward(before, after) and not _shows_others(before, after, self._shown):
                 return await self._on_top(before, after, number, new[len(old) :])
         old_rows, new_rows = await asyncio.gather(self._all(before), self._all(after))
         return await self._host.run(lambda: self._compare(old_rows, new_rows))
