@@ -7,8 +7,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, find
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed
 from pyspark_checkpointer.table.types import whole_variants
 
@@ -58,22 +61,25 @@ class FeedStreamReader(DataSourceStreamReader):
         self._client = client
         self._operator = operator
         self._after = after
-        self._known = replace(known, tasks=[])
+        self._known = known
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        return {"checkpoint": self._after or ""}
+        if self._after is None:
+            return {"checkpoint": ""}
+        selector = CheckpointSelector.parse(self._after)
+        return {"checkpoint": str(run_sync(find(self._client.copy().session, selector)))}
 
     def latestOffset(self, start: object = None, limit: object = None) -> dict[str, str]:  # noqa: N802
         # PySpark before 4.2 gives no arguments.
         latest = self._client.copy().read_latest()
-        return self.initialOffset() if latest is None else {"checkpoint": str(latest)}
+        assert latest is not None, "a store never goes back to nothing, and there was a table"
+        return {"checkpoint": str(latest)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         if start == end:
             return partitions_of(self._known)
         shown = self._known.shown
-        after, to = start["checkpoint"] or None, end["checkpoint"]
-        feed = ChangeFeed.plan(self._client.copy(), self._operator, after, to, shown)
+        feed = self._plan(start["checkpoint"] or None, end["checkpoint"])
         # What is older is shown in the columns of today, as in any feed.
         if feed.to.sequence > self._known.to.sequence and feed.newest.columns != shown.columns:
             raise IllegalArgumentError(
@@ -81,6 +87,19 @@ class FeedStreamReader(DataSourceStreamReader):
                 "start the query again, with the same checkpointLocation: it goes on with the new columns"
             )
         return partitions_of(feed)
+
+    def _plan(self, after: str | None, to: str) -> ChangeFeed:
+        client = self._client.copy()
+        try:
+            return ChangeFeed.plan(client, self._operator, after, to, self._known.shown)
+        except CheckpointNotFoundError as error:
+            parent, manifests = run_sync(read_live_ancestry(client.session, None, CheckpointSelector(LATEST)))
+            oldest = str((parent or manifests[0]).id)
+            raise RetiredError(
+                f"{error}, though this stream goes on from there: retention or a repair has deleted it. Begin again, "
+                f"with a new checkpointLocation: read_state(…, id={oldest!r}) has the rows until then, and "
+                f"option('after', {oldest!r}) the changes since"
+            ) from None
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from read_part(self._client, partition)

@@ -67,7 +67,8 @@ class CheckpointerSource(DataSource):
         request = self._request
         self._feed = None
         if request.view == CHANGES:
-            self._feed = ChangeFeed.plan(request.client(), request.operator, request.after, request.to or "latest")
+            # Without its tasks: a stream that goes on does not need the changes that were there before it.
+            self._feed = ChangeFeed.outline(request.client(), request.operator, request.to or "latest")
 
     @classmethod
     def name(cls) -> str:
@@ -95,7 +96,8 @@ class CheckpointerSource(DataSource):
             schema: The columns, as `schema` returned them.
         """
         if self._feed is not None:
-            return FeedSourceReader(self._request.client(), self._feed)
+            client, request = self._request.client(), self._request
+            return FeedSourceReader(client, ChangeFeed.plan(client, request.operator, request.after, self._feed.to))
         return (
             TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
         )

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, NotFoundError
 from pyspark_checkpointer.spark.read import restore
 from pyspark_checkpointer.storage import absolute
 
@@ -114,7 +115,11 @@ class ReadRequest:
             def id_of(end: str | None) -> str | None:
                 return None if end is None else str(restore(client, end, None, None).id)
 
-            return replace(self, after=id_of(self.after), to=id_of(self.to))
+            after = self.after
+            # A stream that goes on needs no `after`, and by then it may have been retired. Whoever needs it is refused.
+            with suppress(NotFoundError):
+                after = id_of(after)
+            return replace(self, after=after, to=id_of(self.to))
         if self.view is not None:
             return self
         # The id takes the place of epoch and savepoint: a savepoint of that name could be another one later.

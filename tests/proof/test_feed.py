@@ -15,11 +15,11 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.feed import (
     ROW_CHANGE,
-    FeedReader,
     FeedStep,
     feed_steps,
     newest_schema,
 )
+from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.types import is_wider
 from pyspark_checkpointer.table.version import TableVersion
