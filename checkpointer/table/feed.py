@@ -76,6 +76,17 @@ def feed_steps(
         parent = manifest
 
 
+def starting_step(name: str, manifest: Manifest, shown: TableSchema) -> FeedStep | None:
+    """Return the step from nothing to what a checkpoint has; None where it has no such table."""
+    version = _version(name, manifest)
+    if version is None:
+        return None
+    rule = rule_id(version)
+    after = version_shown(version, shown, frozenset() if rule is None else frozenset({rule}))
+    groups = tuple((number,) for number in sorted(version.chains))
+    return FeedStep(None, manifest.id, manifest.epoch, _nothing(after), after, groups)
+
+
 def _version(name: str, manifest: Manifest | None) -> TableVersion | None:
     operator = None if manifest is None else manifest.operators.get(name)
     return None if operator is None or manifest is None else TableVersion.of(name, operator, manifest.clock)
@@ -199,5 +210,6 @@ __all__ = [
     "newest_schema",
     "rule_id",
     "shows_others",
+    "starting_step",
     "version_shown",
 ]
