@@ -42,11 +42,6 @@ class KeyChange:
     before: Any
     after: Any
 
-    @classmethod
-    def of(cls, manifest: Manifest, change: Change, before: Any, after: Any) -> "KeyChange":
-        """Return the change that the checkpoint of a manifest made."""
-        return cls(manifest.id, manifest.epoch, manifest.created, change, before, after)
-
 
 @dataclass(frozen=True, slots=True)
 class KeyHistory:
@@ -81,6 +76,11 @@ class KeyHistory:
     changes: tuple[KeyChange, ...]
 
 
+def change_of(manifest: Manifest, change: Change, before: Any, after: Any) -> KeyChange:
+    """Return a change that the checkpoint of a manifest made."""
+    return KeyChange(manifest.id, manifest.epoch, manifest.created, change, before, after)
+
+
 Show = Callable[[bytes], Any]
 """A function that makes the value to return of a packed one."""
 
@@ -98,7 +98,7 @@ async def map_changes(
         if before != after:
             change: Change = "insert" if before is None else "delete" if after is None else "update"
             pair = [None if packed is None else show(packed) for packed in (before, after)]
-            changes.append(KeyChange.of(manifest, change, *pair))
+            changes.append(change_of(manifest, change, *pair))
         before = after
     return first, changes
 
@@ -149,4 +149,4 @@ class _Known:
         return value
 
 
-__all__ = ["KeyChange", "KeyHistory", "map_changes"]
+__all__ = ["KeyChange", "KeyHistory", "change_of", "map_changes"]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_checkpointer.checkpoint.key_history import Change, KeyChange
+from pyspark_checkpointer.checkpoint.key_history import Change, KeyChange, change_of
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -72,7 +72,7 @@ async def table_changes(
             rows = found.drop_columns([ROW_CHANGE])
             row = None if kind in ("delete", "expire") else rows.slice(rows.num_rows - 1)
             old = None if kind == "insert" else show(rows.slice(0, 1))
-            changes.append(KeyChange.of(manifest, kind, old, None if row is None else show(row)))
+            changes.append(change_of(manifest, kind, old, None if row is None else show(row)))
     return first, changes
 
 
