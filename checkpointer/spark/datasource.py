@@ -53,7 +53,8 @@ class CheckpointerSource(DataSource):
             "artifacts" or "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, by default the last one;
             `id` takes every form that `Checkpointer.restore` takes. `columns` are names, separated by commas.
             With both `operator` and the view "changes" it is the change feed of a table, between the checkpoints
-            `after` and `to`, as `read_changes` returns it; `spark.readStream` follows the table from `after` on.
+            `after` and `to`, as `read_changes` returns it; `spark.readStream` follows the table from `after` on, and
+            with a name as `follower` retention keeps what it has yet to read.
             `storage_options` is JSON. `fencing` is as in `Checkpointer`.
 
     Examples:
@@ -97,6 +98,10 @@ class CheckpointerSource(DataSource):
         """
         if self._feed is not None:
             client, request = self._request.client(), self._request
+            if request.follower is not None:
+                raise IllegalArgumentError(
+                    "option follower: is for a stream, which notes how far it has read: use readStream, or leave it out"
+                )
             return FeedSourceReader(client, ChangeFeed.plan(client, request.operator, request.after, self._feed.to))
         return (
             TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
@@ -120,7 +125,7 @@ class CheckpointerSource(DataSource):
                 "option('view', 'changes'), option('operator', …) and, if it shall not begin with the first "
                 "checkpoint, option('after', …)"
             )
-        return FeedStreamReader(request.client(), request.operator, request.after, self._feed)
+        return FeedStreamReader(request.client(), request.operator, request.after, self._feed, request.follower)
 
 
 @dataclass

@@ -28,6 +28,7 @@ OPTIONS = (
     "columns",
     "after",
     "to",
+    "follower",
     "storage_options",
     "fencing",
 )
@@ -46,6 +47,7 @@ class ReadRequest:
     columns: tuple[str, ...] | None
     after: str | None
     to: str | None
+    follower: str | None
     storage_options: dict[str, Any] | None = field(repr=False)
     fencing: Any
 
@@ -66,7 +68,7 @@ class ReadRequest:
         view, operator = given.get("view"), given.get("operator")
         if view == CHANGES:
             _check_changes(given)
-        elif misplaced := [name for name in ("after", "to") if name in given]:
+        elif misplaced := [name for name in ("after", "to", "follower") if name in given]:
             raise IllegalArgumentError(
                 f"option {', '.join(misplaced)}: is for the changes of a table: view={CHANGES!r}"
             )
@@ -94,6 +96,7 @@ class ReadRequest:
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             after=given.get("after"),
             to=given.get("to"),
+            follower=given.get("follower"),
             storage_options=storage,
             fencing=given.get("fencing", "required"),
         )
