@@ -303,8 +303,16 @@ class Fields:
 
     def id(self, key: str) -> CheckpointId:
         """Return the id of a checkpoint."""
+        return self._check_id(key, self.text(key))
+
+    def id_or_null(self, key: str) -> CheckpointId | None:
+        """Return the id of a checkpoint, or None for null."""
+        value = self.take(key)
+        return None if value is None else self._check_id(key, self._check_text(key, value))
+
+    def _check_id(self, key: str, value: str) -> CheckpointId:
         try:
-            found = CheckpointId.parse(self.text(key))
+            found = CheckpointId.parse(value)
         except IllegalArgumentError as error:
             self.fail(f"{key}: {error}")
         if found.sequence < 1:

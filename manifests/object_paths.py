@@ -22,6 +22,7 @@ SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"
 ARTIFACTS = "artifacts/"
 PROGRESS = "progress/"
+FOLLOWERS = "progress/followers.json"
 
 PATH_CACHE = 256
 """Paths whose meanings are cached.

@@ -22,18 +22,54 @@ async def read_ancestry(
     where `to` was not made on top of `after`.
     """
 
-    async def read(head: Head) -> tuple[Manifest | None, list[Manifest]]:
-        start = None if after is None else await resolve_live(session, head, after)
-        refs = await _path(session, head, start, await resolve_live(session, head, to))
-        segments = metadata.Segments(session.store, session.host)
-        found = [await segments.load(await metadata.read_manifest_alone(session.store, ref)) for ref in refs]
-        return (None, found) if start is None else (found[0], found[1:])
+    return await _read(session, after, to, whole=True)
+
+
+async def read_live_ancestry(
+    session: Session, after: CheckpointSelector | None, to: CheckpointSelector
+) -> tuple[Manifest | None, list[Manifest]]:
+    """Return what `read_ancestry` does, but begin with the oldest live ancestor where `after` is None.
+
+    Its manifest is then the first result, which is None only if it is the first checkpoint of the store.
+    """
+    return await _read(session, after, to, whole=False)
+
+
+async def read_newest_with(session: Session, operator: str, to: CheckpointSelector) -> tuple[Manifest, Manifest | None]:
+    """Return the manifest of `to`, and that of its newest live ancestor, or itself, that has an operator.
+
+    Both come without the chains that stand in segments.
+    """
+
+    async def read(head: Head) -> tuple[Manifest, Manifest | None]:
+        end = found = await metadata.read_manifest_alone(session.store, await resolve_live(session, head, to))
+        live: set[Ref] = set()
+        while operator not in found.operators:
+            # Only here: nearly always the newest one has it.
+            live = live or set((await read_history(session.store, head)).refs().values())
+            if found.parent is None or found.parent not in live:
+                return end, None
+            found = await metadata.read_manifest_alone(session.store, found.parent)
+        return end, found
 
     return await read_consistent(session.store, read)
 
 
-async def _path(session: Session, head: Head, start: Ref | None, end: Ref) -> list[Ref]:
-    """Return the references from `start` to `end`, both of them included."""
+async def _read(
+    session: Session, after: CheckpointSelector | None, to: CheckpointSelector, *, whole: bool
+) -> tuple[Manifest | None, list[Manifest]]:
+    async def read(head: Head) -> tuple[Manifest | None, list[Manifest]]:
+        start = None if after is None else await resolve_live(session, head, after)
+        refs = await _path(session, head, start, await resolve_live(session, head, to), whole=whole)
+        segments = metadata.Segments(session.store, session.host)
+        found = [await segments.load(await metadata.read_manifest_alone(session.store, ref)) for ref in refs]
+        return (None, found) if start is None and found[0].parent is None else (found[0], found[1:])
+
+    return await read_consistent(session.store, read)
+
+
+async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, whole: bool) -> list[Ref]:
+    """Return the references from `start`, or from the oldest there is, to `end`, both of them included."""
     history = await read_history(session.store, head)
     live, known = set(history.refs().values()), dict(history.chain)
     path, url = [end], session.store.url
@@ -41,17 +77,23 @@ async def _path(session: Session, head: Head, start: Ref | None, end: Ref) -> li
         here = path[-1]
         manifest = known.get(here) or await metadata.read_manifest_alone(session.store, here)
         parent = manifest.parent
-        if parent is None or (start is not None and parent.id.sequence < start.id.sequence):
-            if start is None:
-                break
-            raise IllegalArgumentError(
-                f"{url}: {end.id} was not made on top of {start.id}: after a rollback or rewind its history is another "
-                f"one: read from a checkpoint that both have"
-            )
+        if start is not None and (parent is None or parent.id.sequence < start.id.sequence):
+            raise IllegalArgumentError(f"{url}: {end.id} was not made on top of {start.id}: {_other(start, end)}")
+        if parent is None:
+            break
         if parent not in live:
+            if start is None and not whole:
+                break
             raise RetiredError(_retired(url, parent.id, end.id, here.id))
         path.append(parent)
     return path[::-1]
+
+
+def _other(start: Ref, end: Ref) -> str:
+    if end.id.sequence <= start.id.sequence:
+        return "it is the older one: exchange them"
+    # A rollback or rewind commits on top of the history. Only a repair begins another one.
+    return "a repair has begun a new history between them: read each by itself"
 
 
 def _retired(url: str, gone: CheckpointId, end: CheckpointId, oldest: CheckpointId) -> str:
@@ -62,4 +104,4 @@ def _retired(url: str, gone: CheckpointId, end: CheckpointId, oldest: Checkpoint
     )
 
 
-__all__ = ["read_ancestry"]
+__all__ = ["read_ancestry", "read_live_ancestry", "read_newest_with"]

@@ -24,6 +24,7 @@ from pyspark_checkpointer.storage import Fencing, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
+    from pyspark_checkpointer.admin.followers import Followers
     from pyspark_checkpointer.admin.losses import RepairPlan
     from pyspark_checkpointer.admin.repair_candidates import Candidate
     from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
@@ -229,6 +230,47 @@ class AsyncCheckpointer(AsyncFace):
             []
         """
         await self._run(savepoints.delete_savepoint(self.session, name))
+
+    async def followers(self) -> "Followers":
+        """Return the named followers of tables, with how far each has read.
+
+        A stream of changes registers itself under the name in its option `follower`. Retention keeps the checkpoints
+        that it has yet to read.
+
+        Raises:
+            CorruptionError: The positions of the followers are damaged.
+
+        Examples:
+            >>> await ck.followers()
+            []
+        """
+        from pyspark_checkpointer.admin import followers
+
+        return await self._run(followers.followers(self.session))
+
+    async def remove_follower(self, name: str) -> None:
+        """Remove a named follower, so that retention waits for it no longer.
+
+        If its stream runs, it goes on, and is refused once retention has outrun it. If it is started again, it
+        registers again.
+
+        Args:
+            name: The name of the follower.
+
+        Raises:
+            NotFoundError: There is no follower of this name.
+
+        Examples:
+            >>> from pyspark_checkpointer import errors
+            >>> try:
+            ...     await ck.remove_follower("nobody")
+            ... except errors.NotFoundError as error:
+            ...     print("there are none" in str(error))
+            True
+        """
+        from pyspark_checkpointer.admin import followers
+
+        await self._run(followers.remove(self.session, name))
 
     async def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
         """Plan a cleanup: list every object of the store.

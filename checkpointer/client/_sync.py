@@ -22,6 +22,7 @@ from pyspark_checkpointer.storage import Fencing, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
+    from pyspark_checkpointer.admin.followers import Followers
     from pyspark_checkpointer.admin.losses import RepairPlan
     from pyspark_checkpointer.admin.repair_candidates import Candidate
     from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
@@ -227,6 +228,47 @@ class Checkpointer(SyncFace):
             []
         """
         self._run(savepoints.delete_savepoint(self.session, name))
+
+    def followers(self) -> "Followers":
+        """Return the named followers of tables, with how far each has read.
+
+        A stream of changes registers itself under the name in its option `follower`. Retention keeps the checkpoints
+        that it has yet to read.
+
+        Raises:
+            CorruptionError: The positions of the followers are damaged.
+
+        Examples:
+            >>> ck.followers()
+            []
+        """
+        from pyspark_checkpointer.admin import followers
+
+        return self._run(followers.followers(self.session))
+
+    def remove_follower(self, name: str) -> None:
+        """Remove a named follower, so that retention waits for it no longer.
+
+        If its stream runs, it goes on, and is refused once retention has outrun it. If it is started again, it
+        registers again.
+
+        Args:
+            name: The name of the follower.
+
+        Raises:
+            NotFoundError: There is no follower of this name.
+
+        Examples:
+            >>> from pyspark_checkpointer import errors
+            >>> try:
+            ...     ck.remove_follower("nobody")
+            ... except errors.NotFoundError as error:
+            ...     print("there are none" in str(error))
+            True
+        """
+        from pyspark_checkpointer.admin import followers
+
+        self._run(followers.remove(self.session, name))
 
     def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
         """Plan a cleanup: list every object of the store.

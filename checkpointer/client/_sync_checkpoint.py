@@ -9,8 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
+from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
+from pyspark_checkpointer.client.history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
 from pyspark_checkpointer.client.seam import SyncFace, SyncStart, sync_blocking
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
@@ -465,6 +468,36 @@ class Restored(RestoredView):
         from pyspark_checkpointer.table import opening  # pyarrow, only for those who use tables
 
         return run_sync(opening.read(self.reader, name, columns, keys))
+
+    def history(self, operator: str, key: Any, *, after: CheckpointId | str | None = None) -> KeyHistory:
+        """Return what each checkpoint up to this one did to one key of a map or a table. Needs no Spark.
+
+        Only the partition of the key is read, and only of checkpoints that changed it. The history begins with the
+        oldest checkpoint that is live without a gap up to this one: `since` of the result says with which.
+
+        Args:
+            operator: The name of the map or table.
+            key: The key of the map; of a table a dict of its key columns, or the value alone if there is one column.
+            after: A checkpoint to begin after, in any form that `restore` takes; by default as far back as possible.
+
+        Raises:
+            OperatorNotFoundError: None of the checkpoints has an operator of this name.
+            RetiredError: Retention has deleted a checkpoint after `after`.
+            IllegalArgumentError: The operator has no keys, or others than this; or this checkpoint is older than
+                `after`.
+            CorruptionError: An object is missing or damaged.
+
+        Examples:
+            >>> with ck.begin(epoch=2) as cp:
+            ...     cp.save("visits", KeyedState({"ann": 2}))
+            >>> history = (ck.restore()).history("visits", "ann")
+            >>> [(change.epoch, change.change, change.before, change.after) for change in history.changes]
+            [(1, 'insert', None, 1), (2, 'update', 1, 2)]
+            >>> history.is_complete
+            True
+        """
+        start = None if after is None else CheckpointSelector.parse(after)
+        return run_sync(key_history(self.reader, operator, key, start))
 
 
 class RestoredOperator(OperatorView):

@@ -13,12 +13,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pyspark_checkpointer.checkpoint.ancestry import read_ancestry
+from pyspark_checkpointer.checkpoint.ancestry import read_ancestry, read_newest_with
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import OperatorNotFoundError
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_session
 from pyspark_checkpointer.spark.dataframes import run_tasks, struct_of
@@ -27,7 +27,8 @@ from pyspark_checkpointer.spark.read import Root, free_name
 from pyspark_checkpointer.spark.scan import group_by_bytes, small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.feed import ROW_CHANGE, FeedReader, FeedStep, feed_steps, newest_schema
+from pyspark_checkpointer.table.feed import ROW_CHANGE, FeedStep, feed_steps, newest_schema
+from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.schema import TableSchema
 
 TASK_BYTES = 8 << 20
@@ -118,11 +119,24 @@ class ChangeFeed:
         parent, manifests = run_sync(read_ancestry(client.session, start, CheckpointSelector.parse(to)))
         newest, last = newest_schema(operator, parent, manifests), manifests[-1] if manifests else parent
         assert last is not None, "no checkpoint, though `to` is one"
+        # A stream knows its columns: it has nothing to read while the table is dropped.
+        newest = newest or shown
         if newest is None:
-            names = ", ".join(sorted(last.operators)) or "none"
-            raise OperatorNotFoundError(f"operator {operator!r}: {last.id} has {names}")
+            raise _no_table(operator, last)
         shown = shown or newest
         return cls(last.id, newest, shown, list(_tasks(feed_steps(operator, parent, manifests, shown))))
+
+    @classmethod
+    def outline(cls, client: Checkpointer, operator: str, to: CheckpointId | str) -> "ChangeFeed":
+        """Return a feed up to a checkpoint that has no tasks, for its end and its columns.
+
+        It can be made of a history of which retention has deleted the beginning.
+        """
+        last, found = run_sync(read_newest_with(client.session, operator, CheckpointSelector.parse(to)))
+        newest = None if found is None else newest_schema(operator, found, [])
+        if newest is None:
+            raise _no_table(operator, last)
+        return cls(last.id, newest, newest, [])
 
     def schema(self) -> StructType:
         """Return the columns of the feed."""
@@ -145,6 +159,11 @@ class ChangeFeed:
         own = [pa.repeat(pa.scalar(v, kind), found.num_rows) for v, kind in zip(values, kinds, strict=True)]
         arrays = [*own, found[ROW_CHANGE], *found.select(self.shown.names).columns]
         return pa.table(arrays, names=self.schema().fieldNames())
+
+
+def _no_table(operator: str, last: Manifest) -> OperatorNotFoundError:
+    names = ", ".join(sorted(last.operators)) or "none"
+    return OperatorNotFoundError(f"operator {operator!r}: {last.id} has {names}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Read a change feed as a data source of Spark: once, or as a stream that follows a table."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,10 +8,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from pyspark_checkpointer.admin import followers
+from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry
+from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, find
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError, RetiredError
+from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed
 from pyspark_checkpointer.table.types import whole_variants
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass
@@ -51,29 +59,61 @@ class FeedStreamReader(DataSourceStreamReader):
     """The reader of the changes of a table, batch by batch.
 
     An offset names the checkpoint up to which the changes were read, so that a batch that Spark repeats has the same
-    rows. The columns are those of `known`, the feed at the time when the query began.
+    rows. The columns are those of `known`, the feed at the time when the query began. With the name of a `follower`,
+    retention keeps what was not read yet.
     """
 
-    def __init__(self, client: Checkpointer, operator: str, after: str | None, known: ChangeFeed) -> None:
+    def __init__(
+        self, client: Checkpointer, operator: str, after: str | None, known: ChangeFeed, follower: str | None = None
+    ) -> None:
         self._client = client
         self._operator = operator
         self._after = after
-        self._known = replace(known, tasks=[])
+        self._known = known
+        self._follower = follower
+        self._is_registered = False
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        return {"checkpoint": self._after or ""}
+        selector = None if self._after is None else CheckpointSelector.parse(self._after)
+        after = None if selector is None else run_sync(find(self._client.copy().session, selector))
+        self._register(after)
+        return {"checkpoint": "" if after is None else str(after)}
+
+    def _register(self, after: CheckpointId | None) -> None:
+        """Register the follower once for each start of the query, with what it goes on from."""
+        if self._follower is not None and not self._is_registered:
+            run_sync(followers.register(self._client.copy().session, self._follower, self._operator, after))
+            self._is_registered = True
+
+    def commit(self, end: dict[str, str]) -> None:
+        """Note how far the query has read. Spark calls this with what is behind it for good."""
+        if self._follower is None or not end["checkpoint"]:
+            return
+        session, until = self._client.copy().session, CheckpointId.parse(end["checkpoint"])
+        try:
+            if not run_sync(followers.advance(session, self._follower, self._operator, until)):
+                logger.warning(
+                    "%s: follower %r was removed, so retention does not wait for it: start the query again to "
+                    "register it",
+                    session.store.url,
+                    self._follower,
+                )
+        # An old position keeps more than is needed, and the next batch moves it. That is no reason to fail.
+        except CheckpointError as error:
+            logger.warning("%s: follower %r stays at its position: %s", session.store.url, self._follower, error)
 
     def latestOffset(self, start: object = None, limit: object = None) -> dict[str, str]:  # noqa: N802
         # PySpark before 4.2 gives no arguments.
         latest = self._client.copy().read_latest()
-        return self.initialOffset() if latest is None else {"checkpoint": str(latest)}
+        assert latest is not None, "a store never goes back to nothing, and there was a table"
+        return {"checkpoint": str(latest)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         if start == end:
             return partitions_of(self._known)
-        shown = self._known.shown
-        after, to = start["checkpoint"] or None, end["checkpoint"]
-        feed = ChangeFeed.plan(self._client.copy(), self._operator, after, to, shown)
+        shown, after = self._known.shown, start["checkpoint"] or None
+        self._register(None if after is None else CheckpointId.parse(after))
+        feed = self._plan(after, end["checkpoint"])
         # What is older is shown in the columns of today, as in any feed.
         if feed.to.sequence > self._known.to.sequence and feed.newest.columns != shown.columns:
             raise IllegalArgumentError(
@@ -81,6 +121,19 @@ class FeedStreamReader(DataSourceStreamReader):
                 "start the query again, with the same checkpointLocation: it goes on with the new columns"
             )
         return partitions_of(feed)
+
+    def _plan(self, after: str | None, to: str) -> ChangeFeed:
+        client = self._client.copy()
+        try:
+            return ChangeFeed.plan(client, self._operator, after, to, self._known.shown)
+        except CheckpointNotFoundError as error:
+            parent, manifests = run_sync(read_live_ancestry(client.session, None, CheckpointSelector(LATEST)))
+            oldest = str((parent or manifests[0]).id)
+            raise RetiredError(
+                f"{error}, though this stream goes on from there: retention or a repair has deleted it. Begin again, "
+                f"with a new checkpointLocation: read_state(…, id={oldest!r}) has the rows until then, and "
+                f"option('after', {oldest!r}) the changes since"
+            ) from None
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from read_part(self._client, partition)

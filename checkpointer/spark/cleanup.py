@@ -139,16 +139,17 @@ def clean(
         session = client.session
         before = Total()
         try:
-            retired, note = run_sync(retire(session, policy))
+            done = run_sync(retire(session, policy))
         except (
             StoreRefusedError
         ):  # A full disk has no room for the swap: delete first, as `garbage_collect.clean` does.
             before = _sweep(spark, client, policy)[0]
             if not before.objects:
                 raise
-            retired, note = run_sync(retire(session, policy))
+            done = run_sync(retire(session, policy))
         deleted, later, why = _sweep(spark, client, policy)
-    return Cleaned(tuple(ref.id for ref in retired), before + deleted, later, note or why)
+    gone = tuple(ref.id for ref in done.retired)
+    return Cleaned(gone, before + deleted, later, done.note or why, done.followers)
 
 
 def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -> tuple[Total, Total, str | None]:

@@ -53,7 +53,8 @@ class CheckpointerSource(DataSource):
             "artifacts" or "positions". `id`, `epoch` or `savepoint` choose a live checkpoint, by default the last one;
             `id` takes every form that `Checkpointer.restore` takes. `columns` are names, separated by commas.
             With both `operator` and the view "changes" it is the change feed of a table, between the checkpoints
-            `after` and `to`, as `read_changes` returns it; `spark.readStream` follows the table from `after` on.
+            `after` and `to`, as `read_changes` returns it; `spark.readStream` follows the table from `after` on, and
+            with a name as `follower` retention keeps what it has yet to read.
             `storage_options` is JSON. `fencing` is as in `Checkpointer`.
 
     Examples:
@@ -67,7 +68,8 @@ class CheckpointerSource(DataSource):
         request = self._request
         self._feed = None
         if request.view == CHANGES:
-            self._feed = ChangeFeed.plan(request.client(), request.operator, request.after, request.to or "latest")
+            # Without its tasks: a stream that goes on does not need the changes that were there before it.
+            self._feed = ChangeFeed.outline(request.client(), request.operator, request.to or "latest")
 
     @classmethod
     def name(cls) -> str:
@@ -95,7 +97,12 @@ class CheckpointerSource(DataSource):
             schema: The columns, as `schema` returned them.
         """
         if self._feed is not None:
-            return FeedSourceReader(self._request.client(), self._feed)
+            client, request = self._request.client(), self._request
+            if request.follower is not None:
+                raise IllegalArgumentError(
+                    "option follower: is for a stream, which notes how far it has read: use readStream, or leave it out"
+                )
+            return FeedSourceReader(client, ChangeFeed.plan(client, request.operator, request.after, self._feed.to))
         return (
             TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
         )
@@ -118,7 +125,7 @@ class CheckpointerSource(DataSource):
                 "option('view', 'changes'), option('operator', …) and, if it shall not begin with the first "
                 "checkpoint, option('after', …)"
             )
-        return FeedStreamReader(request.client(), request.operator, request.after, self._feed)
+        return FeedStreamReader(request.client(), request.operator, request.after, self._feed, request.follower)
 
 
 @dataclass

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, NotFoundError
 from pyspark_checkpointer.spark.read import restore
 from pyspark_checkpointer.storage import absolute
 
@@ -27,6 +28,7 @@ OPTIONS = (
     "columns",
     "after",
     "to",
+    "follower",
     "storage_options",
     "fencing",
 )
@@ -45,6 +47,7 @@ class ReadRequest:
     columns: tuple[str, ...] | None
     after: str | None
     to: str | None
+    follower: str | None
     storage_options: dict[str, Any] | None = field(repr=False)
     fencing: Any
 
@@ -65,7 +68,7 @@ class ReadRequest:
         view, operator = given.get("view"), given.get("operator")
         if view == CHANGES:
             _check_changes(given)
-        elif misplaced := [name for name in ("after", "to") if name in given]:
+        elif misplaced := [name for name in ("after", "to", "follower") if name in given]:
             raise IllegalArgumentError(
                 f"option {', '.join(misplaced)}: is for the changes of a table: view={CHANGES!r}"
             )
@@ -93,6 +96,7 @@ class ReadRequest:
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             after=given.get("after"),
             to=given.get("to"),
+            follower=given.get("follower"),
             storage_options=storage,
             fencing=given.get("fencing", "required"),
         )
@@ -114,7 +118,11 @@ class ReadRequest:
             def id_of(end: str | None) -> str | None:
                 return None if end is None else str(restore(client, end, None, None).id)
 
-            return replace(self, after=id_of(self.after), to=id_of(self.to))
+            after = self.after
+            # A stream that goes on needs no `after`, and by then it may have been retired. Whoever needs it is refused.
+            with suppress(NotFoundError):
+                after = id_of(after)
+            return replace(self, after=after, to=id_of(self.to))
         if self.view is not None:
             return self
         # The id takes the place of epoch and savepoint: a savepoint of that name could be another one later.

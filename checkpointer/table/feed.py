@@ -1,25 +1,13 @@
-"""Say what each checkpoint changed in a table: the change feed.
+"""Find out which partitions a checkpoint may have changed in a table, for the change feed.
 
-manifests of a checkpoint and its parent → partitions that may differ → rows of both sides → changes in order of key
+manifests of a checkpoint and its parent → partitions that may differ → (`feed_reader`) changes in order of key
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import pyarrow as pa
-
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest
-from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import merge
-from pyspark_checkpointer.table.due_rows import due_rows
-from pyspark_checkpointer.table.expiry import is_expired
-from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_equality import equal_rows
-from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.table.schema import Column, TableSchema
 from pyspark_checkpointer.table.types import is_wider
 from pyspark_checkpointer.table.version import TableVersion
@@ -73,10 +61,10 @@ def feed_steps(
     """
     for manifest in manifests:
         before, after = _version(name, parent), _version(name, manifest)
-        groups = [*_groups(before, after)]
+        groups = [*_groups(before, after, shown)]
         if groups:
-            wanted = frozenset(rule for side in (before, after) if (rule := _rule_id(side)) is not None)
-            old, new = (None if side is None else _seen(side, shown, wanted) for side in (before, after))
+            wanted = frozenset(rule for side in (before, after) if (rule := rule_id(side)) is not None)
+            old, new = (None if side is None else version_shown(side, shown, wanted) for side in (before, after))
             yield FeedStep(
                 None if parent is None else parent.id,
                 manifest.id,
@@ -86,6 +74,17 @@ def feed_steps(
                 tuple(groups),
             )
         parent = manifest
+
+
+def starting_step(name: str, manifest: Manifest, shown: TableSchema) -> FeedStep | None:
+    """Return the step from nothing to what a checkpoint has; None where it has no such table."""
+    version = _version(name, manifest)
+    if version is None:
+        return None
+    rule = rule_id(version)
+    after = version_shown(version, shown, frozenset() if rule is None else frozenset({rule}))
+    groups = tuple((number,) for number in sorted(version.chains))
+    return FeedStep(None, manifest.id, manifest.epoch, _nothing(after), after, groups)
 
 
 def _version(name: str, manifest: Manifest | None) -> TableVersion | None:
@@ -99,7 +98,7 @@ def _nothing(other: TableVersion | None) -> TableVersion:
     return replace(other, chains={}, schema=replace(other.schema, expire=None), expired_until=None)
 
 
-def _groups(before: TableVersion | None, after: TableVersion | None) -> Iterator[tuple[int, ...]]:
+def _groups(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> Iterator[tuple[int, ...]]:
     """Yield partitions whose keys have to be compared together, and only those that may differ."""
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
@@ -107,9 +106,10 @@ def _groups(before: TableVersion | None, after: TableVersion | None) -> Iterator
         # A key is in another partition than before, so nothing less than all can be compared.
         yield tuple(numbers)
         return
-    # Without a change of its chain a partition may hold rows that have expired since.
-    expires = bool(after and after.expired_until is not None and _limit(before) != _limit(after))
-    yield from ((number,) for number in numbers if expires or old.get(number) != new.get(number))
+    # Without a change of its chain a partition may hold other rows and values: those that have expired since, or, after
+    # a rollback, those that came back.
+    differs = bool(old and new) and (limit_of(before) != limit_of(after) or shows_others(before, after, shown))
+    yield from ((number,) for number in numbers if differs or old.get(number) != new.get(number))
 
 
 def _layout(version: TableVersion | None) -> object:
@@ -117,11 +117,34 @@ def _layout(version: TableVersion | None) -> object:
     return version.partitions, [(c.id, c.name, c.type) for c in version.schema.columns if c.role == "key"]
 
 
-def _limit(version: TableVersion | None) -> object:
-    return None if version is None else (_rule_id(version), version.expired_until)
+def limit_of(version: TableVersion | None) -> object:
+    return None if version is None else (rule_id(version), version.expired_until)
 
 
-def _rule_id(version: TableVersion | None) -> int | None:
+def shows_others(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> bool:
+    """Return whether unchanged objects have other values, of columns that went or came back.
+
+    A column that is new has none in them.
+    """
+    assert before is not None
+    assert after is not None
+    old, new = ({column.id for column in side.schema.columns if _is_shown(column, shown)} for side in (before, after))
+    return bool(old - new) or any(number < before.schema.next_id for number in new - old)
+
+
+def is_forward(before: TableVersion, after: TableVersion) -> bool:
+    """Return whether all rows of unchanged objects that live in `after` live in `before`.
+
+    After a rollback the clock may be an earlier one, or the rule another.
+    """
+    if before.expired_until is None:
+        return True
+    if after.expired_until is None or rule_id(before) != rule_id(after):
+        return False
+    return after.expired_until >= before.expired_until
+
+
+def rule_id(version: TableVersion | None) -> int | None:
     """Return the id of the column by which rows of a version expire."""
     rule = None if version is None else version.schema.expire
     if version is None or rule is None:
@@ -129,7 +152,7 @@ def _rule_id(version: TableVersion | None) -> int | None:
     return next(column.id for column in version.schema.columns if column.name == rule.column)
 
 
-def _seen(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> TableVersion:
+def version_shown(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> TableVersion:
     """Return a version with the columns to show, in their newest types, and those columns of times that it needs.
 
     A column is the same one if it has the same id and name: an operator that was dropped and made again begins with the
@@ -138,9 +161,8 @@ def _seen(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> T
     newest, columns = {column.id: column for column in shown.columns}, []
     names = {}
     for column in version.schema.columns:
-        now = newest.get(column.id)
-        if now is not None and _is_same(column, now):
-            columns.append(replace(now, role=column.role))
+        if _is_shown(column, shown):
+            columns.append(replace(newest[column.id], role=column.role))
         elif column.role == "key":
             raise IllegalArgumentError(
                 f"table {version.name!r}: its keys differ: {version.schema} and {shown}: read the changes of each by "
@@ -160,8 +182,11 @@ def _seen(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> T
     return replace(version, schema=TableSchema(tuple(columns), version.schema.next_id, rule))
 
 
-def _is_same(old: Column, new: Column) -> bool:
-    return old.name == new.name and (old.type == new.type or is_wider(old.type, new.type))
+def _is_shown(column: Column, shown: TableSchema) -> bool:
+    now = next((other for other in shown.columns if other.id == column.id), None)
+    if now is None or now.name != column.name:
+        return False
+    return now.type == column.type or is_wider(column.type, now.type)
 
 
 def _hidden(column: Column, shown: TableSchema) -> str:
@@ -171,96 +196,6 @@ def _hidden(column: Column, shown: TableSchema) -> str:
     return name
 
 
-class FeedReader:
-    """A reader of the changes of some groups of partitions of one step."""
-
-    def __init__(self, store: Store, host: Host, step: FeedStep, shown: TableSchema) -> None:
-        self._store, self._host, self._step, self._shown = store, host, step, shown
-        self._schema = pa.schema([*shown.arrow(), pa.field(ROW_CHANGE, pa.string())])
-
-    def _reader(self, version: TableVersion, keys: pa.Table | None = None) -> TableReader:
-        return TableReader(self._store, self._host, version, keys=keys)
-
-    async def changes(self, group: tuple[int, ...]) -> pa.Table:
-        """Return the changes of a group: the columns shown and the kind of change, in order of the key.
-
-        Of an update, the row before comes before the row after.
-        """
-        before, after = self._step.before.only(group), self._step.after.only(group)
-        if len(group) == 1:
-            (number,) = group
-            old, new = before.chains.get(number, ()), after.chains.get(number, ())
-            if old and new[: len(old)] == old:
-                return await self._on_top(before, after, number, new[len(old) :])
-        old_rows, new_rows = await asyncio.gather(self._all(before), self._all(after))
-        return await self._host.run(lambda: self._compare(old_rows, new_rows))
-
-    async def _all(self, version: TableVersion) -> pa.Table:
-        reader = self._reader(version)
-        found = await asyncio.gather(*(reader.rows(number) for number in version.chains))
-        return pa.concat_tables([reader.empty(), *found])
-
-    async def _on_top(
-        self, before: TableVersion, after: TableVersion, number: int, added: tuple[Artifact, ...]
-    ) -> pa.Table:
-        """Return the changes of a partition that has deltas on top, and of rows that expired meanwhile."""
-        key = self._shown.key
-        old_rows, new_rows = self._reader(before).empty(), self._reader(after).empty()
-        keys = old_rows.select(key)
-        if added:
-            # Only the deltas that are new say which keys may have changed.
-            tops = self._reader(replace(after, chains={number: (after.chains[number][0], *added)}))
-            keys = (await tops.changes(number, added)).select(key)
-            old_rows, new_rows = await asyncio.gather(
-                self._reader(before, keys).rows(number, keys), self._reader(after, keys).rows(number, keys)
-            )
-        column = self._time(before)
-        if column is not None and after.expired_until is not None and _limit(before) != _limit(after):
-            due = await due_rows(self._reader(before), number, column, after.expired_until)
-            untouched = merge.positions(due, keys, key) < 0
-            old_rows = pa.concat_tables([old_rows, due.filter(pa.array(untouched)).select(old_rows.column_names)])
-        return await self._host.run(lambda: self._compare(old_rows, new_rows))
-
-    def _time(self, before: TableVersion) -> str | None:
-        """Return the name in the parent of the column by which rows expire now, if it has it."""
-        wanted = _rule_id(self._step.after)
-        return next((column.name for column in before.schema.columns if column.id == wanted), None)
-
-    def _compare(self, old: pa.Table, new: pa.Table) -> pa.Table:
-        limit, column = self._step.after.expired_until, self._time(self._step.before)
-        before, after = self._project(old), self._project(new)
-        at = merge.positions(after, before, self._shown.key)
-        known = np.flatnonzero(at >= 0)
-        below, above = before.take(pa.array(at[known])), after.take(pa.array(known))
-        differs = pa.array(~equal_rows(below, above))
-        gone = np.ones(before.num_rows, dtype=bool)
-        gone[at[known]] = False
-        expired = np.zeros(before.num_rows, dtype=bool)
-        if column is not None and limit is not None:
-            expired = is_expired(old[column], limit).to_numpy().astype(bool)
-        parts = [
-            (UPDATE_BEFORE, below.filter(differs)),
-            (UPDATE_AFTER, above.filter(differs)),
-            (INSERT, after.filter(pa.array(at < 0))),
-            (DELETE, before.filter(pa.array(gone & ~expired))),
-            (EXPIRE, before.filter(pa.array(gone & expired))),
-        ]
-        found = pa.concat_tables(
-            rows.append_column(ROW_CHANGE, pa.array([change] * rows.num_rows, pa.string())) for change, rows in parts
-        )
-        # Stable: of the two rows of one key the row before stays the first.
-        return in_order(found, self._shown.key, stable=True)
-
-    def _project(self, rows: pa.Table) -> pa.Table:
-        """Return the columns shown. One that the version does not have is null."""
-        fields = [*self._shown.arrow()]
-        columns = [
-            rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type)
-            for f in fields
-        ]
-        return pa.table(columns, schema=pa.schema(fields))
-
-
 __all__ = [
     "DELETE",
     "EXPIRE",
@@ -268,8 +203,13 @@ __all__ = [
     "ROW_CHANGE",
     "UPDATE_AFTER",
     "UPDATE_BEFORE",
-    "FeedReader",
     "FeedStep",
     "feed_steps",
+    "is_forward",
+    "limit_of",
     "newest_schema",
+    "rule_id",
+    "shows_others",
+    "starting_step",
+    "version_shown",
 ]

@@ -87,6 +87,8 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call("diff", (root, "0000000001"))
     yield Call("diff OPERATOR", (root, "0000000001", "latest", "seen-" + "m" * 95))
     yield Call("diff OPERATOR", (root, "0000000001", "latest", "table"))
+    yield Call("history", (root, "seen-" + "m" * 95, "7"))
+    yield Call("history", (root, "table", f"{'u' * 80}-0"))
     for operator in ("seen-" + "m" * 95, OPERATOR, "table"):
         yield Call("cat", (root, operator))
     yield Call("cat --output", (root, "table", "-o", str(folder / "out.parquet")))

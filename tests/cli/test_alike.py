@@ -12,6 +12,7 @@ from tests.cli.conftest import Result, Run
 
 REST: dict[str, tuple[str, ...]] = {
     "diff": ("epoch=1",),
+    "history": ("seen", "a"),
     "cat": ("seen",),
     "report": ("--json",),
     "rewind": ("epoch=1", "--yes"),
@@ -25,6 +26,7 @@ REST: dict[str, tuple[str, ...]] = {
 OPERATOR: dict[str, tuple[str, ...]] = {
     "diff": ("0000000001", "latest", "nosuch"),
     "tree": ("--operator", "nosuch"),
+    "history": ("nosuch", "a"),
     "cat": ("nosuch",),
     "verify": ("--operator", "nosuch"),
     "export": ("latest", "TARGET", "--format", "parquet", "--operator", "nosuch"),

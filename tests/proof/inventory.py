@@ -37,6 +37,7 @@ REASONS = {
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.cli.cleanup._load": _HANDS_ON,
     "pyspark_checkpointer.cli.cost._loads": _OF_THE_CALLER,
+    "pyspark_checkpointer.cli.key_argument.KeyType.convert": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.keys._time": _OWN_TEXT,
     "pyspark_checkpointer.cli.keys.compare": _OWN_TEXT,
     "pyspark_checkpointer.cli.arguments.parse_options": _OF_THE_CALLER,

@@ -15,12 +15,13 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.feed import (
     ROW_CHANGE,
-    FeedReader,
     FeedStep,
     feed_steps,
     newest_schema,
 )
+from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.types import is_wider
 from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import plain_spark
@@ -87,7 +88,7 @@ def check(client: Checkpointer, name: str, known: list[tuple[CheckpointId, Table
     manifests, shown, steps = read_feed(client, name, after, str(known[-1][0]))
     assert [manifest.id for manifest in manifests] == [id_ for id_, _ in known[start + 1 :]]
     if shown is None:
-        assert not any(model.rows for _, model in known)
+        assert not any(model.rows for _, model in known[max(start, 0) :])
         return 0
     by_id = {step.checkpoint: changes for step, changes in steps}
     followed = Follower({})
@@ -118,11 +119,17 @@ def _as_shown(model: TableModel, manifest: Manifest, name: str, shown: TableSche
 
 
 def _same(manifest: Manifest, name: str, shown: TableSchema) -> set[str]:
-    """The columns shown that a checkpoint has: a column that was dropped and added again is another one."""
+    """The columns shown that a checkpoint has: one that was dropped and added again, or was wider, is another one."""
     operator = manifest.operators.get(name)
     columns = () if operator is None else TableVersion.of(name, operator, manifest.clock).schema.columns
-    ids = {column.id: column.name for column in columns}
-    return {column.name for column in shown.columns if ids.get(column.id) == column.name}
+    found = {column.id: column for column in columns}
+    return {
+        column.name
+        for column in shown.columns
+        if (old := found.get(column.id)) is not None
+        and old.name == column.name
+        and (old.type == column.type or is_wider(old.type, column.type))
+    }
 
 
 @pytest.mark.parametrize("part", range(1 if SUMMARY is None else 40))
@@ -148,7 +155,19 @@ def _follow(seed: int, figures: Figures) -> None:
                 latest: Any = history.client.read_latest()
                 if latest is not None and (not known or known[-1][0] != latest):
                     known.append((latest, {name: model.copy() for name, model in history.models.items()}))
+                if known and history.draw.random() < 0.2:
+                    known.append(_roll_back(history, history.draw.choice(known)))
+                    figures["rollbacks followed"] += 1
         for name in history.models if known else ():
             models = [(id_, models[name]) for id_, models in known]
             for start in (-1, history.draw.randrange(-1, len(known))):
                 figures["changes followed"] += check(history.client, name, models, start)
+
+
+def _roll_back(
+    history: History, target: tuple[CheckpointId, dict[str, TableModel]]
+) -> tuple[CheckpointId, dict[str, TableModel]]:
+    """Roll back: rows that were deleted or had expired come back, and so do columns, rules and the clock."""
+    history.models = {name: model.copy() for name, model in target[1].items()}
+    history.clock = next(iter(history.models.values())).clock
+    return history.client.rollback(target[0]), {name: model.copy() for name, model in target[1].items()}

@@ -187,6 +187,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("diff", SECOND),
     ("diff", SECOND, "latest", "table"),
     ("diff", SECOND, "latest", "seen", "--json"),
+    ("history", "table", '{"user": "ann"}'),
+    ("history", "seen", "a", "--json"),
     ("cat", "table"),
     ("cat", "seen"),
     ("stats",),

@@ -65,7 +65,8 @@ class GarbageClassifier:
         sequence, and needs none: the store removes such a file only where no swap of it can be under way.
         """
         owner = object_paths.owner(path)
-        swapped = path == object_paths.LATEST or object_paths.parse_progress(path) is not None
+        alone = (object_paths.LATEST, object_paths.FOLLOWERS)
+        swapped = path in alone or object_paths.parse_progress(path) is not None
         if not swapped and (owner is None or owner.sequence > self.sequence):
             return PlanRow(path, 0, KEEP, "a write that may still be running", leftover=token)
         return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)

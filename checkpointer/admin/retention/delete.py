@@ -7,10 +7,12 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 
+from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier
 from pyspark_checkpointer.admin.retention.expire import LiveCheckpoints, decide, pointer_without
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
+from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
@@ -60,6 +62,13 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
             raise InvalidStateError(
                 f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint(), or "
                 "`checkpointer savepoint ROOT --delete NAME`, first"
+            )
+        waiting = find_waiting(await read_positions(session.store), live.chain, live.begins)
+        if ref in waiting.needed:
+            name = waiting.needed[ref]
+            raise InvalidStateError(
+                f"{url}: {checkpoint} is needed by follower {name!r}, which has not read what came after: "
+                f"remove_follower(), or `checkpointer followers ROOT --remove {name}`, first"
             )
         meant = ref
         planned = await pointer_without(session, head, live, {ref}, LONGEST_GRACE)

@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.waiting import NOBODY, PlannedFollower, find_waiting, reason_of
 from pyspark_checkpointer.admin.savepoints import replace_catalog
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk
@@ -40,6 +42,8 @@ class LiveCheckpoints:
 
     chain: tuple[Ref, ...]
     catalog: Catalog | None
+    begins: bool = True
+    """Whether nothing came before the chain, as far as is known."""
 
     @property
     def entries(self) -> tuple[CatalogEntry, ...]:
@@ -64,6 +68,7 @@ class RetentionDecision:
     """With the reason for each, newest first."""
     retired: tuple[Ref, ...]
     """Oldest first."""
+    followers: tuple[PlannedFollower, ...] = ()
 
 
 KnownManifests = dict[Ref, Manifest]
@@ -91,7 +96,7 @@ async def decide(
     async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
         # Only `keep_if` can look at the content. Without it, a long history must not fill the memory.
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
-    live = LiveCheckpoints(tuple(light), catalog)
+    live = LiveCheckpoints(tuple(light), catalog, all(light[ref].parent is None for ref in list(light)[-1:]))
     # What the catalog alone keeps is not on the chain.
     kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     light |= {ref: known[ref] for ref in kept_apart if ref in known}
@@ -101,6 +106,10 @@ async def decide(
     known |= light
     # Sorted by id, since checkpoints of the catalog and of the chain are mixed, and the policy wants the newest first.
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
+    waiting = NOBODY
+    if not policy.keeps_all:
+        # After `head` was read: whoever registered since has made that version an old one, and the swap is refused.
+        waiting = find_waiting(await read_positions(session.store), live.chain, live.begins, policy.max_follower_lag)
     chosen = {} if policy.keeps_all else await _ask(session, policy, [light[ref] for ref in newest_first])
     kept: dict[Ref, str] = {}
     for ref in newest_first:
@@ -113,8 +122,10 @@ async def decide(
             kept[ref] = "no rule retires anything"
         elif ref.id in chosen:
             kept[ref] = chosen[ref.id]
+        elif ref in waiting.needed:
+            kept[ref] = reason_of(waiting.needed[ref])
     retired = tuple(ref for ref in reversed(newest_first) if ref not in kept)
-    return RetentionDecision(live, kept, retired)
+    return RetentionDecision(live, kept, retired, waiting.planned(kept, retired))
 
 
 async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Manifest]) -> dict[CheckpointId, str]:
@@ -126,23 +137,42 @@ async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Man
     return await session.host.call(lambda: policy.kept(newest_first, now))
 
 
-async def retire(session: Session, policy: RetentionPolicy) -> tuple[tuple[Ref, ...], str | None]:
-    """Retire what the policy does not keep, with one swap.
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """What was retired, oldest first, a note if that had to wait, and the named followers."""
 
-    Returns the retired checkpoints, and a note if that had to wait.
-    """
+    retired: tuple[Ref, ...]
+    note: str | None
+    followers: tuple[PlannedFollower, ...]
+
+
+async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
+    """Retire what the policy does not keep, with one swap."""
     note: str | None = None
+    followers: tuple[PlannedFollower, ...] = ()
     # Kept over refused swaps: else a job that commits faster than its history is read would keep this from its swap.
     known: KnownManifests = {}
 
     async def choose(head: Head) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
-        nonlocal note
+        nonlocal note, followers
         if head.pointer is None:
             return LiveCheckpoints((), None), ()
         decision, note = await decide_now(session, head, policy, known)
+        followers = decision.followers
         return decision.live, decision.retired
 
-    return await retire_chosen(session, choose, policy.grace), note
+    retired = await retire_chosen(session, choose, policy.grace)
+    warn_of(session.store.url, followers)
+    return Retirement(retired, note, followers)
+
+
+def warn_of(url: str, followers: Collection[PlannedFollower]) -> None:
+    """Log the followers that keep what the policy would retire, or that are lost."""
+    for follower in followers:
+        if follower.matters:
+            logger.warning(
+                "%s: %s. If it is no longer needed: `checkpointer followers ROOT --remove NAME`", url, follower
+            )
 
 
 async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelta) -> tuple[Ref, ...]:
@@ -183,7 +213,8 @@ async def decide_now(
     if decision.retired and is_too_soon(head, policy.grace, session.host.now()):
         kept = decision.kept | dict.fromkeys(decision.retired, "to be retired with a later cleanup")
         note = f"nothing more is retired now: that is done every eighth of the grace period of {policy.grace} at most"
-        return RetentionDecision(decision.live, kept, ()), note
+        followers = tuple(replace(follower, outrun=0) for follower in decision.followers)
+        return RetentionDecision(decision.live, kept, (), followers), note
     return decision, None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
 from pyspark_checkpointer.admin.retention.expire import (
     LiveCheckpoints,
@@ -20,10 +21,12 @@ from pyspark_checkpointer.admin.retention.expire import (
     find_protected,
     retire,
     retire_chosen,
+    warn_of,
 )
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
+from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
@@ -54,6 +57,8 @@ class Cleaned:
     later: Total
     """Objects that are deleted once the grace period for readers is over."""
     note: str | None = None
+    followers: tuple[PlannedFollower, ...] = ()
+    """The named followers of tables, with what stays for each."""
 
     def __repr__(self) -> str:
         parts = [
@@ -61,6 +66,7 @@ class Cleaned:
             f"{count(self.deleted.objects, 'object')} with {size(self.deleted.bytes)} deleted",
             f"{count(self.later.objects, 'object')} with {size(self.later.bytes)} to go after the grace period",
         ]
+        parts += [cut(follower) for follower in self.followers if follower.matters]
         return f"Cleaned({', '.join(parts)}{f'; {cut(self.note, 200)}' if self.note else ''})"
 
     def _repr_html_(self) -> str:
@@ -68,6 +74,7 @@ class Cleaned:
             ("retired", count(len(self.retired), "checkpoint"), some(self.retired)),
             ("deleted", count(self.deleted.objects, "object"), size(self.deleted.bytes)),
             ("later", count(self.later.objects, "object"), size(self.later.bytes)),
+            *(("follower", "", str(follower)) for follower in self.followers),
         ]
         return table("Cleaned", ("what", "how many", ""), rows) + (note(self.note) if self.note else "")
 
@@ -76,7 +83,8 @@ class Cleaned:
             f"{len(self.retired)} checkpoints retired, {self.deleted.objects} objects with {self.deleted.bytes} bytes "
             f"deleted, {self.later.objects} with {self.later.bytes} bytes to go after the grace period"
         )
-        return f"{text}; {self.note}" if self.note else text
+        said = [str(follower) for follower in self.followers if follower.matters]
+        return "; ".join([text, *said, *([self.note] if self.note else [])])
 
 
 async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None) -> CleanupPlan:
@@ -135,6 +143,7 @@ async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Cleanup
             checkpoints=_checkpoints(decision),
             retired=decision.retired,
             note=note,
+            followers=decision.followers,
         )
         return plan, GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))
 
@@ -164,8 +173,9 @@ async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | N
     # First the swap, then the deletes: a crash in between leaves garbage, and the other order would leave a live
     # checkpoint without its objects.
     retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
+    warn_of(session.store.url, plan.followers)
     deleted = await _sweep(session, plan, progress)
-    return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note)
+    return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note, plan.followers)
 
 
 async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
@@ -187,6 +197,14 @@ async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[
     needed = find_protected(head, now.live, plan.retired)
     if needed is not None:
         raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
+    # Also on the very version that the plan was made on: a follower may have noted its position and not yet swapped.
+    waiting = find_waiting(await read_positions(session.store), now.live.chain, now.live.begins)
+    for ref in plan.retired:
+        # Those that the plan outruns were named in it.
+        if (name := waiting.needed.get(ref)) and not any(f.name == name and f.outrun for f in plan.followers):
+            raise StalePlanError(
+                f"{url}: this plan retires {ref.id}, which follower {name!r} needs now: make a new plan"
+            )
     # What is not live any more was retired by somebody else, or by this plan before.
     gone = tuple(ref for ref in dict.fromkeys(plan.retired) if ref in now.kept)
     if not fresh:
@@ -258,16 +276,17 @@ async def retire_and_sweep(
     policy = check_policy(policy)
     before = Total()
     try:
-        retired, note = await retire(session, policy)
+        done = await retire(session, policy)
     except StoreRefusedError:
         # A full disk has no room for the swap. Deleting garbage that was there before takes no room, and makes some.
         before, _ = await _plan_and_sweep(session, policy, progress)
         # Without garbage there is no more room than before, so another try would fail in the same way.
         if not before.objects:
             raise
-        retired, note = await retire(session, policy)
+        done = await retire(session, policy)
     after, plan = await _plan_and_sweep(session, policy, progress)
-    return Cleaned(tuple(ref.id for ref in retired), before + after, plan.total(LATER), note or plan.note)
+    gone = tuple(ref.id for ref in done.retired)
+    return Cleaned(gone, before + after, plan.total(LATER), done.note or plan.note, done.followers)
 
 
 async def _plan_and_sweep(

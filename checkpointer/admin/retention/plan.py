@@ -19,13 +19,14 @@ import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action
+from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.display import count, cut, note, size, table
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.storage.local import files
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 _MAX_ROW_BYTES = 1 << 20
 """Bytes that a row may have.
@@ -77,6 +78,7 @@ class CleanupPlan:
         retired: The ids and digests of the checkpoints that are to be retired.
         totals: Objects and bytes by action and reason.
         note: Why nothing is retired although the policy would retire some, or what else there is to say; or None.
+        followers: The named followers of tables, each with what stays for it, or by how much the plan outruns it.
         from_file: Whether the plan was loaded from a file, which somebody may have edited.
 
     Examples:
@@ -108,6 +110,7 @@ class CleanupPlan:
 
     For example it says why nothing is retired although the policy would retire some.
     """
+    followers: tuple[PlannedFollower, ...] = ()
     from_file: bool = False
     """True if the plan was loaded from a file, which somebody may have edited."""
     _file: str | None = field(default=None, repr=False)
@@ -116,6 +119,7 @@ class CleanupPlan:
         sums = [f"{action} {count(t.objects, 'object')} with {size(t.bytes)}" for action, t in self._sums().items()]
         gone = sum(not checkpoint.keep for checkpoint in self.checkpoints)
         said = [f"retire {gone} of {count(len(self.checkpoints), 'checkpoint')}", *sums]
+        said += [cut(follower) for follower in self.followers if follower.matters]
         return f"CleanupPlan({self.root!r}: {', '.join(said)}{f'; {cut(self.note, 200)}' if self.note else ''})"
 
     def _sums(self) -> dict[Action, Total]:
@@ -164,6 +168,7 @@ class CleanupPlan:
             shown += table(
                 f"{count(len(gone), 'checkpoint')} retired{first}", ("id", "reason"), gone[:_MAX_SHOWN_CHECKPOINTS]
             )
+        shown += "".join(note(str(follower)) for follower in self.followers if follower.matters)
         return shown + note(self.note) if self.note else shown
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -186,6 +191,7 @@ class CleanupPlan:
             "nonce": self.nonce,
             "grace": self.grace.total_seconds(),
             "note": self.note,
+            "followers": [astuple(follower) for follower in self.followers],
             "checkpoints": [[str(c.id), c.keep, c.reason] for c in self.checkpoints],
             "retired": [[str(ref.id), ref.digest] for ref in self.retired],
             "totals": [[action, reason, *astuple(total)] for (action, reason), total in self.totals.items()],
@@ -235,6 +241,7 @@ class CleanupPlan:
                     retired=tuple(Ref(CheckpointId.parse(i), digest) for i, digest in header["retired"]),
                     totals={(action, reason): Total(*total) for action, reason, *total in header["totals"]},
                     note=header["note"],
+                    followers=tuple(PlannedFollower(*values) for values in header["followers"]),
                     from_file=True,
                 )
             except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -256,6 +263,10 @@ class CleanupPlan:
         texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
         if not all(type(text) is str for text in texts):
             raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")
+        for f in self.followers:
+            numbers = (f.behind or 0, f.keeps, f.outrun)
+            if type(f.name) is not str or not all(type(number) is int for number in numbers):
+                raise MalformedError(f"a saved plan of {self.root}: expected a follower, found {show(astuple(f))}")
         # By type and not `isinstance`: JSON has booleans, which Python counts as integers.
         if not all(type(total.objects) is type(total.bytes) is int for total in self.totals.values()):
             raise MalformedError(f"a saved plan of {self.root}: expected totals in whole numbers")

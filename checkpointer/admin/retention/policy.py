@@ -31,11 +31,13 @@ class RetentionPolicy:
         every_epoch: Keep the newest checkpoint of each epoch that is a multiple of this number, at least 1.
         keep_if: Keep checkpoints for whose manifest this function returns true. The chains of operators whose
             metadata is stored in segments are not loaded in this manifest.
+        max_follower_lag: How many checkpoints a named follower of a table may be behind before its checkpoints are no
+            longer kept for it, at least 0. By default they are kept until it has read them.
         grace: How long the objects of a checkpoint stay after it was retired, for readers that are using it. One hour
             by default. Zero is allowed.
 
     Raises:
-        IllegalArgumentError: A number is below 1, or a time span is not a `timedelta` above zero.
+        IllegalArgumentError: A number is below its least, or a time span is not a `timedelta` above zero.
 
     Examples:
         >>> from datetime import timedelta
@@ -56,13 +58,14 @@ class RetentionPolicy:
     weekly: timedelta | None = None
     every_epoch: int | None = None
     keep_if: KeepIf | None = None
+    max_follower_lag: int | None = None
     grace: timedelta = DEFAULT_GRACE
 
     def __post_init__(self) -> None:
-        for name in ("keep_last", "every_epoch"):
+        for name, least in (("keep_last", 1), ("every_epoch", 1), ("max_follower_lag", 0)):
             number = getattr(self, name)
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise IllegalArgumentError(f"{name}={number!r:.40}: expected an integer of at least 1")
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+                raise IllegalArgumentError(f"{name}={number!r:.40}: expected an integer of at least {least}")
         for name in ("keep_younger", "hourly", "daily", "weekly", "grace"):
             span = getattr(self, name)
             # A grace period of zero is allowed: it means that objects go at once. A rule that keeps nothing would be a

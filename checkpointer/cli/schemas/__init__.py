@@ -42,8 +42,10 @@ from pyspark_checkpointer.cli.schemas.damage import (
 )
 from pyspark_checkpointer.cli.schemas.difference import (
     Difference,
+    HistoryChange,
     KeyChange,
     KeyDifference,
+    KeyHistory,
     OperatorDifference,
     ValueDifference,
 )
@@ -57,6 +59,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("tree", Checkpoint),
     ("diff", Difference),
     ("diff OPERATOR", KeyDifference),
+    ("history", KeyHistory),
     ("cat", list[Record]),
     ("cat --output", File),
     ("stats", Stats),
@@ -110,11 +113,13 @@ __all__ = [
     "Forecast",
     "Fork",
     "Held",
+    "HistoryChange",
     "Id",
     "Job",
     "KeptCost",
     "KeyChange",
     "KeyDifference",
+    "KeyHistory",
     "Loss",
     "OlderState",
     "Operator",

@@ -1,8 +1,8 @@
-"""Define the JSON of the differences between two checkpoints."""
+"""Define the JSON of the differences between checkpoints, and of the history of one key."""
 
 from typing import Annotated, Literal, TypedDict
 
-from pyspark_checkpointer.cli.schemas.values import Id
+from pyspark_checkpointer.cli.schemas.values import Id, Time
 from pyspark_checkpointer.manifests.model import Json
 
 
@@ -61,3 +61,25 @@ class KeyDifference(TypedDict):
     expired: Annotated[int, "keys of rows that were past their time by the clock of `after`"]
     keys: Annotated[list[KeyChange], "the first of them, as many as `--limit` allows"]
     left_out: Annotated[int, "keys that `keys` is without"]
+
+
+class HistoryChange(TypedDict):
+    """A checkpoint that changed a key."""
+
+    id: Id
+    epoch: int | None
+    created: Time | None
+    change: Literal["insert", "update", "delete", "expire"]
+    before: Annotated[Json, "the value, or the row of a table by column; null where there was none"]
+    after: Json
+
+
+class KeyHistory(TypedDict):
+    """The checkpoints that changed one key, oldest first."""
+
+    operator: str
+    key: Json
+    since: Annotated[Id, "the checkpoint with which the history begins"]
+    complete: Annotated[bool, "`since` is the first checkpoint of the store, and its change is among these"]
+    first: Annotated[Json, "value or row in `since`, where the history is not complete"]
+    changes: list[HistoryChange]

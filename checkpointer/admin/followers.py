@@ -1,0 +1,244 @@
+"""Keep what a named follower of a table has yet to read.
+
+A follower has a position: the checkpoint up to which it has read the changes. All positions of a root are one small
+object, so retention needs no listing to know them.
+
+    register    write the position, swap `_latest` with a new nonce alone, prove that the checkpoint is live
+    advance     write a later position
+    retire      on a version of `_latest`: read the positions, keep what they need, swap
+
+A position that is read too early is an older one, which keeps more. Only a new position can be missed. Its swap makes
+each retirement that was planned without it plan again, and each later one sees it.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pyspark_checkpointer.checkpoint.history import is_live, read_history
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.display import cut, moment, table
+from pyspark_checkpointer.errors import (
+    ConflictError,
+    CorruptionError,
+    IllegalArgumentError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetiredError,
+)
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.followers_json import (
+    MAX_FOLLOWERS,
+    FollowerPosition,
+    FollowerPositions,
+    decode_followers,
+    encode_followers,
+)
+from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
+from pyspark_checkpointer.storage.base import Blob, Store
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+ROUNDS = 100
+"""Largest number of times that a change is planned again, since other followers changed the object meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A named follower of the changes of a table.
+
+    Attributes:
+        name: Its name.
+        operator: The table.
+        checkpoint: The checkpoint up to which it has read the changes; None where it has read none.
+        modified: When this was noted, by its own clock.
+        behind: The number of later checkpoints; None if it is lost: a checkpoint that it needs is not live any more.
+    """
+
+    name: str
+    operator: str
+    checkpoint: CheckpointId | None
+    modified: datetime
+    behind: int | None
+
+    def __repr__(self) -> str:
+        where = "lost" if self.behind is None else f"{self.behind} behind"
+        return f"Follower({cut(repr(self.name))}, {cut(repr(self.operator))}, {self.checkpoint}, {where})"
+
+
+class Followers(list[Follower]):
+    """A list of followers that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f.name, f.operator, f.checkpoint, "lost" if f.behind is None else f.behind, moment(f.modified))
+            for f in self
+        ]
+        return table("Followers", ("name", "table", "has read", "behind", "modified"), rows)
+
+
+async def read_positions(store: Store) -> FollowerPositions:
+    """Return all followers of a root; none where nobody ever registered."""
+    return _decode(store, await find(store, object_paths.FOLLOWERS, MAX_FOLLOWERS))
+
+
+def _decode(store: Store, blob: Blob | None) -> FollowerPositions:
+    try:
+        return FollowerPositions() if blob is None else decode_followers(object_paths.FOLLOWERS, blob.data)
+    except CorruptionError as error:
+        raise type(error)(
+            f"{store.url}: {error}: nothing is retired until it is mended. Delete this object: the followers register "
+            "again when their streams are started"
+        ) from None
+
+
+def needed_by(chain: Sequence[Ref], begins: bool, checkpoint: CheckpointId | None) -> int | None:
+    """Return how many of the newest checkpoints of a chain a follower needs; None if it is lost.
+
+    It needs all after its own, and its own to compare with. `begins` says that nothing came before the chain.
+    """
+    if checkpoint is None:
+        return len(chain) if begins else None
+    return next((count for count, ref in enumerate(chain, 1) if ref.id == checkpoint), None)
+
+
+async def followers(session: Session) -> Followers:
+    """Return all followers of a root, by name."""
+
+    async def read(head: Head) -> Followers:
+        positions = await read_positions(session.store)
+        history = await read_history(session.store, head)
+        chain = [ref for ref, _ in history.chain]
+        begins = bool(chain) and history.chain[-1][1].parent is None
+        found = []
+        for one in positions.by_name.values():
+            needed = needed_by(chain, begins, one.checkpoint)
+            behind = needed if needed is None or one.checkpoint is None else needed - 1
+            found.append(Follower(one.name, one.operator, one.checkpoint, one.modified, behind))
+        return Followers(sorted(found, key=lambda follower: follower.name))
+
+    return await read_consistent(session.store, read)
+
+
+async def register(session: Session, name: str, operator: str, checkpoint: CheckpointId | None) -> None:
+    """Keep what comes after a checkpoint until the follower has read it.
+
+    Once this has returned, no retirement takes it away, except by a policy that says so. A follower may register again,
+    and go back. Raises `RetiredError` where the checkpoint is not live any more.
+    """
+    object_paths.encode_name("follower", name)
+
+    def plan(known: FollowerPositions) -> FollowerPositions | None:
+        old = known.by_name.get(name)
+        if old is not None and old.operator != operator:
+            raise IllegalArgumentError(
+                f"follower {name!r}: follows {old.operator!r} already: choose another name, or remove it with "
+                f"remove_follower(), or `checkpointer followers ROOT --remove {name}`"
+            )
+        if old is not None and old.checkpoint == checkpoint:
+            return None
+        return _with(session, known, FollowerPosition(name, operator, checkpoint, session.host.now()))
+
+    await _require_live(session, await read_head(session.store), name, checkpoint)
+    await _change(session, plan)
+    # Whoever plans a retirement without this position has to plan again. Also where the position was there before: an
+    # earlier call may have died at this point.
+    head = await cas_loop(session.store, await read_head(session.store), lambda head: _touch(session, head))
+    await _require_live(session, head, name, checkpoint)
+    logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
+
+
+async def _touch(session: Session, head: Head) -> Pointer | None:
+    return None if head.pointer is None else replace(head.pointer, nonce=session.host.token(32))
+
+
+async def _require_live(session: Session, head: Head, name: str, checkpoint: CheckpointId | None) -> None:
+    """Raise `RetiredError` if what a follower needs first is not live in a version of `_latest`."""
+    if checkpoint is None:
+        chain = (await read_history(session.store, head)).chain
+        live = bool(chain) and chain[-1][1].parent is None
+    else:
+        live = await is_live(session.store, head, checkpoint) is not None
+    if not live:
+        raise RetiredError(
+            f"{session.store.url}: follower {name!r}: {checkpoint or 'the first checkpoint'} is not live any more, so "
+            "what came after it cannot be read. Begin again, with a new checkpointLocation, after a checkpoint that is "
+            "live: `checkpointer list` names them"
+        )
+
+
+async def advance(session: Session, name: str, operator: str, checkpoint: CheckpointId) -> bool:
+    """Note that a follower has read all changes up to a checkpoint. It never goes back.
+
+    Returns whether there is such a follower: one that was removed stays removed until its stream is started again.
+    """
+
+    def plan(known: FollowerPositions) -> FollowerPositions | None:
+        old = known.by_name.get(name)
+        if old is None or old.operator != operator:
+            return None
+        if old.checkpoint is not None and old.checkpoint.sequence >= checkpoint.sequence:
+            return None
+        return _with(session, known, replace(old, checkpoint=checkpoint, modified=session.host.now()))
+
+    found = (await _change(session, plan)).by_name.get(name)
+    return found is not None and found.operator == operator
+
+
+async def remove(session: Session, name: str) -> None:
+    """Remove a follower. Retention waits for it no longer."""
+    done = False
+
+    def plan(known: FollowerPositions) -> FollowerPositions | None:
+        nonlocal done
+        if name not in known.by_name:
+            if done:
+                return None  # An earlier swap of this call took effect, though its answer was lost.
+            names = ", ".join(map(repr, sorted(known.by_name))) or "none"
+            raise NotFoundError(f"{session.store.url}: no follower {name!r:.80}: there are {names:.200}")
+        done = True
+        return replace(known, by_name={other: one for other, one in known.by_name.items() if other != name})
+
+    await _change(session, plan)
+    logger.info("%s: follower %r was removed", session.store.url, name)
+
+
+def _with(session: Session, known: FollowerPositions, follower: FollowerPosition) -> FollowerPositions:
+    old = known.by_name.get(follower.name)
+    follower = follower if old is None else replace(follower, extra=old.extra)
+    return replace(known, by_name={**known.by_name, follower.name: follower})
+
+
+Plan = Callable[[FollowerPositions], FollowerPositions | None]
+"""A function that returns the positions to write, or None for no change."""
+
+
+async def _change(session: Session, plan: Plan) -> FollowerPositions:
+    """Write what `plan` returns for the present positions, and return what is there then."""
+    store, path = session.store, object_paths.FOLLOWERS
+    for _ in range(ROUNDS):
+        blob = await find(store, path, MAX_FOLLOWERS)
+        known = _decode(store, blob)
+        wanted = plan(known)
+        if wanted is None:
+            return known
+        # A fresh nonce makes these bytes unlike any other version, so reading them back proves that the swap took
+        # effect.
+        data = encode_followers(wanted, session.host.token(32))
+        if len(data) > MAX_FOLLOWERS:
+            raise IllegalArgumentError(f"{store.url}: {path} would have {len(data)} bytes: remove some followers")
+        try:
+            found = await decide(store, path, data, None if blob is None else blob.version, MAX_FOLLOWERS)
+        except UndecidedError as error:
+            raise OutcomeUnknownError(
+                f"{store.url}: a change of {path} was sent, and it is not known whether it took effect: do it again"
+            ) from error.__cause__
+        if found is not None and found.data == data:
+            return wanted
+    raise ConflictError(f"{store.url}: others changed {path} {ROUNDS} times in a row: try again later")
+
+
+__all__ = ["Follower", "Followers", "advance", "followers", "needed_by", "read_positions", "register", "remove"]

@@ -1,0 +1,152 @@
+"""Say what each checkpoint did to one key, and find it out for a map.
+
+chain of the key's partition ──> newest artifact that has the key ──> its value, or that it was deleted
+
+A chain that is the one of the parent with deltas on top is read from there on only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pyspark_checkpointer.checkpoint.decode import decode
+from pyspark_checkpointer.checkpoint.download import read_artifact
+from pyspark_checkpointer.checkpoint.restore import explaining, kind_of
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.equal_keys import is_zoned
+from pyspark_checkpointer.manifests.keyed_records import place_key
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator
+
+Change = Literal["insert", "update", "delete", "expire"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One checkpoint that changed a key.
+
+    Attributes:
+        id: The id of the checkpoint.
+        epoch: Its epoch, such as Spark's batch id, or None.
+        created: The time when it was made, in UTC, by the writer's clock, or None.
+        change: "insert", "update", "delete" or "expire".
+        before: The value or the row, as a dict, in the checkpoint before; None where there was none.
+        after: The same in this checkpoint.
+    """
+
+    id: CheckpointId
+    epoch: int | None
+    created: datetime | None
+    change: Change
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistory:
+    """The changes of one key of a map or a table, oldest first.
+
+    `history` of a restored checkpoint returns it.
+
+    Attributes:
+        operator: The name of the map or table.
+        key: The key. Of a table: its key columns, as a dict.
+        since: The checkpoint with which the history begins.
+        is_complete: Whether nothing came before: `since` is the first checkpoint of the store, and what it inserted is
+            among the changes. Otherwise the changes are those after it.
+        first: The value or row in `since`, unless the history is complete; None where there was none.
+        changes: A `KeyChange` for each checkpoint that changed the key.
+
+    Examples:
+        >>> from pyspark_checkpointer import Checkpointer, KeyedState
+        >>> ck = Checkpointer("state/visits")
+        >>> with ck.begin(epoch=1) as cp:
+        ...     cp.save("visits", KeyedState({"ann": 1}))
+        >>> history = ck.restore().history("visits", "ann")
+        >>> history.since == ck.read_latest(), history.changes[0].change
+        (True, 'insert')
+    """
+
+    operator: str
+    key: Any
+    since: CheckpointId
+    is_complete: bool
+    first: Any
+    changes: tuple[KeyChange, ...]
+
+
+def change_of(manifest: Manifest, change: Change, before: Any, after: Any) -> KeyChange:
+    """Return a change that the checkpoint of a manifest made."""
+    return KeyChange(manifest.id, manifest.epoch, manifest.created, change, before, after)
+
+
+Show = Callable[[bytes], Any]
+"""A function that makes the value to return of a packed one."""
+
+
+async def map_changes(
+    session: Session, name: str, key: Any, parent: Manifest | None, manifests: Sequence[Manifest], show: Show
+) -> tuple[Any, list[KeyChange]]:
+    """Return the value of a key of a map in `parent`, and the changes of all that follow."""
+    place_key(key, 1)  # Refuses what cannot be a key.
+    known = _Known(session, name, key)
+    before = None if parent is None else await known.value(parent)
+    first, changes = None if before is None else show(before), []
+    for manifest in manifests:
+        after = await known.value(manifest)
+        if before != after:
+            change: Change = "insert" if before is None else "delete" if after is None else "update"
+            pair = [None if packed is None else show(packed) for packed in (before, after)]
+            changes.append(change_of(manifest, change, *pair))
+        before = after
+    return first, changes
+
+
+class _Known:
+    """The packed value of a key in the chains that were read last."""
+
+    def __init__(self, session: Session, name: str, key: Any) -> None:
+        self._session, self._name, self._key = session, name, key
+        self._values: dict[tuple[int, int], tuple[Chain, bytes | None]] = {}
+
+    async def value(self, manifest: Manifest) -> bytes | None:
+        """Return the packed value in a checkpoint, or None."""
+        operator = manifest.operators.get(self._name)
+        if operator is None:
+            return None
+        if kind_of(operator) != "map":
+            raise IllegalArgumentError(
+                f"operator {self._name!r}: is no map in {manifest.id}: ask for its history after that, with after="
+            )
+        places, held = self._places(operator)
+
+        async def read() -> list[bytes | None]:
+            return [await self._in(operator, number, held) for number in places]
+
+        found = await explaining(self._session, manifest.id, read)
+        return next((value for value in found if value is not None), None)
+
+    def _places(self, operator: Operator) -> tuple[list[int], Any]:
+        """Return the partitions that may hold the key, and the key as it is stored."""
+        number, held = place_key(self._key, operator.partitions)
+        # Where such a key is depends on the time zone database of its writer.
+        return (sorted(operator.chains) if is_zoned(held) else [number]), held
+
+    async def _in(self, operator: Operator, number: int, held: Any) -> bytes | None:
+        chain = operator.chains.get(number, ())
+        old, value = self._values.get((operator.partitions, number), ((), None))
+        if chain[: len(old)] != old:
+            old, value = (), None
+        # The newest one that has the key decides, so older ones need not be read.
+        for artifact in reversed(chain[len(old) :]):
+            data = await read_artifact(self._session.store, self._session.host, artifact)
+            records = await self._session.host.run(lambda a=artifact, d=data: decode(a, d))  # type: ignore[misc]
+            if held in records:
+                value = records[held]
+                break
+        self._values[operator.partitions, number] = chain, value
+        return value
+
+
+__all__ = ["KeyChange", "KeyHistory", "change_of", "map_changes"]

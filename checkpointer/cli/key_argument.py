@@ -1,0 +1,69 @@
+"""Parse the argument KEY: a key of a map or a table, as `cat` and `diff` print it."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from uuid import UUID
+
+import click
+
+from pyspark_checkpointer.cli.failures import Mistyped
+from pyspark_checkpointer.manifests import zones
+
+
+class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
+    """The type of an argument that is a key."""
+
+    name = "key"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the key. Text that is no JSON stands for itself."""
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        try:
+            return _untag(found)
+        except (ValueError, TypeError, KeyError, InvalidOperation, OverflowError, RecursionError) as error:
+            raise Mistyped(f"KEY {value[:80]}: expected a key as `cat` prints it: {error}") from None
+
+
+KEY = KeyType()
+
+
+def _untag(value: Any) -> Any:
+    """Return the value that stands for some tagged JSON: the inverse of `tagged_json.to_json`, for what keys can be."""
+    if isinstance(value, list):
+        return [_untag(member) for member in value]
+    if not isinstance(value, dict):
+        return value
+    tag = next((name for name in value if name.startswith("$")), None)
+    if tag is None:
+        return {name: _untag(member) for name, member in value.items()}
+    if tag not in _VALUES:
+        raise ValueError(f"{tag} is none of {', '.join(_VALUES)}")
+    found = _VALUES[tag](value[tag])
+    if "fold" in value:
+        found = found.replace(fold=int(value["fold"]))
+    return found.replace(tzinfo=zones.find(value["zone"])) if "zone" in value else found
+
+
+_VALUES: dict[str, Callable[[Any], Any]] = {
+    "$tuple": lambda members: tuple(map(_untag, members)),
+    "$frozenset": lambda members: frozenset(map(_untag, members)),
+    "$bytes": lambda text: b64decode(text, validate=True),
+    "$decimal": Decimal,
+    "$uuid": UUID,
+    "$date": date.fromisoformat,
+    "$time": time.fromisoformat,
+    "$datetime": datetime.fromisoformat,
+    "$timedelta": lambda parts: timedelta(*parts),
+    "$float": float,
+    "$integer": lambda text: int(text, 16),
+}
+
+
+__all__ = ["KEY"]

@@ -1,0 +1,121 @@
+"""Find out what each checkpoint did to one key of a table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_checkpointer.checkpoint.key_history import Change, KeyChange, change_of
+from pyspark_checkpointer.checkpoint.restore import explaining
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.table.expiry import is_expired
+from pyspark_checkpointer.table.feed import (
+    ROW_CHANGE,
+    FeedStep,
+    feed_steps,
+    is_forward,
+    newest_schema,
+    rule_id,
+    shows_others,
+    starting_step,
+)
+from pyspark_checkpointer.table.feed_reader import FeedReader
+from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.opening import key_table
+from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.version import TableVersion
+
+Show = Callable[[pa.Table], Any]
+"""A function that makes the row to return of a table of one row."""
+
+
+def key_columns(name: str, key: Any, shown: TableSchema) -> dict[str, Any]:
+    """Return a key as the values of all key columns. Of a table with one of them, the value alone is a key too."""
+    if isinstance(key, dict):
+        return key
+    if len(shown.key) == 1:
+        return {shown.key[0]: key}
+    raise IllegalArgumentError(f"table {name!r}: key {key!r:.60}: expected a dict with {', '.join(shown.key)}")
+
+
+async def table_changes(
+    session: Session,
+    key: dict[str, Any],
+    name: str,
+    shown: TableSchema,
+    parent: Manifest | None,
+    manifests: Sequence[Manifest],
+    show: Show,
+) -> tuple[Any, list[KeyChange]]:
+    """Return the row of a key in `parent`, and the changes of all checkpoints that follow."""
+    keys = key_table(TableVersion(name, shown, 1, {}), [key])
+    row: pa.Table | None = None
+    if parent is not None and (start := starting_step(name, parent, shown)) is not None:
+        found = await _changes(session, start, [_place(name, parent, key)], shown, keys)
+        row = found.drop_columns([ROW_CHANGE]) if found.num_rows else None
+    first, changes = None if row is None else show(row), []
+    known, before = {manifest.id: manifest for manifest in manifests}, parent
+    for step in feed_steps(name, parent, manifests, shown):
+        manifest = known[step.checkpoint]
+        before = known.get(step.parent, parent) if step.parent is not None else None
+        places = [_place(name, side, key) for side in (before, manifest)]
+        if _stays(step, places, shown, row):
+            continue
+        found = await _changes(session, step, places, shown, keys)
+        if found.num_rows:
+            kind: Change = "update" if found.num_rows > 1 else found[ROW_CHANGE][0].as_py()
+            rows = found.drop_columns([ROW_CHANGE])
+            row = None if kind in ("delete", "expire") else rows.slice(rows.num_rows - 1)
+            old = None if kind == "insert" else show(rows.slice(0, 1))
+            changes.append(change_of(manifest, kind, old, None if row is None else show(row)))
+    return first, changes
+
+
+def _place(name: str, manifest: Manifest | None, key: dict[str, Any]) -> int | None:
+    """Return the partition of a key in a checkpoint; None where the table, or a narrower column, cannot have it."""
+    operator = None if manifest is None else manifest.operators.get(name)
+    if manifest is None or operator is None:
+        return None
+    # The key columns as they were then: Spark hashes an integer and a long in different ways.
+    version = TableVersion.of(name, operator, manifest.clock)
+    try:
+        keys = key_table(version, [key])
+    except IllegalArgumentError:
+        return None
+    return partitions_of(keys, version.schema, version.partitions)[0]
+
+
+def _stays(step: FeedStep, places: list[int | None], shown: TableSchema, row: pa.Table | None) -> bool:
+    """Return whether a checkpoint cannot have changed a key, as the manifests and the row before tell."""
+    numbers = {number for number in places if number is not None}
+    if not any(numbers & set(group) for group in step.groups):
+        return True
+    before, after = step.before, step.after
+    same = all(before.chains.get(number) == after.chains.get(number) for number in numbers)
+    if len(numbers) > 1 or not same or not is_forward(before, after) or shows_others(before, after, shown):
+        return False
+    if row is None:
+        return True
+    column = next((column.name for column in shown.columns if column.id == rule_id(after)), None)
+    # Nothing but the clock has moved, so all depends on the time of this row.
+    if column is None or after.expired_until is None:
+        return False
+    return not pc.any(is_expired(row[column], after.expired_until)).as_py()
+
+
+async def _changes(
+    session: Session, step: FeedStep, places: list[int | None], shown: TableSchema, keys: pa.Table
+) -> pa.Table:
+    """Return the changes of the key in its partition on both sides."""
+    group = tuple(sorted({number for number in places if number is not None}))
+    sides = [side.only([n for n in places if n is not None]) for side in (step.before, step.after)]
+    reader = FeedReader(session.store, session.host, replace(step, before=sides[0], after=sides[1]), shown, keys)
+    return await explaining(session, step.checkpoint, partial(reader.changes, group))
+
+
+__all__ = ["key_columns", "newest_schema", "table_changes"]

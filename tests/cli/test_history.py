@@ -1,0 +1,78 @@
+"""`checkpointer history`, and how a key is typed."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.cli.key_argument import KEY
+from pyspark_checkpointer.cli.screen import to_text
+from pyspark_checkpointer.manifests.tagged_json import to_json
+from tests.cli.conftest import Run
+from tests.cli.every import write
+
+KEYS: tuple[Any, ...] = (
+    *("ann", "", "7", 7, -7, 1.5, True, None, b"\x00\xff", Decimal("1.10"), date(2024, 2, 29), time(2, 30)),
+    *(UUID(int=7), timedelta(days=-1, microseconds=3), ("a", 1, ("b",)), frozenset({1, "x"}), 1 << 3000),
+    *(datetime(2024, 1, 2, tzinfo=UTC), datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))),
+    float("inf"),
+)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_a_key_is_typed_as_it_is_printed(key: Any) -> None:
+    found = KEY.convert(to_text(to_json(key)), None, None)
+    assert (type(found), to_json(found)) == (type(key), to_json(key))
+
+
+def test_what_is_no_json_is_text() -> None:
+    for text in ("ann", "a b", "{", "2024-01-01", "null.", "größe"):
+        assert KEY.convert(text, None, None) == text
+
+
+def test_each_change_and_where_the_history_begins(tmp_path: Path, run: Run) -> None:
+    root = tmp_path / "root"
+    with Checkpointer(root) as ck:
+        state = KeyedState({"ann": 1})
+        for epoch in range(4):
+            if epoch == 1:
+                state["ann"] = (1, 2)
+            elif epoch == 3:
+                del state["ann"]
+            with ck.begin(epoch=epoch) as cp:
+                cp.save("seen", state)
+        ids = list(map(str, ck.list_checkpoints()))
+    found = run("history", root, "seen", "ann", "--json").json
+    kinds = [(change["id"], change["epoch"], change["change"]) for change in found["changes"]]
+    assert kinds == [(ids[0], 0, "insert"), (ids[1], 1, "update"), (ids[3], 3, "delete")]
+    assert (found["since"], found["complete"], found["first"]) == (ids[0], True, None)
+    assert found["changes"][1]["after"] == {"$tuple": [1, 2]}
+    found = run("history", root, "seen", '"ann"', "--after", "epoch=0", "--to", "epoch=2", "--json").json
+    assert [change["change"] for change in found["changes"]] == ["update"]
+    assert (found["since"], found["complete"], found["first"]) == (ids[0], False, 1)
+    said = run("history", root, "seen", "ann").out.splitlines()
+    assert (len(said), said[0]) == (6, 'seen, "ann"')
+    assert said[-1] == f"from {ids[0]} on, the first checkpoint"
+    assert said[3].split()[-3:] == ['{"$tuple":', "[1,", "2]}"]
+    said = run("history", root, "seen", "bob", "--after", "epoch=0").out.splitlines()
+    assert said == ['seen, "bob"', "no checkpoint changed it", f"after {ids[0]}, which had no such key"]
+
+
+def test_a_row_of_a_table(tmp_path: Path, run: Run) -> None:
+    write(tmp_path / "root")
+    key = f"{'u' * 80}-1"
+    found = run("history", tmp_path / "root", "table", key, "--json").json
+    assert found["key"] == {"user": key}
+    assert [(c["change"], c["after"]["n"]) for c in found["changes"]] == [("insert", 1), ("update", 2), ("update", 3)]
+
+
+@pytest.mark.parametrize(("key", "message"), [('{"$none": 1}', "is none of"), ('{"$date": "x"}', "expected a key")])
+def test_a_key_that_cannot_be_one_is_a_mistake(tmp_path: Path, run: Run, key: str, message: str) -> None:
+    write(tmp_path / "root")
+    done = run("history", tmp_path / "root", "table", key)
+    assert (done.status, message in done.err) == (2, True), done.err

@@ -1,0 +1,104 @@
+"""The stream that follows a table, asked as Spark asks it: what it does where retention and repairs have been."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import RetentionPolicy
+from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
+from pyspark_checkpointer.spark.change_source import FeedStreamReader
+from pyspark_checkpointer.spark.datasource import CheckpointerSource
+from pyspark_checkpointer.spark.state import State
+from tests.table.plain_store import Store, opened, plain_store, upsert
+
+NEWEST = RetentionPolicy(keep_last=1, grace=timedelta(0))
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with plain_store() as made:
+        yield made
+
+
+def stream(store: Store, **options: str) -> FeedStreamReader:
+    source = CheckpointerSource({"path": store.client.root, "view": "changes", "operator": "t", **options})
+    reader = source.streamReader(source.schema())  # type: ignore[arg-type]
+    assert isinstance(reader, FeedStreamReader)
+    return reader
+
+
+def read(reader: FeedStreamReader, start: dict[str, str], end: dict[str, str]) -> list[tuple[Any, ...]]:
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return [tuple(row.values())[3:] for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_stream_goes_on_after_the_beginning_was_retired(store: Store) -> None:
+    store.batch(upsert(k=[1]))
+    reader = stream(store, after="epoch=0")
+    began = reader.initialOffset()
+    assert read(stream(store), {"checkpoint": ""}, reader.latestOffset()) == [("insert", 1)]
+    for key in (2, 3):
+        store.batch(upsert(k=[key]))
+    read_until = reader.latestOffset()
+    assert read(reader, began, read_until) == [("insert", 2), ("insert", 3)]
+    store.client.clean(NEWEST)
+    store.batch(upsert(k=[4]))
+    # Started again, with the options that it was given then: what is before its offset is not needed.
+    for options in ({}, {"after": "epoch=0"}):
+        again = stream(store, **options)
+        assert read(again, read_until, again.latestOffset()) == [("insert", 4)]
+    with pytest.raises(RetiredError, match="oldest checkpoint that they can be read after"):
+        read(stream(store), {"checkpoint": ""}, reader.latestOffset())
+
+
+def test_a_stream_that_comes_too_late_is_told_where_to_begin(store: Store) -> None:
+    store.batch(upsert(k=[1]))
+    read_until = stream(store).latestOffset()
+    for key in (2, 3):
+        store.batch(upsert(k=[key]))
+    store.client.clean(NEWEST)
+    store.batch(upsert(k=[4]))
+    oldest = store.client.list_checkpoints()[0]
+    late = stream(store)
+    with pytest.raises(RetiredError, match="though this stream goes on from there") as caught:
+        read(late, read_until, late.latestOffset())
+    assert f"option('after', '{oldest}')" in str(caught.value)
+    fresh = stream(store, after=str(oldest))
+    assert read(fresh, fresh.initialOffset(), fresh.latestOffset()) == [("insert", 4)]
+
+
+def test_a_stream_waits_while_the_table_is_dropped(store: Store) -> None:
+    def drop(state: State) -> None:
+        state.drop("t")
+
+    store.batch(upsert(k=[1]))
+    reader = stream(store)
+    offsets = [reader.initialOffset()]
+    for work in (drop, lambda state: None, upsert(k=[2]), opened()):
+        store.batch(work)
+        offsets.append(reader.latestOffset())
+    found = [read(reader, *pair) for pair in zip(offsets, offsets[1:], strict=False)]
+    assert found == [[("insert", 1), ("delete", 1)], [], [("insert", 2)], []]
+    assert read(reader, offsets[-1], offsets[-1]) == []
+
+
+def test_a_stream_sees_a_rollback_as_changes(store: Store) -> None:
+    store.batch(upsert(k=[1]))
+    reader = stream(store, after="latest")
+    began = reader.initialOffset()
+    store.batch(upsert(k=[2]))
+    middle = reader.latestOffset()
+    assert read(reader, began, middle) == [("insert", 2)]
+    store.client.rollback("epoch=0")
+    assert read(reader, middle, reader.latestOffset()) == [("delete", 2)]
+
+
+def test_a_root_without_a_table_is_refused_by_name(store: Store) -> None:
+    with pytest.raises(Exception, match="no checkpoint is committed yet"):
+        stream(store)
+    store.batch(upsert(k=[1]))
+    with pytest.raises(IllegalArgumentError, match="it is the older one"):
+        store.batch(upsert(k=[2]))
+        read(stream(store), stream(store).latestOffset(), {"checkpoint": str(store.client.list_checkpoints()[0])})
