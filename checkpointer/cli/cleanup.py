@@ -3,7 +3,7 @@
 They show what a retention policy would delete, and delete it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.arguments import duration
 from pyspark_checkpointer.cli.failures import Failed
@@ -45,6 +46,12 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--keep-last", type=int, metavar="N", help="Keep the newest N."),
         *(click.option(name, metavar="DURATION", callback=duration, help=text) for name, text in spans.items()),
         click.option("--every-epoch", type=int, metavar="N", help="Keep those whose epoch is a multiple of N."),
+        click.option(
+            "--max-follower-lag",
+            type=int,
+            metavar="N",
+            help="Do not wait for a named follower that is more than N checkpoints behind.",
+        ),
         click.option(
             "--grace",
             metavar="DURATION",
@@ -155,8 +162,16 @@ def _print(plan: CleanupPlan) -> None:
         print_line()
     rows = [(action, t.objects, size(t.bytes), reason) for (action, reason), t in sorted(plan.totals.items())]
     print_table(_TOTALS, rows)
+    _print_followers(plan.followers)
     if plan.note:
         print_line(plan.note)
+
+
+def _print_followers(followers: Sequence[PlannedFollower]) -> None:
+    """Print what stays for followers, and which of them are outrun."""
+    for follower in followers:
+        if follower.matters:
+            print_line(str(follower))
 
 
 def _print_rows(plan: CleanupPlan, as_json: bool) -> None:
@@ -178,6 +193,7 @@ def _document(plan: CleanupPlan) -> schemas.CleanupPlan:
         "checkpoints": [
             {"id": str(c.id), "action": "keep" if c.keep else "retire", "reason": c.reason} for c in plan.checkpoints
         ],
+        "followers": list(map(documents.planned_follower, plan.followers)),
         "totals": [
             {"action": action, "reason": reason, "objects": total.objects, "bytes": total.bytes}
             for (action, reason), total in sorted(plan.totals.items())
@@ -196,6 +212,7 @@ def _print_done(store: Opened, done: Cleaned) -> None:
     )
     if done.later.objects:
         print_line(f"{count(done.later.objects, 'object')} with {size(done.later.bytes)} go after the grace period")
+    _print_followers(done.followers)
     if done.note:
         print_line(done.note)
 
@@ -206,4 +223,5 @@ def _done(done: Cleaned) -> schemas.Cleaned:
         "deleted": documents.amount(done.deleted),
         "later": documents.amount(done.later),
         "note": done.note,
+        "followers": list(map(documents.planned_follower, done.followers)),
     }

@@ -14,6 +14,7 @@ from pyspark_checkpointer.admin.losses import Loss, OlderState, RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.plan import Total
+from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint.listing import Listed
 from pyspark_checkpointer.checkpoint.verify import Finding, Verification
@@ -52,6 +53,11 @@ def checkpoint(listed: Listed) -> schemas.Checkpoint:
         "bytes": sizes[0] if sizes else None,
         "own_bytes": sizes[1] if sizes else None,
     }
+
+
+def planned_follower(found: PlannedFollower) -> schemas.PlannedFollower:
+    """Describe a follower in a cleanup."""
+    return {"name": found.name, "behind": found.behind, "keeps": found.keeps, "outrun": found.outrun}
 
 
 def operator(name: str, found: Operator) -> schemas.Operator:

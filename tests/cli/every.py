@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.admin.followers import register
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
@@ -22,6 +23,7 @@ from tests.damage import flip
 
 OPERATOR = "größe-" + "o" * 30 + "-総計-" + "p" * 57
 SAVEPOINT = "before-the-migration-of-all-orders-to-another-region-in-" + "2026"
+FOLLOWER = "warehouse-" + "w" * 60
 OWNER = "pod-7f9c-" + "h" * 51
 LONG_PATH = "/".join(["checkpoints", "q" * 60, "r" * 60, "s" * 60])
 
@@ -100,6 +102,13 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call("plan", (root, "--keep-last", "1"))
     yield Call("plan --rows", (root, "--rows", "--keep-last", "1"))
     yield Call("savepoint", (root,))
+    followed = store()
+    with Checkpointer(followed) as ck:
+        run_sync(register(ck.session, FOLLOWER, "table", ck.list_checkpoints()[0]))
+    yield Call("followers", (followed,))
+    yield Call("plan", (followed, "--keep-last", "1"))
+    yield Call("clean", (followed, "--keep-last", "1", "--max-follower-lag", "1", "--yes"))
+    yield Call("followers --remove", (followed, "--remove", FOLLOWER, "--yes"))
     yield Call("repair", (root,))
     damaged = store()
     for path in Path(damaged).glob("artifacts/*/*/*"):

@@ -25,6 +25,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.errors import MalformedError
+from pyspark_checkpointer.manifests.followers_json import decode_followers, encode_followers
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.keyed_records import check_places, decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
@@ -86,6 +87,7 @@ PROGRESS_FORMS: dict[str, tuple[Any, Any]] = {
     "ownership.json": (encode_ownership, decode_ownership),
     "0.json": (encode_position, decode_position),
     "store.json": (encode_marker, decode_marker),
+    "followers.json": (encode_followers, decode_followers),
 }
 
 
@@ -128,7 +130,7 @@ def test_every_example_is_tested() -> None:
         "catalog",
         "manifests",
         "manifests",
-        *["progress"] * 3,
+        *["progress"] * 4,
         "segment",
         "segment",
         "table",

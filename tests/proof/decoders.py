@@ -13,7 +13,7 @@ from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.manifests import catalog_json, manifest_json, msgpack_values, positions_json
+from pyspark_checkpointer.manifests import catalog_json, followers_json, manifest_json, msgpack_values, positions_json
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.table import parquet_decode
@@ -116,6 +116,14 @@ TABLE: tuple[Decoder, ...] = (
         encode=lambda name: name.path.encode(),
     ),
     Decoder("number", wrapped.number, seeds.NUMBERS, seeds.PATH_MARKS, encode=lambda number: str(number).encode()),
+    Decoder(
+        "followers",
+        lambda data: followers_json.decode_followers(wrapped.NAME, data),
+        (seeds.followers(),),
+        seeds.JSON_MARKS,
+        encode=lambda value: followers_json.encode_followers(value, NONCE),
+        seal=sealed,
+    ),
     Decoder(
         "ownership",
         lambda data: positions_json.decode_ownership(wrapped.NAME, data),

@@ -23,6 +23,7 @@ from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
 from pyspark_checkpointer.manifests import codecs, msgpack_values, object_paths
+from pyspark_checkpointer.manifests.followers_json import FollowerPosition, FollowerPositions, encode_followers
 from pyspark_checkpointer.manifests.json_fields import dump
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
@@ -168,6 +169,11 @@ RECORDS: tuple[dict[Any, bytes | None], ...] = (
 )
 
 _AT_TEXT = "2024-01-02T03:04:05.000678Z"
+
+
+def followers() -> bytes:
+    positions = [FollowerPosition("a", "t", ID, AT, {"colour": 1}), FollowerPosition("b", "t", None, AT)]
+    return encode_followers(FollowerPositions({one.name: one for one in positions}, {"colour": 1}), "n" * 32)
 
 
 def ownership() -> bytes:

@@ -200,6 +200,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("plan", "--rows"),
     ("plan", "--keep-last", "1", "--json"),
     ("savepoint",),
+    ("followers",),
     ("repair",),
     ("report", "--json"),
 )

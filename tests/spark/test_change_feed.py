@@ -184,7 +184,8 @@ def test_another_job_follows_a_table(job: Job, spark: SparkSession, tmp_path: Pa
         seen.append(batch_id)
 
     def run() -> None:
-        writer = source(spark, job.root, stream=True, operator="t").writeStream.foreachBatch(follow)
+        feed = source(spark, job.root, stream=True, operator="t", follower="copy")
+        writer = feed.writeStream.foreachBatch(follow)
         query = writer.option("checkpointLocation", str(tmp_path / "follower")).trigger(availableNow=True).start()
         query.awaitTermination()
 
@@ -199,6 +200,12 @@ def test_another_job_follows_a_table(job: Job, spark: SparkSession, tmp_path: Pa
     run()
     ours, copy = tables()
     assert ours == copy == [(1, "A"), (3, "c")]
+    # Retention keeps what Spark has not told to be read: of the last batch it tells with the next one.
+    client = Checkpointer(job.root)
+    client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    (named,) = client.followers()
+    assert named.behind == 3
+    assert len(client.list_checkpoints()) == 4
     # As if its driver had died before Spark noted the last batch: Spark repeats it, and the state has it already.
     (tmp_path / "follower" / "commits" / f"{seen[-1]}").unlink()
     (tmp_path / "follower" / "commits" / f".{seen[-1]}.crc").unlink(missing_ok=True)

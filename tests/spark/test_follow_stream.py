@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy
-from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.spark.change_source import FeedStreamReader
 from pyspark_checkpointer.spark.datasource import CheckpointerSource
 from pyspark_checkpointer.spark.state import State
@@ -79,7 +80,7 @@ def test_a_stream_waits_while_the_table_is_dropped(store: Store) -> None:
     for work in (drop, lambda state: None, upsert(k=[2]), opened()):
         store.batch(work)
         offsets.append(reader.latestOffset())
-    found = [read(reader, *pair) for pair in zip(offsets, offsets[1:], strict=False)]
+    found = [read(reader, *pair) for pair in pairwise(offsets)]
     assert found == [[("insert", 1), ("delete", 1)], [], [("insert", 2)], []]
     assert read(reader, offsets[-1], offsets[-1]) == []
 
@@ -102,3 +103,85 @@ def test_a_root_without_a_table_is_refused_by_name(store: Store) -> None:
     with pytest.raises(IllegalArgumentError, match="it is the older one"):
         store.batch(upsert(k=[2]))
         read(stream(store), stream(store).latestOffset(), {"checkpoint": str(store.client.list_checkpoints()[0])})
+
+
+# ---- with a name -----------------------------------------------------------------------------------------------------
+
+
+def behind(store: Store) -> dict[str, int | None]:
+    return {follower.name: follower.behind for follower in store.client.followers()}
+
+
+def test_retention_waits_for_a_stream_with_a_name(store: Store) -> None:
+    store.batch(upsert(k=[1]))
+    reader = stream(store, follower="copy")
+    offsets = [reader.initialOffset()]
+    assert behind(store) == {"copy": 1}
+    for key in (2, 3):
+        store.batch(upsert(k=[key]))
+    store.client.clean(NEWEST)
+    offsets.append(reader.latestOffset())
+    assert read(reader, *offsets) == [("insert", 1), ("insert", 2), ("insert", 3)]
+    store.batch(upsert(k=[4]))
+    store.client.clean(NEWEST)  # Spark has not committed the batch yet, and may repeat it.
+    assert read(stream(store, follower="copy"), *offsets) == [("insert", 1), ("insert", 2), ("insert", 3)]
+    reader.commit(offsets[-1])
+    reader.commit(offsets[0])
+    assert behind(store) == {"copy": 1}
+    store.client.clean(NEWEST)
+    again = stream(store, follower="copy")  # another start of the query, after the beginning was retired
+    assert read(again, offsets[-1], again.latestOffset()) == [("insert", 4)]
+
+
+def test_a_follower_that_is_started_again_further_back_is_kept_there(store: Store) -> None:
+    for key in (1, 2, 3):
+        store.batch(upsert(k=[key]))
+    first, second, third = ({"checkpoint": str(id_)} for id_ in store.client.list_checkpoints())
+    reader = stream(store, follower="copy", after="epoch=0")
+    read(reader, reader.initialOffset(), third)
+    reader.commit(third)
+    rewound = stream(store, follower="copy")  # The follower's own job was rewound to its batch before.
+    assert read(rewound, second, third) == [("insert", 3)]
+    assert behind(store) == {"copy": 1}
+    store.client.remove_follower("copy")
+    store.client.clean(NEWEST)
+    with pytest.raises(RetiredError, match="is not live any more"):
+        read(stream(store, follower="copy"), first, third)
+    assert behind(store) == {}
+
+
+def test_a_follower_that_was_removed_is_told_and_stays_removed(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    store.batch(upsert(k=[1]))
+    reader = stream(store, follower="copy")
+    start, end = reader.initialOffset(), reader.latestOffset()
+    read(reader, start, end)
+    store.client.remove_follower("copy")
+    reader.commit(end)
+    assert "follower 'copy' was removed" in caplog.text
+    assert behind(store) == {}
+    read(stream(store, follower="copy"), start, end)
+    assert behind(store) == {"copy": 1}
+
+
+def test_a_position_that_cannot_be_noted_is_no_reason_to_fail(
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> bool:
+        raise DependencyError("the store does not answer")
+
+    store.batch(upsert(k=[1]))
+    reader = stream(store, follower="copy")
+    read(reader, reader.initialOffset(), reader.latestOffset())
+    monkeypatch.setattr("pyspark_checkpointer.admin.followers.advance", fail)
+    reader.commit(reader.latestOffset())
+    assert "follower 'copy' stays at its position: the store does not answer" in caplog.text
+    assert behind(store) == {"copy": 1}
+
+
+def test_only_a_stream_can_be_a_follower(store: Store) -> None:
+    store.batch(upsert(k=[1]))
+    source = CheckpointerSource({"path": store.client.root, "view": "changes", "operator": "t", "follower": "copy"})
+    with pytest.raises(IllegalArgumentError, match="option follower: is for a stream"):
+        source.reader(source.schema())  # type: ignore[arg-type]
+    with pytest.raises(IllegalArgumentError, match="option follower: is for the changes"):
+        CheckpointerSource({"path": store.client.root, "operator": "t", "follower": "copy"})

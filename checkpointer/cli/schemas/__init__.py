@@ -17,7 +17,17 @@ from pyspark_checkpointer.cli.schemas.checkpoint import (
     Savepoint,
     SparkProgress,
 )
-from pyspark_checkpointer.cli.schemas.cleanup import Cleaned, CleanupPlan, Deleted, PlannedCheckpoint, PlanRow, Total
+from pyspark_checkpointer.cli.schemas.cleanup import (
+    Cleaned,
+    CleanupPlan,
+    Deleted,
+    Follower,
+    PlannedCheckpoint,
+    PlannedFollower,
+    PlanRow,
+    RemovedFollower,
+    Total,
+)
 from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rewind
 from pyspark_checkpointer.cli.schemas.contents import (
     Consumer,
@@ -70,6 +80,8 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("savepoint", list[Savepoint]),
     ("savepoint NAME", Savepoint),
     ("savepoint --delete", Deleted),
+    ("followers", list[Follower]),
+    ("followers --remove", RemovedFollower),
     ("rewind", Rewind),
     ("fork", Fork),
     ("rollback", Commit),
@@ -110,6 +122,7 @@ __all__ = [
     "Failure",
     "File",
     "Finding",
+    "Follower",
     "Forecast",
     "Fork",
     "Held",
@@ -127,8 +140,10 @@ __all__ = [
     "Partition",
     "PlanRow",
     "PlannedCheckpoint",
+    "PlannedFollower",
     "Pointer",
     "Record",
+    "RemovedFollower",
     "Repair",
     "RepairPlan",
     "Report",

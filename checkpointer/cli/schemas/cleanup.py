@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypedDict
 
-from pyspark_checkpointer.cli.schemas.values import Amount, Id
+from pyspark_checkpointer.cli.schemas.values import Amount, Id, Time
 
 
 class Total(TypedDict):
@@ -22,6 +22,15 @@ class PlannedCheckpoint(TypedDict):
     reason: str
 
 
+class PlannedFollower(TypedDict):
+    """A named follower of a table, and what a cleanup keeps for it."""
+
+    name: str
+    behind: Annotated[int | None, "checkpoints that it has yet to read; null if it is lost, since it was outrun before"]
+    keeps: Annotated[int, "checkpoints that stay for it alone"]
+    outrun: Annotated[int, "checkpoints that it needs and that are retired, by `--max-follower-lag`"]
+
+
 class CleanupPlan(TypedDict):
     """The plan of a cleanup."""
 
@@ -29,6 +38,7 @@ class CleanupPlan(TypedDict):
     grace_seconds: float
     note: Annotated[str | None, "why nothing is retired although the policy would"]
     checkpoints: list[PlannedCheckpoint]
+    followers: list[PlannedFollower]
     totals: list[Total]
 
 
@@ -51,9 +61,26 @@ class Cleaned(TypedDict):
     deleted: Amount
     later: Annotated[Amount, "what goes once the grace period is over"]
     note: Annotated[str | None, "why nothing was retired although the policy would"]
+    followers: list[PlannedFollower]
 
 
 class Deleted(TypedDict):
     """The deleted checkpoint, and the objects deleted with it."""
 
     deleted: Annotated[str, "the id of a checkpoint, or the name of a savepoint"]
+
+
+class Follower(TypedDict):
+    """A named follower of a table."""
+
+    name: str
+    table: str
+    checkpoint: Annotated[Id | None, "up to which it has read the changes; null where it has read none"]
+    behind: Annotated[int | None, "checkpoints that it has yet to read; null if one of them is not live any more"]
+    modified: Annotated[Time | None, "when this was noted, by its own clock"]
+
+
+class RemovedFollower(TypedDict):
+    """The follower that was removed."""
+
+    removed: Annotated[str, "its name"]

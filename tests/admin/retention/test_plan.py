@@ -111,7 +111,7 @@ def test_a_file_that_is_no_plan_is_refused_by_name(world: World, tmp_path: Path,
             "sums": re.sub(rb'"totals": \[\[("\w+", "[^"]+"), \d+', rb'"totals": [[\1, "x"', data, count=1),
             "deep": data[:body] + zstandard.compress(b"[" * 100_000),
             "long": data[:body] + zstandard.compress(b" " * (64 << 20)),
-            "version": data.replace(b'"plan_version": 1', b'"plan_version": 2'),
+            "version": data.replace(b'"plan_version": 2', b'"plan_version": 3'),
         }[damage]
     )
     before = world.objects()
