@@ -42,14 +42,14 @@ class ExpiringPartition(MapPartition):
     @classmethod
     def of(cls, part: MapPartition, since: int) -> "ExpiringPartition":
         """Return a copy of a partition whose entries count from `since`."""
-        other = cls(part._least_limit)
+        other = cls(0)
         _take(other, part)
         other.since = since
         return other
 
     def without_times(self) -> MapPartition:
         """Return a copy whose entries do not expire. What has expired does not come back."""
-        other = MapPartition(self._least_limit)
+        other = MapPartition(0)
         _take(other, self)
         other.needs_snapshot = other.needs_snapshot or self.may_hold_expired
         return other
