@@ -18,7 +18,8 @@ from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploa
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Operator
+from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema, encode_schema, now_of
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Json, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 
 Transform = Callable[..., Any]
@@ -133,7 +134,10 @@ class Migration:
             await uploads.write(pieces[partition], stored, None)
         await uploads.flush(new, operator.codec)
         chains: dict[int, Chain] = {partition: piece.artifacts for partition, piece in pieces.items()}
-        return replace(operator, chains=chains, segments=(), patches=())
+        schema = operator.schema
+        if operator.codec == codecs.MSGPACK.name and schema is not None:
+            schema = _counted_anew(reader, f"operator {old!r}", schema)
+        return replace(operator, chains=chains, schema=schema, segments=(), patches=())
 
 
 def call(where: str, function: Transform, *given: Any) -> Any:
@@ -142,6 +146,14 @@ def call(where: str, function: Transform, *given: Any) -> Any:
         return function(*given)
     except BaseException as error:  # in a thread of its own, where no Ctrl-C arrives: SystemExit is its own too
         raise IllegalArgumentError(f"{where}: its transform raised {type(error).__name__}: {error!s:.500}") from error
+
+
+def _counted_anew(reader: CheckpointReader, what: str, schema: Json) -> Json:
+    """Return the rule of a map for entries that a function made: they count from the clock of the checkpoint."""
+    rule, manifest = decode_schema(what, schema), reader.manifest
+    if rule is None or manifest is None:
+        return None
+    return encode_schema(MapRule(rule.after, now_of(what, rule, manifest.clock)), timed=True)
 
 
 async def _transformed_map(reader: CheckpointReader, old: str, new: str, function: Transform) -> dict[int, EncodedBlob]:

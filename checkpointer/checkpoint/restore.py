@@ -36,7 +36,8 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.keyed_records import check_places
-from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Manifest, Operator
+from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema, living
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Clock, Manifest, Operator
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 T = TypeVar("T")
@@ -147,12 +148,29 @@ class CheckpointReader:
         def build() -> KeyedState:
             chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
             state = KeyedState.from_checkpoint(merge_all(chains, decoded))
-            return state if partitions in (None, state.partitions) else state.repartitioned_for_restore(partitions)
+            if partitions not in (None, state.partitions):
+                state = state.repartitioned_for_restore(partitions)
+            if operator.schema is not None:
+                state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
+            return state
 
         return await self.session.host.run(build)
 
     async def entries(self, name: str, partition: int) -> dict[object, bytes]:
         """Return the keys and packed values of one partition of a keyed state."""
+        found = await self._stored_entries(name, partition)
+        if self.operator(name).schema is None:
+            return found
+        return living(f"operator {name!r}", found, *self._expiry(name))[0]
+
+    async def entries_expired_at(self, name: str, partition: int, rule: MapRule, clock: Clock | None) -> set[object]:
+        """Return the keys of one partition of a keyed state that live here, and are expired by a rule and a clock."""
+        found = await self._stored_entries(name, partition)
+        here = living(f"operator {name!r}", found, *self._expiry(name))[0]
+        return here.keys() - living(f"operator {name!r}", found, rule, clock)[0].keys()
+
+    async def _stored_entries(self, name: str, partition: int) -> dict[object, bytes]:
+        """Return the keys and values of one partition of a keyed state as they are stored."""
         stored = await self.partition(name, partition)
         chain = self.operator(name).chains[partition]
 
@@ -163,6 +181,15 @@ class CheckpointReader:
             return entries
 
         return await self.session.host.run(merged)
+
+    def map_rule(self, name: str) -> MapRule | None:
+        """Return the rule by which entries of a map expire; None where they do not."""
+        return self._expiry(name)[0]
+
+    def _expiry(self, name: str) -> tuple[MapRule | None, Clock | None]:
+        """Return the rule by which entries of a map expire, and the job's clock."""
+        assert self.manifest is not None
+        return decode_schema(f"operator {name!r}", self.operator(name).schema), self.manifest.clock
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
         assert self.manifest is not None

@@ -27,6 +27,7 @@ from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
 from pyspark_checkpointer.manifests.json_fields import check_json
+from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
@@ -195,8 +196,14 @@ class CheckpointWriter:
         old = self._operators.get(operator)
         if old is not None and old.codec != codecs.MSGPACK.name:
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
+        if self.clock is None and state.expires:
+            raise IllegalArgumentError(
+                f"operator {operator!r}: its entries expire, and this root has no clock: save them on the root that "
+                "they were restored from, or save KeyedState(state.to_dict()), whose entries do not expire"
+            )
+        now = None if self.clock is None else micros(self.clock.at)
         try:
-            return state.capture_for_checkpoint({} if old is None else old.chains, self.session.max_chain)
+            return state.capture_for_checkpoint({} if old is None else old.chains, self.session.max_chain, now)
         except IllegalArgumentError as error:  # a value that cannot be stored
             raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
 
@@ -209,10 +216,15 @@ class CheckpointWriter:
         # Asked again: another thread may have written the operator since the capture.
         self._refuse_written(operator)
         partitions = capture.partitions
+        head = self._operators.get(operator)
+        if head is not None and head.schema != capture.schema:
+            # Also where no partition changed: a rule alone is a change of the operator.
+            self._operators[operator] = replace(head, schema=capture.schema)
         change = self._change(operator, codecs.MSGPACK, partitions)
         # From here on every end of the attempt has to tell the map. If a line above refuses the save, nobody tells it
         # anything, and its changes stay pending.
         self._change_sets.append((operator, capture))
+        change.operator = replace(change.operator, schema=capture.schema)
         if change.operator.partitions != partitions:
             # Keys stand in other partitions now. A chain of the parent's that stayed below one of these would bring
             # keys back into a partition that they left.

@@ -12,7 +12,10 @@ from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import to_text
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.manifests.model import Json, Operator
+from pyspark_checkpointer.manifests.tagged_json import to_json
+from pyspark_checkpointer.runtime import run_sync
 
 Contents = dict[str, bytes]
 """A digest of the value or row of each key. Keys are JSON texts."""
@@ -30,11 +33,14 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     if any(side is not None and kind_of(side) == "table" for side in (old, new)):
         require_arrow(after.session.store.url)
     rule = _rule(after, name) if new is not None and kind_of(new) == "table" else None
+    map_rule = after.map_rule(name) if new is not None and kind_of(new) == "map" else None
     counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
     keys: list[schemas.KeyChange] = []
-    for numbers in partitions_to_compare(old, new, expires=rule is not None):
+    for numbers in partitions_to_compare(old, new, expires=rule is not None or map_rule is not None):
         expired: set[str] = set()
         was = _contents(before, old, name, numbers, rule, expired)
+        if old is not None and kind_of(old) == "map" and map_rule is not None:
+            expired = _expired_entries(before, old, name, numbers, map_rule, after)
         for text, change in compare_keys(was, _contents(after, new, name, numbers), expired):
             counts[change] += 1
             if len(keys) < limit:
@@ -113,6 +119,16 @@ def _contents(
         if rule is not None and expired is not None and rule(record):
             expired.add(text)
     return found
+
+
+def _expired_entries(
+    before: CheckpointReader, old: Operator, name: str, partitions: list[int], rule: MapRule, after: CheckpointReader
+) -> set[str]:
+    """Return the keys of a map, as JSON texts, whose entries are expired by the rule and the clock of `after`."""
+    assert after.manifest is not None
+    held = [number for number in partitions if number in old.chains]
+    found = [run_sync(before.entries_expired_at(name, number, rule, after.manifest.clock)) for number in held]
+    return {to_text(to_json(key)) for keys in found for key in keys}
 
 
 def _table_key(snapshot: CheckpointReader, name: str) -> Callable[[schemas.Record], Json]:

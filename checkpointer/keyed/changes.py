@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, Kind
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, Json, Kind
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +53,8 @@ class ChangeSet:
 
     partitions: int
     changes: list[PartitionChange]
+    schema: Json = None
+    """The schema of the operator: the rule by which its entries expire."""
     outcome: Mapping[int, Chain] | None = field(default=None)
     """The chains that the changes were committed in.
 

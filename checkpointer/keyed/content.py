@@ -9,10 +9,12 @@ from itertools import islice
 from typing import Any
 
 from pyspark_checkpointer.keyed.changes import ChangeSet
+from pyspark_checkpointer.keyed.expiring import ExpiringPartition, without_times
 from pyspark_checkpointer.keyed.key_kinds import MIXED
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
 from pyspark_checkpointer.manifests.keyed_records import check_places, place_key
+from pyspark_checkpointer.manifests.map_expiry import MapRule, encode_schema
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 
@@ -32,11 +34,15 @@ MISSING: Any = object()
 class Content:
     """The partitions of a state, and the last capture, until its outcome is known."""
 
-    __slots__ = ("captured", "parts")
+    __slots__ = ("captured", "parts", "rule", "timed")
 
     def __init__(self, parts: list[MapPartition]) -> None:
         self.parts = parts
         self.captured: ChangeSet | None = None
+        self.rule: MapRule | None = None
+        """How entries expire; None where they do not."""
+        self.timed = False
+        """True if stored values may carry times."""
 
     def copied(self) -> "Content":
         """Return a consistent copy that can be changed independently.
@@ -44,7 +50,7 @@ class Content:
         The copy is consistent even if a change of this content stopped half way.
         """
         other = Content([part.copied() for part in self.parts])
-        other.captured = self.captured
+        other.captured, other.rule, other.timed = self.captured, self.rule, self.timed
         return other
 
     # ---- single keys ----------------------------------------------------------------------------------------------
@@ -232,10 +238,38 @@ class Content:
         for number, (part, known) in enumerate(zip(self.parts, saved, strict=True)):
             check_places(part.data, number, len(self.parts), known.chain, known.deltas)
 
+    # ---- expiry ---------------------------------------------------------------------------------------------------
+
+    def set_rule(self, after: int | None, now: int) -> None:
+        """Let entries expire so many microseconds after their time, or not at all, from `now` on."""
+        rule = self.rule
+        if rule is None and after is not None:
+            self.parts = [ExpiringPartition.of(part, now) for part in self.parts]
+            self.timed, self.rule = True, MapRule(after, now)
+        elif rule is not None and after is None:
+            self.parts = [without_times(part) for part in self.parts]
+            self.rule = None
+        elif rule is not None and after is not None and after != rule.after:
+            if after > rule.after:
+                # What is expired by the old rule would be alive by the new one.
+                for part in self._expiring():
+                    part.needs_snapshot = part.needs_snapshot or part.may_hold_expired
+            self.rule = MapRule(after, rule.since)
+        self.expire(now)
+
+    def expire(self, now: int) -> None:
+        """Forget the entries that are expired at a time, unless they were set since the last save."""
+        if self.rule is not None:
+            for part in self._expiring():
+                part.expire(self.rule.limit(now), part.pack_all())
+
+    def _expiring(self) -> Iterable[ExpiringPartition]:
+        return (part for part in self.parts if isinstance(part, ExpiringPartition))
+
     # ---- saving ---------------------------------------------------------------------------------------------------
 
     def capture(
-        self, chains: Mapping[int, Chain], max_chain: int
+        self, chains: Mapping[int, Chain], max_chain: int, now: int | None = None
     ) -> tuple[ChangeSet | None, dict[Any, UnsupportedValueError]]:
         """Return what has to be written on top of `chains`, and errors by key.
 
@@ -245,8 +279,14 @@ class Content:
         refused = self._pack_all()
         if refused:
             return None, refused
+        if self.rule is not None:
+            assert now is not None, "entries expire, and nobody says what time it is"
+            for part in self._expiring():
+                part.expire(self.rule.limit(now), ())
+                part.set_times(now)
         each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self.parts)]
         captured = ChangeSet(len(self.parts), [change for change in each if change is not None])
+        captured.schema = encode_schema(self.rule, timed=self.timed)
         # From here on an interruption loses nothing: the capture is known, and the next one asks for its outcome.
         self.captured = captured
         for change in captured.changes:

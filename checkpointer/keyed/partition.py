@@ -130,7 +130,7 @@ class MapPartition:
 
         The copy is consistent even if a change of this partition stopped half way.
         """
-        other = MapPartition(self._least_limit)
+        other = type(self)(self._least_limit)
         other._limit, other.key_kinds, other.saved = self._limit, self.key_kinds, self.saved
         other.data, other.live = dict(self.data), dict(self.live)
         other.unlisted = dict.fromkeys(other.live)
@@ -270,7 +270,7 @@ class MapPartition:
 
     def cleared(self) -> "MapPartition":
         """Return an empty partition to take the place of this one, with each key deleted."""
-        other = MapPartition(self._least_limit)
+        other = type(self)(self._least_limit)
         other.saved, other.key_kinds, other.needs_snapshot = self.saved, self.key_kinds, self.needs_snapshot
         other.dirty = dict(self.dirty)
         other._mark_dirty(dict.fromkeys(self.listed()))
@@ -412,14 +412,19 @@ class MapPartition:
 
         None where one delta cannot say it.
         """
+        newest = self._records_of(self.dirty)
         if not deltas:
-            return self.dirty
+            return newest
         if self.key_kinds is not MIXED:
-            return reduce(or_, [*deltas, self.dirty])
+            return reduce(or_, [*deltas, newest])
         # As in `_mark_dirty`: one delta cannot say that a key was deleted and an equal one set, where a zone decides
         # that they are equal.
         records: Delta = {}
-        return None if any(overlay(records, delta) for delta in (*deltas, self.dirty)) else records
+        return None if any(overlay(records, delta) for delta in (*deltas, newest)) else records
+
+    def _records_of(self, values: Delta) -> Delta:
+        """Return packed values as they are stored."""
+        return values
 
     def mark_captured(self, change: PartitionChange) -> None:
         """Leave the changes to a capture.

@@ -14,12 +14,14 @@ from typing import Any
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step, move_misplaced_keys, place_keys
+from pyspark_checkpointer.keyed.expiring import ExpiringPartition
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
 from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.keyed_records import place_key
-from pyspark_checkpointer.manifests.model import Chain
+from pyspark_checkpointer.manifests.map_expiry import MapRule, living
+from pyspark_checkpointer.manifests.model import Chain, Clock
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
@@ -458,16 +460,49 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         place_keys(state._parts, (pair for part in self._parts for pair in part.data.items()))
         return state
 
-    def capture_for_checkpoint(self, chains: Mapping[int, Chain], max_chain: int) -> ChangeSet:
+    def take_times_for_restore(self, name: str, rule: MapRule | None, clock: Clock | None) -> None:
+        """Take the times off the values, and forget the entries that are expired by a rule.
+
+        For `checkpoint/restore.py`, and only for a state that nobody has used yet.
+        """
+        # First, since it looks for keys of expired entries too.
+        self._owner.pass_check()
+        content = self._owner.last().content
+        for number, part in enumerate(content.parts):
+            before = len(part.data)
+            part.data, times = living(name, part.data, rule, clock)
+            if rule is not None:
+                content.parts[number] = expiring = ExpiringPartition.of(part, rule.since)
+                expiring.times, expiring.buried = times, len(part.data) < before
+        content.rule, content.timed = rule, True
+
+    def set_rule(self, after: int | None, now: int) -> None:
+        """Let entries expire so many microseconds after their time, or not at all. For `spark/maps.py`."""
+        content = self._owner.last().content
+        if content.rule is not None or after is not None:
+            self._owner.change(Content.set_rule, after, now)
+
+    def expire(self, now: int) -> None:
+        """Forget the entries that are expired at a time. For `spark/maps.py`."""
+        if self._owner.last().content.rule is not None:
+            self._owner.change(Content.expire, now)
+
+    @property
+    def expires(self) -> bool:
+        """For `checkpoint/save.py`: whether entries expire."""
+        return self._owner.last().content.rule is not None
+
+    def capture_for_checkpoint(self, chains: Mapping[int, Chain], max_chain: int, now: int | None = None) -> ChangeSet:
         """Return what has to be written on top of `chains`.
 
-        `chains` are the operator's chains in the parent.
+        `chains` are the operator's chains in the parent. `now` is the job's clock in microseconds since 1970, for a
+        state whose entries expire.
 
         For `checkpoint/save.py`, which reports the outcome to `ChangeSet.settle`. A partition whose chain is the one
         that it was last saved in or restored from writes a delta, or nothing; any other writes a snapshot. Raises
         `IllegalArgumentError` for the first value that cannot be stored.
         """
-        capture, refused = self._owner.change(Content.capture, chains, max_chain)
+        capture, refused = self._owner.change(Content.capture, chains, max_chain, now)
         _refuse(refused)
         assert capture is not None
         return capture

@@ -36,6 +36,8 @@ class BatchAttempt:
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []
         """Tables that were dropped: what functions emitted from them is kept until the end as well."""
+        self.map_rules: dict[str, int | None] = {}
+        """After how many microseconds the entries of the maps expire that the callback opened."""
         self.used_names: set[str] = set()
         """Names that the callback opened, wrote or dropped."""
 
@@ -56,9 +58,10 @@ class BatchAttempt:
         # A thread that outlives the callback must not change a map while it is saved: the change would be in no
         # checkpoint.
         self.run.refuse_changes()
+        # Before the maps are saved: by this clock their entries expire.
+        self.clock.settle()
         for name, keyed in self.run.maps.items():
             self.checkpoint.save(name, keyed)
-        self.clock.settle()
         with self.checkpoint.writer.meter.blocking():
             for table in self.tables.values():
                 table.finish()

@@ -1,4 +1,4 @@
-"""Refuse changes of a job's maps outside of its batches.
+"""Refuse changes of a job's maps outside of its batches, and let their entries expire.
 
 No checkpoint would hold such changes. Only changes that are made through the map are refused. A list or dict that a
 batch took out of the map is the user's own object, and nobody can refuse a change of it. A change that is made between
@@ -6,11 +6,16 @@ batches goes into the next checkpoint. A change that is made after the last batc
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.content import CHANGES
 from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US, micros
+from pyspark_checkpointer.spark.job_clock import JobClock
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def allow_changes(keyed: KeyedState) -> None:
@@ -49,3 +54,23 @@ def _refuse_all(operation: Callable[..., Any]) -> None:
         "this map is of a run that has ended, or of a batch that failed: its changes may never have been committed; "
         "take state.map(name) in the callback, or Checkpointer(root).restore().keyed(name) elsewhere"
     )
+
+
+def check_expire_after(name: str, given: object) -> int | None:
+    """Return after how many microseconds entries expire; None where they do not."""
+    if given is None:
+        return None
+    if isinstance(given, timedelta) and 0 < given // _MICROSECOND <= MAX_AFTER_US:
+        return given // _MICROSECOND
+    raise IllegalArgumentError(
+        f"map {name!r}: expire_after={given!r:.80}: expected a timedelta above 0, of at most 100000000 days"
+    )
+
+
+def set_rule(keyed: KeyedState, after: int | None, clock: JobClock) -> None:
+    """Let the entries of a map expire by the job's clock, or not at all, from this batch on.
+
+    A job whose maps never expired needs no clock.
+    """
+    if after is not None or keyed.expires:
+        keyed.set_rule(after, micros(clock.now()))

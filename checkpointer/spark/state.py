@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +17,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.keyed.state import DEFAULT_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
@@ -154,11 +155,16 @@ class State(NotPicklable):
             >>> state.clock.isoformat()
             '2024-01-02T00:00:00+00:00'
         """
-        with self._attempt.operations.one("the clock"):
-            self._attempt.clock.advance(to)
+        attempt = self._attempt
+        with attempt.operations.one("the clock"):
+            attempt.clock.advance(to)
+            # Not those that this batch has not opened: the rule of this batch may let their entries live longer.
+            for name, after in attempt.map_rules.items():
+                if after is not None:
+                    attempt.run.maps[name].expire(micros(attempt.clock.now()))
 
     @_operation
-    def map(self, name: str, *, partitions: int | None = None) -> KeyedState:
+    def map(self, name: str, *, partitions: int | None = None, expire_after: timedelta | None = None) -> KeyedState:
         """Return a mapping on the driver, as the last batch left it.
 
         Its changes are saved when the function returns.
@@ -167,9 +173,15 @@ class State(NotPicklable):
             name: The name of the map, among the maps, tables and operators of the job.
             partitions: The number of parts that the map is saved in, from 1 to 131,072; 8 for a new one. Another number
                 than before spreads all entries again.
+            expire_after: When entries expire: once `state.clock` has reached the clock of the batch that last set or
+                changed them plus this duration, they are in the map no more. Say it in every batch: without it entries
+                do not expire. A map that takes a rule counts older entries from then on. Where entries are to live
+                longer than before, the batch writes the partitions anew that have expired ones.
 
         Raises:
-            IllegalArgumentError: A table or other operator has this name, or the map is in use with other partitions.
+            IllegalArgumentError: A table or other operator has this name, or the map is in use with other partitions
+                or another rule.
+            InvalidStateError: The job has no clock, and `expire_after` needs one.
 
         Examples:
             >>> counts = state.map("counts", partitions=1)
@@ -178,6 +190,7 @@ class State(NotPicklable):
             {'ann': 1}
         """
         object_paths.encode_name("map", name)
+        after = maps.check_expire_after(name, expire_after)
         attempt, run = self._attempt, self._attempt.run
         if name in attempt.tables:
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
@@ -200,6 +213,13 @@ class State(NotPicklable):
         elif partitions not in (None, keyed.partitions):
             raise IllegalArgumentError(
                 f"map {name!r}: is in use with {keyed.partitions} partitions, not {partitions!r}"
+            )
+        if name not in attempt.map_rules:
+            maps.set_rule(keyed, after, attempt.clock)
+            attempt.map_rules[name] = after
+        elif after not in (None, attempt.map_rules[name]):
+            raise IllegalArgumentError(
+                f"map {name!r}: was opened in this batch with another expire_after: give {expire_after} there too"
             )
         return keyed
 
@@ -406,6 +426,7 @@ class State(NotPicklable):
         if (dropped := run.maps.pop(name, None)) is not None:
             # The callback may keep the map, and a change of it would be in no checkpoint.
             maps.refuse_all(dropped)
+            attempt.map_rules.pop(name, None)
         if (table := attempt.tables.pop(name, None)) is not None:
             table.close()
             attempt.dropped_tables.append(table)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Clock, Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.expiry import Expire
@@ -277,6 +278,25 @@ def expiring(client: Checkpointer, kind: str) -> None:
         save_rows(client, schema, schema.arrow().empty_table(), delta)
 
 
+def expiring_map(client: Checkpointer) -> None:
+    """Entries that expire: without a time, at the last moment, a moment later; and a map that dropped its rule."""
+    clock, moment, day = datetime(2024, 3, 1, tzinfo=UTC), timedelta(microseconds=1), timedelta(days=1)
+    maps = {name: KeyedState({0: "older", "a": [1]}, partitions=2) for name in ("map", "free", "late")}
+    for number, at in enumerate([clock - 60 * day, clock - 30 * day, clock - 30 * day + moment, clock]):
+        with client.begin(epoch=number) as cp:
+            cp.writer.clock = Clock(at, "job")
+            for name, keyed in maps.items():
+                if number or name == "late":
+                    keyed.set_rule((31 if name == "late" else 30) * day // moment, micros(at))
+                if number < 3:
+                    keyed.update({number: number, "a": [number], (number, "x"): None})
+                if number == 2 and name == "free":
+                    keyed.set_rule(None, micros(at))
+                    del keyed[1]
+                if number < 3 or name != "free":
+                    cp.save(name, keyed)
+
+
 STORES: dict[str, Callable[[Checkpointer], object]] = {
     "keys": keys,
     "short": short,
@@ -293,6 +313,7 @@ STORES: dict[str, Callable[[Checkpointer], object]] = {
     "combined": combined,
     "other columns": other_columns,
     "beyond python": beyond_python,
+    "expiring map": expiring_map,
     **{f"expiring by {kind}": partial(expiring, kind=kind) for kind in ("date", "timestamp", "timestamp_ntz")},
 }
 """What makes each store, by its name."""

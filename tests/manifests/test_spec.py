@@ -21,7 +21,7 @@ import zstandard
 
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import map_expiry, object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.errors import MalformedError
@@ -110,6 +110,7 @@ def test_every_example_is_tested() -> None:
         "frames",
         "key partitions of 200",
         "keys in partition 4 of 8",
+        "map expiry",
         "merged values",
         "merging",
         "msgpack",
@@ -411,6 +412,24 @@ def test_rows_expire_as_shown() -> None:
         text, result = line.split(" → ")
         time = None if text == "null" else datetime.fromisoformat(text)
         assert is_expired_at(rule, time, clock.at) == (result == "expired"), line
+
+
+def test_entries_of_maps_expire_as_told() -> None:
+    found = re.search(r'With `(\{"after_us".*?\})`', SPEC)
+    assert found is not None
+    rule = map_expiry.decode_schema("m", {"expire": json.loads(found[1])})
+    clock = decode_manifest(MANIFEST_ID, stored(FILES[MANIFEST])).clock
+    for line in TEXTS["map expiry"].splitlines():
+        value, result = line.split(" → ")
+        if result == "refused":
+            with pytest.raises(MalformedError):
+                map_expiry.living("m", {"k": bytes.fromhex(value)}, rule, clock)
+            continue
+        living, _ = map_expiry.living("m", {"k": bytes.fromhex(value)}, rule, clock)
+        assert {key: unpack(packed) for key, packed in living.items()} == (
+            {} if result == "expired" else {"k": int(result)}
+        ), line
+    assert map_expiry.encode_schema(rule, timed=True) == {"expire": json.loads(found[1])}
 
 
 MAX_READER_WORDS = 5_000

@@ -15,6 +15,7 @@ from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import catalog_json, followers_json, manifest_json, msgpack_values, positions_json
 from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.table import parquet_decode
 from tests.manifests.samples import AT, CATALOG, ID, POINTER, sealed
@@ -178,6 +179,15 @@ TABLE: tuple[Decoder, ...] = (
         encode=lambda content: yaml_format.encode(content, AT, NONCE),
         seal=wrapped.reseal_journal,
         memory=2_000,
+    ),
+    Decoder(
+        "expiry of a map",
+        wrapped.map_entries,
+        (
+            wrapped.encode_map_entries(MapRule(10**9, 10**15), 1_704_153_000_000_000),
+            wrapped.encode_map_entries(None, -1),
+        ),
+        seeds.JSON_MARKS,
     ),
     Decoder(
         "schema",

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, M
 from pyspark_checkpointer.manifests import (
     codecs,
     keyed_records,
+    map_expiry,
     msgpack_values,
     object_paths,
     positions_json,
@@ -30,12 +32,14 @@ from pyspark_checkpointer.manifests import (
     zstd,
 )
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_fields import Fields, dump
+from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,
     Artifact,
     CheckpointId,
+    Clock,
     Job,
     Json,
     Patches,
@@ -146,6 +150,20 @@ def positions(found: tuple[Json, ...]) -> tuple[bytes, ...]:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def map_entries(data: bytes) -> tuple[MapRule | None, dict[str, bytes]]:
+    """The rule of a map, and of an entry with and without a time what is read."""
+    fields = Fields.parse(NAME, data)
+    rule = map_expiry.decode_schema(NAME, fields.take("schema"))
+    stored = {"none": b"\x07", "some": fields.text("value").encode("latin-1", "replace")}
+    return rule, map_expiry.living(NAME, stored, rule, Clock(datetime(2024, 1, 2, tzinfo=UTC), "job"))[0]
+
+
+def encode_map_entries(rule: MapRule | None, time: int) -> bytes:
+    value = map_expiry.with_time(b"\x07", time).decode("latin-1")
+    schema = map_expiry.encode_schema(rule, timed=True)
+    return dump({"format_version": 1, "schema": schema, "value": value})
 
 
 def schema(data: bytes) -> TableSchema:

@@ -48,7 +48,8 @@ class Forgery:
             makers += [self._segment] * 2 + [self._frame_of_segment] if self.segments else []
             makers += [self._exchanged] if len(found) > 1 else []
             makers += [self._records] * 5 + [self._frame] if any(o["codec"] == "msgpack+zstd" for _, o in found) else []
-            makers += [self._parquet] * 6 + [self._schema] * 2 if any(o["codec"] == "parquet" for _, o in found) else []
+            makers += [self._parquet] * 6 if any(o["codec"] == "parquet" for _, o in found) else []
+            makers += [self._schema] * 2 if any(o["codec"] != "raw" and o["schema"] for _, o in found) else []
         return self.random.choice(makers)()
 
     def operators(self) -> list[tuple[str, Any]]:
@@ -182,7 +183,7 @@ class Forgery:
         return f"exchanged between operators: {what}"
 
     def _schema(self) -> str:
-        operator = self.random.choice([o for _, o in self.operators() if o["codec"] == "parquet"])
+        operator = self.random.choice([o for _, o in self.operators() if o["codec"] != "raw" and o["schema"]])
         self._changed.add("manifest")
         how, way = change_json(operator["schema"], self.text, self.random)
         return f"manifest operators.?.schema.{way_of(way)}: {how}"

@@ -24,7 +24,7 @@ from tests.judge.reader.checks import (
 from tests.judge.reader.frames import unzstd
 from tests.judge.reader.objects import DEC, SEGMENT, compare, fetch, length, name, object_path, parse, version
 from tests.judge.reader.pointer import reference
-from tests.judge.reader.schema import read_expire, read_schema
+from tests.judge.reader.schema import read_expire, read_map_expire, read_schema
 
 PARTITIONERS = {"raw": "explicit", "msgpack+zstd": "crc32-key-1", "parquet": "spark-murmur3-1"}
 NOTHING = hashlib.sha256(b"").hexdigest()
@@ -132,6 +132,8 @@ def read_operator(root, op, o, upto):
     integer(least, most)(partitions)
     columns = read_schema(schema) if codec == "parquet" else None
     expire = read_expire(schema, columns) if codec == "parquet" else None
+    if codec == "msgpack+zstd" and schema is not None:
+        expire = read_map_expire(schema)
     if "segments" in o:
         need("objects" not in o and "chains" not in o, "segments beside chains")
         chains = read_segments(root, o["segments"], op, codec, partitions, upto)

@@ -3,6 +3,7 @@
 import zlib
 
 from tests.judge.reader.checks import about, need
+from tests.judge.reader.files import order
 from tests.judge.reader.frames import unzstd
 from tests.judge.reader.keys import canon, distinct, same, zoned
 from tests.judge.reader.partitioner import canonical
@@ -24,8 +25,21 @@ def entries(data, row):
     return out
 
 
-def read_map(chains, partitions, load):
-    whole_map = {}
+def without_time(v, op, clock):
+    """Expiry of maps: the packed value, and whether its entry is expired."""
+    at = None
+    if op["schema"] is not None and v[:1] == b"\xc1":
+        need(len(v) > 9, "a time without a value")
+        at, v = int.from_bytes(v[1:9], "big", signed=True), v[9:]
+    if op["expire"] is None:
+        return v, False
+    after, since = op["expire"][0], order(op["expire"][1])
+    return v, (since if at is None else max(at, since)) + after <= order(clock)
+
+
+def read_map(op, load, clock):
+    whole_map, chains, partitions = {}, op["chains"], op["partitions"]
+    need(clock is not None or op["expire"] is None, "entries expire, and the manifest has no clock")
     for p, chain in chains.items():
         state = {}
         for row in chain:
@@ -47,5 +61,6 @@ def read_map(chains, partitions, load):
             )
             need(c not in whole_map, f"equal keys in two partitions: {k!r:.80} and {whole_map.get(c, '')!r:.80}")
             with about(f"the value of {k!r:.80}"):
-                whole_map[c] = k, unpack(v)
-    return list(whole_map.values())
+                v, expired = without_time(v, op, clock)
+                whole_map[c] = k, None if expired else unpack(v), expired
+    return [(k, v) for k, v, expired in whole_map.values() if not expired]

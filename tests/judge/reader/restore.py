@@ -37,7 +37,7 @@ def read_content(root, op, clock):
         return read_table(root, op, load, clock)
     if op["codec"] == "raw":
         return {"kind": "raw", "content": {p: [load(r) for r in chain] for p, chain in op["chains"].items()}}
-    return {"kind": "map", "content": read_map(op["chains"], op["partitions"], load)}
+    return {"kind": "map", "content": read_map(op, load, clock)}
 
 
 def read_once(root, data):

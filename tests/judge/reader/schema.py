@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 
-from tests.judge.reader.checks import anything, array, get, integer, need, obj, text
+from tests.judge.reader.checks import anything, array, get, integer, need, obj, or_null, text, time
 
 INTS = {"byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64()}
 DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
@@ -92,6 +92,14 @@ def read_schema(s):
         len(set(ids)) == len(ids) and max(ids) < get(s, "next_id", integer(0, 2**31)), "ids twice, or not below next_id"
     )
     return out
+
+
+def read_map_expire(s):
+    """Of a map: None, or after how many microseconds entries expire, and since when they count."""
+    rule = get(obj(s), "expire", or_null(obj))
+    if rule is None:
+        return None
+    return get(rule, "after_us", integer(1, 8_640_000_000_000_000_000)), get(rule, "since", time)
 
 
 def read_expire(s, columns):

@@ -1,0 +1,164 @@
+"""One partition of a keyed state whose entries expire.
+
+The time of an entry is the clock of the checkpoint that it was set for last. So all that a batch sets has one time,
+whenever in the batch the clock was moved, and times are given when changes are captured. Until then `touched` and
+`dirty` tell which keys were set.
+
+An entry that expires is forgotten here, and noted nowhere: readers leave it out by its time, and its bytes go with the
+next snapshot. `buried` tells that the chain may hold such entries. Where another rule would bring them back, a snapshot
+is written instead of a delta.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from pyspark_checkpointer.keyed.changes import PartitionChange
+from pyspark_checkpointer.keyed.partition import Delta, MapPartition
+from pyspark_checkpointer.manifests.map_expiry import with_time
+from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain
+
+_NEVER = -(1 << 63)
+
+
+class ExpiringPartition(MapPartition):
+    """A part of a keyed state whose entries expire."""
+
+    __slots__ = ("_oldest", "buried", "buried_at_capture", "since", "times", "touched")
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.since = _NEVER
+        self.times: dict[Any, int] = {}
+        """Times of stored keys; a key that is not there has the time `since`."""
+        self.touched: dict[Any, None] = {}
+        """Keys that were set since the last capture, also to the value that they had."""
+        self.buried = False
+        """True if the chain may hold entries that expired, so that they are not in `data`."""
+        self.buried_at_capture = False
+        """`buried` at the last capture of a snapshot, until its outcome is known."""
+        self._oldest = _NEVER
+        """No entry has an older time."""
+
+    @classmethod
+    def of(cls, part: MapPartition, since: int) -> "ExpiringPartition":
+        """Return a copy of a partition whose entries count from `since`."""
+        other = cls(0)
+        _take(other, part)
+        other.since = since
+        return other
+
+    def without_times(self) -> MapPartition:
+        """Return a copy whose entries do not expire. What has expired does not come back."""
+        other = MapPartition(0)
+        _take(other, self)
+        other.needs_snapshot = other.needs_snapshot or self.may_hold_expired
+        return other
+
+    @property
+    def may_hold_expired(self) -> bool:
+        """Return whether the chain may hold entries that expired."""
+        return self.buried or self.buried_at_capture
+
+    def copied(self) -> "ExpiringPartition":
+        other = super().copied()
+        assert isinstance(other, ExpiringPartition)
+        other.since, other.times, other.touched = self.since, dict(self.times), dict(self.touched)
+        other.buried, other.buried_at_capture = self.buried, self.buried_at_capture
+        return other
+
+    def cleared(self) -> "ExpiringPartition":
+        other = super().cleared()
+        assert isinstance(other, ExpiringPartition)
+        other.since, other.times = self.since, dict(self.times)
+        other.buried, other.buried_at_capture = self.buried, self.buried_at_capture
+        return other
+
+    # ---- changes ----------------------------------------------------------------------------------------------------
+
+    def assign(self, values: dict[Any, Any]) -> None:
+        super().assign(values)
+        self.touched.update(dict.fromkeys(values))
+
+    def set_packed(self, key: Any, packed: bytes) -> None:
+        super().set_packed(key, packed)
+        self.touched[key] = None
+
+    def set_all_packed(self, values: dict[Any, bytes]) -> None:
+        super().set_all_packed(values)
+        self.touched.update(dict.fromkeys(values))
+
+    def expire(self, limit: int, refused: Collection[Any]) -> None:
+        """Forget the entries with a time of at most `limit`, once live values are packed.
+
+        What was set since the last save stays, and so do values that were refused: they are to be set.
+        """
+        if self._oldest > limit:
+            return
+        times, since, dirty, touched = self.times, self.since, self.dirty, self.touched
+        due = [
+            key
+            for key in self.listed()
+            if times.get(key, since) <= limit and key not in dirty and key not in touched and key not in refused
+        ]
+        if due:
+            # First, and the objects before the values: a copy that completes this takes live keys for new ones.
+            self.buried = True
+            if live := [key for key in due if key in self.live]:
+                self._drop_live(live)
+            data = self._writable()
+            for key in due:
+                data.pop(key, None)
+                times.pop(key, None)
+        self._oldest = min((times.get(key, since) for key in self.data), default=limit + 1)
+
+    def set_times(self, now: int) -> None:
+        """Give what was set since the last save its time, once live values are packed."""
+        for key in self.touched:
+            if key in self.data and key not in self.dirty:
+                key = self.stored_key(key)
+                self._mark_dirty({key: self.data[key]})
+        self.touched = {}
+        for key, value in self.dirty.items():
+            if value is None:
+                self.times.pop(key, None)
+            else:
+                self.times[key] = now
+
+    # ---- saving -----------------------------------------------------------------------------------------------------
+
+    def _records_of(self, values: Delta) -> Delta:
+        times, since = self.times, self.since
+        return {k: None if value is None else with_time(value, times.get(k, since)) for k, value in values.items()}
+
+    def _capture_snapshot(self, number: int) -> PartitionChange:
+        change = super()._capture_snapshot(number)
+        # Records of its own, so that nobody has to leave `data` alone until they are written.
+        change.records = self._records_of(self.data)  # type: ignore[arg-type]  # a dict is no dict of more types
+        self._unshare(change)
+        return change
+
+    def mark_captured(self, change: PartitionChange) -> None:
+        super().mark_captured(change)
+        if change.kind == SNAPSHOT:
+            self.buried_at_capture, self.buried = self.may_hold_expired, False
+
+    def mark_saved(self, change: PartitionChange, chain: Chain) -> None:
+        super().mark_saved(change, chain)
+        if change.kind == SNAPSHOT:
+            self.buried_at_capture = False
+
+    def mark_dirty_again(self, dirty: Delta, needs_snapshot: bool) -> None:
+        super().mark_dirty_again(dirty, needs_snapshot)
+        self.buried, self.buried_at_capture = self.may_hold_expired, False
+
+
+def without_times(part: MapPartition) -> MapPartition:
+    """Return a partition whose entries do not expire."""
+    return part.without_times() if isinstance(part, ExpiringPartition) else part
+
+
+def _take(other: MapPartition, part: MapPartition) -> None:
+    """Take over what a consistent copy of `part` has."""
+    copy = part.copied()
+    for name in MapPartition.__slots__:
+        setattr(other, name, getattr(copy, name))

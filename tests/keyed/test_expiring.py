@@ -1,0 +1,96 @@
+"""Entries that expire: what a state notes of them, whatever becomes of its saves."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.manifests.map_expiry import micros
+from pyspark_checkpointer.manifests.model import Clock
+from tests.keyed.states import failing_save, filled, kinds, saved
+from tests.manifests.samples import AT
+from tests.world import World
+
+NOW = micros(AT)
+
+
+def save(client: Checkpointer, state: KeyedState, later: int = 0) -> None:
+    """Save by a clock of so many microseconds after NOW."""
+    with client.begin() as cp:
+        cp.writer.clock = Clock(AT + timedelta(microseconds=later), "job")
+        cp.save("s", state)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_expired_stays_away_after_saves_that_failed(world: World, fails: bool) -> None:
+    """A snapshot without it was captured and is in no checkpoint: the next rule must not bring it back by a delta."""
+    client, state = world.actor(), filled()
+    state.set_rule(5, NOW)
+    save(client, state)
+    state["new"] = 1
+    state.expire(NOW + 9)
+    assert [*state] == ["new"]
+    state["big"] = "x" * 1_000_000
+    if fails:
+        failing_save(client, state)  # of a snapshot
+    del state["big"]
+    if fails:
+        save(client, state, 9)
+        assert kinds(client) == ["snapshot", "delta"]
+    state.set_rule(None, NOW + 9)
+    save(client, state, 9)
+    assert saved(world) == {"new": 1}
+
+
+def test_a_value_that_cannot_be_stored_is_told_and_not_forgotten(world: World) -> None:
+    client, state = world.actor(), KeyedState({"a": [1], "b": [2]}, partitions=1)
+    state.set_rule(5, NOW)
+    save(client, state)
+    bad: Any = state["a"]
+    bad.append(object())
+    state.expire(NOW + 9)
+    assert [*state] == ["a"]
+    with pytest.raises(ValueError, match="key 'a'"):
+        save(client, state, 9)
+    bad.pop()
+    save(client, state, 9)
+    assert saved(world) == {}  # it is what it was, and that is past its time
+
+
+def test_keys_that_are_equal_have_one_time(world: World) -> None:
+    client, state = world.actor(), KeyedState({1: "int", (1, 2): "tuple"}, partitions=1)
+    state.set_rule(50, NOW)
+    save(client, state)
+    state[1.0] = "int"
+    state[(True, 2)] = "tuple"
+    state.expire(NOW + 60)
+    save(client, state, 60)
+    assert saved(world) == {1: "int", (1, 2): "tuple"}
+
+
+def test_a_copy_has_the_entries_and_no_rule(world: World) -> None:
+    client, state = world.actor(), KeyedState({"a": 1})
+    state.set_rule(5, NOW)
+    other = state.__copy__()
+    assert (other.to_dict(), other.expires, state.expires) == ({"a": 1}, False, True)
+    save(client, other)
+    assert saved(world) == {"a": 1}
+
+
+def test_a_state_that_was_interrupted_keeps_its_times(world: World) -> None:
+    """A copy of the content, as one that completes a change takes it."""
+    state = KeyedState({"a": [1], "b": 2, "c": 3}, partitions=1)
+    state.set_rule(50, NOW)
+    save(world.actor(), state)  # all have the time NOW
+    state["b"] = 2
+    content = state._owner.last().content.copied()
+    content.expire(NOW + 50)
+    assert content.parts[0].listed().keys() == {"b"}
+    state.expire(NOW + 49)
+    assert len(state) == 3
