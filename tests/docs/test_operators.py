@@ -1,0 +1,109 @@
+"""The guide of five operators: Spark's programs and ours emit the same, in one Spark."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS, TIMEOUT_SECONDS, blocks
+
+FILES = (
+    "ann,2024-01-01 10:00:00,50\nbob,2024-01-01 10:01:00,150\nann,2024-01-01 10:05:00,-7\nbob,2024-01-01 10:06:00,20\n",
+    "ann,2024-01-01 10:20:00,120\ncid,2024-01-01 10:21:00,200\ncid,2024-01-01 10:22:00,300\n",
+    "bob,2024-01-01 11:00:00,101\nann,2024-01-01 11:01:00,130\nbob,2024-01-01 11:45:00,30\n",
+    "dan,2024-01-01 13:00:00,1\n",
+)
+
+Emitted = dict[int, list[dict[str, Any]]]
+
+NAMES = ("totals", "first", "latest", "alarm", "sessions")
+
+
+def event(user: str, at: str, amount: int) -> dict[str, Any]:
+    return {"user": user, "at": f"2024-01-01T{at}:00.000Z", "amount": amount}
+
+
+def session(user: str, started: str, last: str, events: int) -> dict[str, Any]:
+    first, latest = (f"2024-01-01T{at}:00.000Z" for at in (started, last))
+    return {"user": user, "started": first, "last": latest, "events": events}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which all programs were run."""
+    folder = tmp_path_factory.mktemp("operators")
+    inbox = folder / "events" / "inbox"
+    inbox.mkdir(parents=True)
+    for number, text in enumerate(FILES):
+        path = inbox / f"{number}.csv"
+        path.write_text(text)
+        os.utime(path, (1_700_000_000 + number,) * 2)
+    titles = [(block.title, block.text) for block in blocks(DOCS / "operators.md") if block.language == "python"]
+    programs = {
+        name: "\n".join(text for title, text in titles if title in ("head.py", name))
+        for name in ("spark.py", "ours.py")
+    }
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("play.py")],
+        input=json.dumps([("python", text) for text in programs.values()]),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return folder / "events"
+
+
+def emitted(folder: Path) -> Emitted:
+    """What each batch emitted. Spark has a batch without rows at the end, which moves its watermark."""
+    found = {
+        int(batch.name): [json.loads(line) for part in batch.glob("*.json") for line in part.read_text().splitlines()]
+        for batch in folder.iterdir()
+    }
+    return {batch: sorted(rows, key=str) for batch, rows in sorted(found.items()) if rows}
+
+
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_both_programs_emit_the_same_in_each_batch(name: str, played: Path) -> None:
+    assert emitted(played / "spark" / name) == emitted(played / "ours" / name)
+
+
+def test_both_programs_end_the_same_sessions(played: Path) -> None:
+    expected = [
+        session("ann", "10:00", "10:20", 3),
+        session("ann", "11:01", "11:01", 1),
+        session("bob", "10:01", "10:06", 2),
+        session("bob", "11:00", "11:00", 1),
+        session("bob", "11:45", "11:45", 1),
+        session("cid", "10:21", "10:22", 2),
+    ]
+    for whose in ("spark", "ours"):
+        rows = [row for batch in emitted(played / whose / "sessions").values() for row in batch]
+        assert sorted(map(json.dumps, map(sorted_row, rows))) == sorted(map(json.dumps, map(sorted_row, expected)))
+
+
+def sorted_row(row: dict[str, Any]) -> dict[str, Any]:
+    return dict(sorted(row.items()))
+
+
+def test_what_they_emit_is_what_the_page_says(played: Path) -> None:
+    ours = {name: emitted(played / "ours" / name) for name in NAMES}
+    assert ours["totals"][2] == [
+        {"user": "ann", "events": 4, "total": 293},
+        {"user": "bob", "events": 4, "total": 301},
+    ]
+    first = [event("ann", "10:00", 50), event("bob", "10:01", 150)]
+    assert ours["first"] == {0: first, 1: [event("cid", "10:21", 200)], 3: [event("dan", "13:00", 1)]}
+    assert ours["latest"][0] == [event("ann", "10:00", 50), event("bob", "10:06", 20)]
+    assert ours["alarm"] == {1: [event("cid", "10:22", 300)], 2: [event("ann", "11:01", 130)]}
+
+
+def test_every_operator_is_played() -> None:
+    sections = {block.section for block in blocks(DOCS / "operators.md") if block.title == "spark.py"}
+    assert len(sections) == len(NAMES) == 5
