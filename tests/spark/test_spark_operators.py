@@ -176,8 +176,10 @@ def run(job: Job, update: Any, done: Callable[..., bool]) -> None:
     writer = rows.writeStream.outputMode("update").foreachBatch(update)
     query = writer.option("checkpointLocation", str(job.location)).start()
     try:
+        deadline = time.monotonic() + 300
         # Not `processAllAvailable`, which waits for the end of the batches without rows.
         while query.isActive and not done():
+            assert time.monotonic() < deadline, "the query has not read everything within five minutes"
             time.sleep(0.1)
     finally:
         query.stop()
