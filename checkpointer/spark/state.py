@@ -168,6 +168,7 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: A table or other operator has this name, or the map is in use with other partitions.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> counts = state.map("counts", partitions=1)
@@ -233,6 +234,7 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: A map has this name, the table was opened in this batch already, or an argument does
                 not fit the stored table. The message has both.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> totals = state.table("totals", ["digit"], combine={"n": "sum"}, schema="digit long, n long")
@@ -298,6 +300,7 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: Only one of `key` and `num_partitions` is given, or an argument is not what it must
                 be.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> def write(partition, batches):
@@ -328,6 +331,11 @@ class State(NotPicklable):
         Returns:
             A list of bytes; empty if the partition has no state.
 
+        Raises:
+            IllegalArgumentError: This is no name, or no number of a partition.
+            CorruptionError: An object is missing or damaged.
+            InvalidStateError: The batch has ended.
+
         Examples:
             >>> state.partition("sizes", 0)  # in the first batch
             []
@@ -350,6 +358,7 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: The state has no such map, table or operator.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> state.map("old")["ann"] = 1
