@@ -173,6 +173,10 @@ def is_plain(found: Any) -> bool:
     )
 
 
+def is_named_tuple(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, tuple)
+
+
 def function_of(found: Any) -> Any:
     """Return the function in a method of any kind, or in a property."""
     return getattr(found, "fget", None) or getattr(found, "__func__", found)
@@ -269,6 +273,23 @@ def test_a_public_name_has_its_arguments_errors_and_an_example(name: str) -> Non
     made = [vars(found)[written]] if isinstance(found, type) and written in vars(found) else []
     for function in [found] if inspect.isfunction(found) else made if found not in RETURNED else []:
         assert [error for error in raised(function) if error not in section(description(found), "Raises")] == []
+
+
+def fields(record: type) -> Iterator[tuple[str, bool]]:
+    """Yield each public field that a record adds, and whether a docstring stands below it."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    for node, after in itertools.pairwise([*tree.body, ast.Pass()]):  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_":
+            yield node.target.id, isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+
+
+RECORDS = [name for name, found in PUBLIC.items() if dataclasses.is_dataclass(found) or is_named_tuple(found)]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_is_described_with_its_fields(name: str) -> None:
+    told = re.findall(r"^ {4}(\w+): ", section(description(PUBLIC[name]), "Args", "Attributes"), re.M)
+    assert [field for field, described in fields(PUBLIC[name]) if not described and field not in told] == []
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -436,6 +436,7 @@ class PreparedCheckpointer(NotPicklable):
     _instead = "redeem it there; the next owner of the shard finds it as `checkpointer.pending`"
 
     pending_checkpoint: ExtendedSequenceNumber
+    """The sequence number that it was prepared at."""
     _checkpointer: RecordCheckpointer = field(repr=False)
 
     def checkpoint(self) -> None:

@@ -27,10 +27,15 @@ class InitializationInput:
     """
 
     shard_id: str
+    """The id of the shard."""
     extended_sequence_number: ExtendedSequenceNumber
+    """The last checkpoint, or the place to begin."""
     pending_checkpoint_sequence_number: ExtendedSequenceNumber | None
+    """The checkpoint that was prepared and not made, or None."""
     pending_checkpoint_state: bytes | None
+    """The bytes that the application kept with it, or None."""
     checkpointer: RecordCheckpointer
+    """The checkpointer of the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,9 @@ class ProcessRecordsInput:
     """The next records of the shard, at least one."""
 
     records: Sequence[Any]
+    """What `fetch` returned, in the order of the shard."""
     checkpointer: RecordCheckpointer
+    """The checkpointer of the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,7 @@ class ShardEndedInput:
     """The message that everything in the shard was delivered."""
 
     checkpointer: RecordCheckpointer
+    """The checkpointer of the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,7 @@ class ShutdownRequestedInput:
     """The message that this worker is about to release the shard."""
 
     checkpointer: RecordCheckpointer
+    """The checkpointer of the shard."""
 
 
 class RecordProcessor(Protocol):
