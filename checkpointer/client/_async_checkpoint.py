@@ -266,6 +266,8 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
                 phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -286,8 +288,11 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             FencedError: Another writer took over. This checkpointer can never commit again.
-            InvalidStateError: It was committed or aborted before.
+            InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
+                phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")

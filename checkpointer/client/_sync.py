@@ -40,8 +40,9 @@ class Checkpointer(SyncFace):
     A checkpointer pickles as its configuration. A copy in another process starts as if it had just been made.
 
     Every method that asks the store raises `RetryableError` where the store does not answer in time, and
-    `StoreRefusedError` or `StoreNotFoundError` where it refuses. After `begin(background=True)` the next call raises
-    what the commit in the background raised. Methods do not repeat this.
+    `StoreRefusedError` or `StoreNotFoundError` where it refuses. One that commits raises `OutcomeUnknownError` if
+    nothing proves whether the swap took effect. After `begin(background=True)` the next call raises what the commit in
+    the background raised. Methods do not repeat this.
 
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `memory://name`, or any
@@ -880,6 +881,9 @@ class Checkpointer(SyncFace):
                 restored.
             ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
             FencedError: Another writer took over.
+            IllegalArgumentError: This is no id, or the manifest names an object that is neither of its parent
+                nor of this id.
+            CorruptionError: The manifest is damaged.
 
         Examples:
             >>> from pyspark_checkpointer.manifests.model import Manifest

@@ -267,6 +267,8 @@ class Checkpoint(SyncStart, NotPicklable):
             InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
                 phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -287,8 +289,11 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             FencedError: Another writer took over. This checkpointer can never commit again.
-            InvalidStateError: It was committed or aborted before.
+            InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
+                phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")

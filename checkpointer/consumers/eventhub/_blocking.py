@@ -98,6 +98,7 @@ class CheckpointStore(ConfiguredStore, Contract):
             IllegalArgumentError: A claim lacks a field, or one is not what it must be. Nothing was claimed.
             CorruptionError: The stored ownership is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> claims = store.claim_ownership([group | {"partition_id": "0", "owner_id": "reader-1"}])
@@ -120,6 +121,7 @@ class CheckpointStore(ConfiguredStore, Contract):
             InvalidStateError: `close()` was called.
             CorruptionError: The stored position is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> store.update_checkpoint(position | {"offset": "5000", "sequence_number": 18})
@@ -164,6 +166,7 @@ class CheckpointStore(ConfiguredStore, Contract):
         Raises:
             CorruptionError: The stored position is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> waiting = CheckpointStore("state/positions", max_updates=100)

@@ -127,6 +127,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         Raises:
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> payments = CheckpointManager("state/positions", event_hub="payments")
@@ -146,6 +147,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
         Raises:
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> checkpoints.delete_checkpoint_store()
@@ -166,6 +168,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
             StoreNotFoundError: The checkpoint store was not created.
             IllegalArgumentError: This is no list of names.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> checkpoints.create_all_checkpoints_if_not_exists(["0", "1"])
@@ -212,6 +215,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
             InvalidStateError: `close()` was called.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> checkpoints.update_checkpoint(lease, CheckpointInfo("0", offset="5000", sequence_number=18))
@@ -232,6 +236,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         Raises:
             IllegalArgumentError: This is no name of a partition.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> checkpoints.delete_checkpoint("0")
@@ -251,6 +256,8 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
             LeaseLostError: The lease of an update was lost.
             IllegalArgumentError: The checkpoint of an update comes before the recorded one.
             RetryableError: The store did not answer, or asked for less. Call again.
+            CorruptionError: What is stored is damaged.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> waiting = CheckpointManager("state/positions", event_hub="clicks", max_updates=100)
@@ -366,6 +373,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         Raises:
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> payments = LeaseManager("state/positions", "host-1", event_hub="payments")
@@ -384,6 +392,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
 
         Raises:
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.delete_lease_store()
@@ -436,6 +445,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             IllegalArgumentError: This is no list of names.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.create_all_leases_if_not_exists(["0", "1"])
@@ -456,6 +466,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             IllegalArgumentError: The lease did not come from this lease manager.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.delete_lease(lease)
@@ -478,6 +489,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             IllegalArgumentError: The lease did not come from this lease manager.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.create_all_leases_if_not_exists(["1"])
@@ -498,6 +510,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             IllegalArgumentError: The lease did not come from this lease manager.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.renew_lease(lease)
@@ -520,6 +533,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             IllegalArgumentError: The lease did not come from this lease manager.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.release_lease(lease)
@@ -538,6 +552,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             IllegalArgumentError: The lease did not come from this lease manager.
             CorruptionError: What is stored is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.update_lease(lease)
