@@ -1,6 +1,6 @@
 """The docstrings of public names say what a user needs, and their examples run.
 
-The examples without Spark take about eight seconds. Those with Spark share one process of about 40 seconds of CPU; those
+The examples without Spark take about six seconds. Those with Spark share one process of about 40 seconds of CPU; those
 of methods of `State` and `TableState` share one batch of one query. `make docs` builds the pages that are made of them.
 """
 
