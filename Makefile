@@ -31,7 +31,7 @@ lint: .venv/.dev ## check formatting, style and types
 
 docs: .venv/.dev ## build the site into build/docs; a warning is an error
 	@.venv/bin/python scripts/draw-batch --check
-	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo "build/docs/index.html"
 
 audit: .venv/.dev ## ask whether a dependency is known to be vulnerable

@@ -40,7 +40,9 @@ class CheckpointId:
     """
 
     sequence: int
+    """Higher than that of the checkpoint below it, from 1."""
     suffix: str
+    """Eight hexadecimal digits, drawn at random."""
 
     def __str__(self) -> str:
         return f"{self.sequence:010d}-{self.suffix}"
@@ -92,21 +94,26 @@ class Artifact:
     """The place of one snapshot or delta of one partition in the store.
 
     It also says what its stored bytes must be.
-
-    `length` bytes from `offset` of the object at `path`, which has `size` bytes. `digest` is the SHA-256 of these
-    stored bytes, in hex; `raw_size` their size in bytes once decompressed; `records` how many records they hold.
-    `tail` names the end of the object, where parts of it can be read alone.
     """
 
     path: str
+    """The path of the object, below the root."""
     kind: Kind
+    """"snapshot" or "delta"."""
     offset: int
+    """Where the stored bytes begin in the object."""
     length: int
+    """How many bytes are stored."""
     size: int
+    """Bytes of the whole object."""
     raw_size: int
+    """Bytes once they are decompressed."""
     records: int
+    """How many records they hold."""
     digest: str
+    """The SHA-256 of the stored bytes, in hex."""
     tail: Tail | None = None
+    """The end of the object, where parts of it can be read alone, or None."""
 
 
 Chain = tuple[Artifact, ...]
@@ -184,10 +191,15 @@ class Job:
     """
 
     query_id: str
+    """The id of the streaming query, which lives in its `checkpointLocation`."""
     run_id: str
+    """The id of its run, which is new with each start."""
     batch_id: int
+    """The number of the batch, from 0."""
     driver: str | None = None
+    """The process of the driver, or None."""
     spark: SparkProgress | None = None
+    """Where Spark's progress is, and the offsets of the batch, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +241,29 @@ class Manifest:
     """Everything that one checkpoint consists of. A restore needs no other manifest."""
 
     id: CheckpointId
+    """The id of the checkpoint."""
     parent: Ref | None = None
+    """The checkpoint below it, by id and digest; None for the first."""
     epoch: int | None = None
+    """The number that the job gave it, such as Spark's batch id, or None."""
     created: datetime | None = None
+    """When it was made, in UTC, by the writer's clock, or None."""
     job: Job | None = None
+    """The streaming query that made it, and its batch, or None."""
     operators: Mapping[str, Operator] = field(default_factory=dict)
+    """The state of each operator, by its name."""
     positions: Mapping[str, Json] = field(default_factory=dict)
+    """Source positions, JSON values by name."""
     watermark: Json = None
+    """The watermark of the job, a JSON value, or None."""
     properties: Mapping[str, Json] = field(default_factory=dict)
+    """Properties of the job's own, JSON values by name."""
     clock: Clock | None = None
+    """The job's clock, by which rows expire, or None."""
     cost: Cost | None = None
+    """The requests, bytes and time that it cost, or None where that was not recorded."""
     extra: Mapping[str, Json] = field(default_factory=dict)
+    """Fields of a later version of the format, which are kept as they are."""
 
 
 @dataclass(frozen=True, slots=True)

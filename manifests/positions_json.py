@@ -34,23 +34,26 @@ _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition's owner.
-
-    `epoch` is one more with each change of owner; `etag` is new with each claim or renewal. `owner` is empty if there
-    is none. `asked_by` is the consumer that asked for the partition while another one has it. A partition that is
-    `finished` has nothing more to read and needs no owner. `modified` is for people, and for programs that ask for it.
-    `lease_ms` is how long others wait for a new `etag`, in milliseconds; 0 if that is not recorded.
-    """
+    """One partition's owner."""
 
     partition: str
+    """The id of the partition or shard."""
     owner: str
+    """The consumer that owns it; empty if there is none."""
     epoch: int
+    """One more with each change of owner."""
     etag: str
+    """A text that is new with each claim or renewal."""
     modified: datetime
+    """When it was written last, in UTC. For people, and for programs that ask for it."""
     lease_ms: int = 0
+    """How long others wait for a new `etag`, in milliseconds; 0 if that is not recorded."""
     asked_by: str = ""
+    """The consumer that asked for it while another one has it; empty if none did."""
     finished: bool = False
+    """True if it has nothing more to read and needs no owner."""
     extra: Mapping[str, Json] = field(default_factory=lambda: _NOTHING)
+    """Fields of a later version of the format, which are kept as they are."""
 
 
 @dataclass(frozen=True, slots=True)

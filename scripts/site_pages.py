@@ -72,6 +72,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     )
 
 
+PRIVATE = re.compile(r'id="pyspark_checkpointer[\w.]*\.(_\w*)"')
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Warn of private members in the reference, which an option can bring in without notice."""
+    for name in PRIVATE.findall(html):
+        log.warning("%s shows the private name %s: see the options of its entries", page.file.src_uri, name)
+    return html
+
+
 def _relink(text: str, source: str, here: str, files: Files) -> str:
     """Return text whose links go to the site's pages. `source` is the file that it is from, `here` its page."""
     known = site_files()

@@ -1,6 +1,6 @@
 """The docstrings of public names say what a user needs, and their examples run.
 
-The examples without Spark take about five seconds. Those with Spark share one process of about 40 seconds of CPU; those
+The examples without Spark take about six seconds. Those with Spark share one process of about 40 seconds of CPU; those
 of methods of `State` and `TableState` share one batch of one query. `make docs` builds the pages that are made of them.
 """
 
@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import io
+import itertools
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql.datasource import DataSource
 
 import pyspark_checkpointer
@@ -33,7 +35,7 @@ from pyspark_checkpointer import errors
 from pyspark_checkpointer.client import _async_checkpoint, _sync_checkpoint
 from pyspark_checkpointer.consumers.eventhub import aio
 from pyspark_checkpointer.consumers.eventprocessorhost import CompleteLease
-from pyspark_checkpointer.consumers.kinesis import RecordCheckpointer, RecordProcessor
+from pyspark_checkpointer.consumers.kinesis import RecordCheckpointer
 from pyspark_checkpointer.spark import TableState
 from pyspark_checkpointer.spark.stateful import StatefulSink
 from pyspark_checkpointer.storage.base import Store, WrappedStore
@@ -58,8 +60,32 @@ RETURNED = [
 ]
 """Classes that users get and never make, so that nobody has to know what their constructors take."""
 
-CALLED_BY_OTHERS = {WrappedStore: Store, DataSource: DataSource, RecordProcessor: RecordProcessor}
-"""Base classes, each with its interface: methods that users may write, and that the library or Spark calls."""
+CALLED_BY_OTHERS = {WrappedStore: Store, DataSource: DataSource}
+"""Base classes, each with its interface: methods that the library or Spark calls.
+
+Their docstrings stand in the interface, so the site does not show them.
+"""
+
+RAISE_NOTHING = {
+    "it only reads what is in memory": [
+        *("Checkpointer.copy", "AsyncCheckpointer.copy", "CleanupPlan.total", "RetentionPolicy.kept"),
+        *("RepairPlan.outcome", "RepairPlan.summary", "RestoredOperator.chain", "AsyncRestoredOperator.chain"),
+        *("CompleteLease.is_owned_by", "ShardLeases.clock", "Faults.paths"),
+    ],
+    "it only changes what is in memory": [
+        "Faults.forget",
+        "Faults.clear",
+        "Gate.open",
+        "ShardLeases.end",
+        "Worker.stop",
+    ],
+    "its errors are those of the block": ["ShardLeases.renewing", "injected"],
+    "users write it, and it raises what they like": [
+        *("RecordProcessor.initialize", "RecordProcessor.process_records", "RecordProcessor.lease_lost"),
+        *("RecordProcessor.shard_ended", "RecordProcessor.shutdown_requested"),
+    ],
+}
+"""The functions and methods that need no `Raises:`, by the reason. Others meet a store, Spark or wrong arguments."""
 
 
 def named(path: str) -> Any:
@@ -74,10 +100,33 @@ def named(path: str) -> Any:
     return functools.reduce(getattr, rest, sys.modules[module])
 
 
+def options() -> dict[str, Any]:
+    """Return the options of mkdocstrings that all entries of the reference have in common."""
+    plugins = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["plugins"]
+    found = next(plugin["mkdocstrings"] for plugin in plugins if "mkdocstrings" in plugin)
+    return found["handlers"]["python"]["options"]
+
+
+def entries() -> dict[str, list[str]]:
+    """Return the filters of each entry of the reference, by its path. An entry may have filters of its own."""
+    pages = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    found = re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", pages, re.M)
+    return {path: ((yaml.safe_load(own) or {}).get("options") or {}).get("filters", FILTERS) for path, own in found}
+
+
+FILTERS: list[str] = options()["filters"]
+
+ENTRIES = entries()
+
+
+def is_hidden(name: str, filters: list[str]) -> bool:
+    """Return whether the site leaves a member of this name out. All filters are of names to leave out."""
+    return any(re.search(one.removeprefix("!"), name) for one in filters)
+
+
 def shown() -> dict[str, Any]:
     """Return what the pages of the reference show, by path; of a module its public names."""
-    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
-    found = {path: named(path) for path in re.findall(r"^::: (\S+)$", pages, re.M)}
+    found = {path: named(path) for path in ENTRIES}
     for path, module in list(found.items()):
         if inspect.ismodule(module):
             del found[path]
@@ -125,6 +174,10 @@ def is_plain(found: Any) -> bool:
     )
 
 
+def is_named_tuple(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, tuple)
+
+
 def function_of(found: Any) -> Any:
     """Return the function in a method of any kind, or in a property."""
     return getattr(found, "fget", None) or getattr(found, "__func__", found)
@@ -167,38 +220,40 @@ def raised(function: Any) -> set[str]:
     return found & {*errors.__all__}
 
 
+def filters_of(owner: type) -> list[str]:
+    """Return the filters of the entry that shows a class, alone or with its module; those of all if none shows it."""
+    found = [ENTRIES.get(path) or ENTRIES[path.rpartition(".")[0]] for path, what in shown().items() if what is owner]
+    return found[0] if found else FILTERS
+
+
 def methods() -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties of public classes that were written for users."""
+    """Yield the methods and properties of public classes that the site shows, or shows of the blocking twin."""
     for path, owner in PUBLIC.items():
         if not isinstance(owner, type):
             continue
+        filters = filters_of(owner)
         for name in dir(owner):
             found = inspect.getattr_static(owner, name)
             function = function_of(found)
-            if not name.startswith("_") and callable(function) and not is_internal(owner, name, function):
+            if callable(function) and not is_hidden(name, filters) and not is_of_others(owner, name, function):
                 yield f"{path}.{name}", found
 
 
-def is_internal(owner: type, name: str, function: Any) -> bool:
-    """Return whether a method is for the library or Spark, or was inherited from another library.
-
-    The docstring of a method that is for other parts of the library says so, by a sentence that begins with "For".
-    """
+def is_of_others(owner: type, name: str, function: Any) -> bool:
+    """Return whether a method was inherited from another library, or is described in the interface that it is of."""
     ours = (getattr(function, "__module__", None) or "").startswith("pyspark_checkpointer")
-    told = re.search(r"(^|\. )For (`|other packages)|^The layer below", inspect.getdoc(function) or "", re.M)
-    by_others = any(one in owner.__mro__ and hasattr(CALLED_BY_OTHERS[one], name) for one in CALLED_BY_OTHERS)
-    return not ours or by_others or bool(told)
+    return not ours or any(one in owner.__mro__ and hasattr(CALLED_BY_OTHERS[one], name) for one in CALLED_BY_OTHERS)
 
 
 METHODS = dict(methods())
 
+CALLS = {name: found for name, found in (PUBLIC | METHODS).items() if not isinstance(found, type | property)}
+"""The functions and methods that users call. A property is described by its first line and what it returns."""
 
-def is_trivial(method: Any) -> bool:
-    """Return whether a method needs no example: a property, or what takes and returns nothing, such as `close`."""
-    if isinstance(method, property):
-        return True
-    signature = inspect.signature(function_of(method))
-    return not parameters(function_of(method)) and signature.return_annotation in (None, "None")
+
+def short(path: str) -> str:
+    """Return the name of a function, or that of a class and its method."""
+    return re.search(r"(?:[A-Z]\w*\.)?\w+$", path)[0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -221,6 +276,23 @@ def test_a_public_name_has_its_arguments_errors_and_an_example(name: str) -> Non
         assert [error for error in raised(function) if error not in section(description(found), "Raises")] == []
 
 
+def fields(record: type) -> Iterator[tuple[str, bool]]:
+    """Yield each public field that a record adds, and whether a docstring stands below it."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    for node, after in itertools.pairwise([*tree.body, ast.Pass()]):  # type: ignore[attr-defined]
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_":
+            yield node.target.id, isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+
+
+RECORDS = [name for name, found in PUBLIC.items() if dataclasses.is_dataclass(found) or is_named_tuple(found)]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_is_described_with_its_fields(name: str) -> None:
+    told = re.findall(r"^ {4}(\w+): ", section(description(PUBLIC[name]), "Args", "Attributes"), re.M)
+    assert [field for field, described in fields(PUBLIC[name]) if not described and field not in told] == []
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_public_method_is_described_with_its_arguments_and_errors(name: str) -> None:
     found = METHODS[name]
@@ -231,9 +303,32 @@ def test_a_public_method_is_described_with_its_arguments_and_errors(name: str) -
         assert [error for error in raised(function_of(found)) if error not in section(text, "Raises")] == []
 
 
-@pytest.mark.parametrize("name", [name for name, found in METHODS.items() if not is_trivial(found)])
-def test_a_public_method_has_an_example(name: str) -> None:
-    assert ">>> " in (inspect.getdoc(METHODS[name]) or "")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_has_an_example_and_says_what_it_raises(name: str) -> None:
+    text = inspect.getdoc(CALLS[name]) or ""
+    assert ">>> " in section(text, "Examples"), "no example"
+    if short(name) not in [*itertools.chain(*RAISE_NOTHING.values())]:
+        assert section(text, "Raises").strip(), "does not say what it raises"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_for_the_library_alone_is_not_on_the_site(name: str) -> None:
+    text = inspect.getdoc(METHODS[name]) or ""
+    assert not re.search(r"(^|\. )For (`|other packages)|^The layer below", text, re.M)
+
+
+@pytest.mark.parametrize("reason", RAISE_NOTHING)
+def test_an_exception_is_still_one(reason: str) -> None:
+    calls = {short(name): inspect.getdoc(found) or "" for name, found in CALLS.items()}
+    assert [name for name in RAISE_NOTHING[reason] if name not in calls or section(calls[name], "Raises")] == []
+
+
+@pytest.mark.parametrize("path", [path for path, filters in ENTRIES.items() if filters is not FILTERS])
+def test_each_filter_of_an_entry_leaves_something_out(path: str) -> None:
+    found = named(path)
+    owners = [vars(found)[name] for name in public_names(found)] if inspect.ismodule(found) else [found]
+    names = [name for owner in owners if isinstance(owner, type) for name in dir(owner)]
+    assert [one for one in ENTRIES[path] if not any(is_hidden(name, [one]) for name in names)] == []
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, *METHODS])

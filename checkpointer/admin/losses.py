@@ -70,10 +70,13 @@ class RepairPlan:
     """
 
     id: CheckpointId
+    """The candidate."""
     epoch: int | None
+    """Its epoch, such as Spark's batch id, or None."""
     kept: int
     """Partitions that are whole."""
     losses: tuple[Loss, ...]
+    """Partitions that are damaged, each with the older state that it can be taken back to."""
     savepoints: tuple[str, ...] = ()
     """Savepoints that are damaged and would be lost, since the catalog is damaged too."""
 

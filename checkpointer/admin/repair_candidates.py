@@ -29,14 +29,18 @@ class Candidate:
     """A manifest that a root could be repaired to, with the evidence for it."""
 
     id: CheckpointId
+    """The id of the checkpoint."""
     problems: tuple[str, ...]
     """Its problems: objects that are damaged, missing or of a wrong size.
 
     Only `repair` compares digests.
     """
     epoch: int | None = None
+    """Its epoch, such as Spark's batch id, or None."""
     created: datetime | None = None
+    """When it was made, in UTC, by the writer's clock, or None."""
     job: Job | None = None
+    """The streaming query that made it, and its batch, or None."""
     bytes: int = 0
     """Stored bytes of all objects it names."""
     committed: bool = False

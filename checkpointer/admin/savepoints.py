@@ -30,8 +30,11 @@ class Savepoint:
     """A checkpoint kept by name until the name is deleted."""
 
     name: str
+    """The name."""
     id: CheckpointId
+    """The checkpoint that it keeps."""
     created: datetime
+    """When it was made, in UTC, by the clock of the process that made it."""
 
     def __repr__(self) -> str:
         return f"Savepoint({cut(repr(self.name))}, {self.id}, {moment(self.created)})"

@@ -26,10 +26,15 @@ class Requests:
     """Requests by kind, every try counting."""
 
     get: int = 0
+    """Reads of an object or of a part of it."""
     put: int = 0
+    """Writes of an object."""
     swap: int = 0
+    """Compare-and-swaps of an object."""
     list: int = 0
+    """Pages of listings."""
     delete: int = 0
+    """Deletions, each of one or more objects."""
 
     @property
     def total(self) -> int:
@@ -42,17 +47,18 @@ class OperatorMetrics:
     """The part of one operator in a record.
 
     It says what a commit wrote for the operator, or what a restored checkpoint holds of it.
-
-    `bytes` are those of `objects` whole objects: artifacts, packs and segments. `snapshot_bytes` and `delta_bytes` are
-    those of the snapshots and deltas in them that the checkpoint names, each stored range once. `partitions` is how
-    many partitions have at least one of these artifacts in their chain.
     """
 
     bytes: int = 0
+    """Bytes of whole objects: artifacts, packs and segments."""
     objects: int = 0
+    """How many these are."""
     partitions: int = 0
+    """Partitions that have at least one of these artifacts in their chain."""
     snapshot_bytes: int = 0
+    """Bytes of the snapshots in them that the checkpoint names, each stored range once."""
     delta_bytes: int = 0
+    """Bytes of the deltas in them that the checkpoint names, each stored range once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,16 +53,16 @@ layer.
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be.
-
-    `problem` says what was expected and what was found.
-    """
+    """Something that is not as it should be."""
 
     path: str
+    """The object."""
     problem: str
+    """What was expected and what was found."""
     checkpoints: tuple[CheckpointId, ...]
     """Checkpoints that it makes impossible to restore in full, oldest first."""
     missing: bool = False
+    """True if the object is not there."""
     and_older: bool = False
     """True if it hurts all older checkpoints of the history too.
 
@@ -99,12 +99,15 @@ class Verification:
     """
 
     checkpoints: int
+    """Checkpoints that were compared."""
     objects: int
     """Objects that were read and compared, manifests among them."""
     bytes: int
+    """Bytes of those objects."""
     skipped: int
     """Objects that were left out of the sample."""
     findings: tuple[Finding, ...]
+    """The damage; empty if nothing is wrong."""
     elsewhere: tuple[Finding, ...] = ()
     """Damage that does not hurt the one checkpoint that was asked for.
 

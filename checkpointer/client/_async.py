@@ -42,6 +42,11 @@ class AsyncCheckpointer(AsyncFace):
 
     A checkpointer pickles as its configuration. A copy in another process starts as if it had just been made.
 
+    Every method that asks the store raises `RetryableError` where the store does not answer in time, and
+    `StoreRefusedError` or `StoreNotFoundError` where it refuses. One that commits raises `OutcomeUnknownError` if
+    nothing proves whether the swap took effect. After `begin(background=True)` the next call raises what the commit in
+    the background raised. Methods do not repeat this.
+
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `memory://name`, or any
             other fsspec URL with `fencing="none"`. A relative folder is resolved once, here: a later change of the
@@ -196,6 +201,8 @@ class AsyncCheckpointer(AsyncFace):
         Raises:
             CheckpointNotFoundError: No live checkpoint is meant by `id`.
             IllegalArgumentError: The name is in use, or cannot be a name.
+            RetiredError: The checkpoint was retired while this ran.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> savepoint = await ck.savepoint("before-deploy")
@@ -206,6 +213,9 @@ class AsyncCheckpointer(AsyncFace):
 
     async def savepoints(self) -> list[Savepoint]:
         """Return every savepoint, oldest first.
+
+        Raises:
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> savepoint = await ck.savepoint("before-deploy")
@@ -222,6 +232,7 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             SavepointNotFoundError: No savepoint has this name.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> savepoint = await ck.savepoint("before-deploy")
@@ -283,6 +294,10 @@ class AsyncCheckpointer(AsyncFace):
         Returns:
             The plan, for `apply`. Iterating gives one row for each object.
 
+        Raises:
+            IllegalArgumentError: `policy` is no `RetentionPolicy`.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
+
         Examples:
             >>> from pyspark_checkpointer import RetentionPolicy
             >>> plan = await ck.plan(RetentionPolicy(keep_last=10))
@@ -306,6 +321,8 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             StalePlanError: Something in the plan is needed now. Nothing was done: make a new plan.
+            IllegalArgumentError: This is no plan, or one of another root.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> plan = await ck.plan()
@@ -331,6 +348,10 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             The sums of what was retired, deleted, and will be deleted after the grace period.
+
+        Raises:
+            IllegalArgumentError: `policy` is no `RetentionPolicy`.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> from pyspark_checkpointer import RetentionPolicy
@@ -632,6 +653,10 @@ class AsyncCheckpointer(AsyncFace):
         Returns:
             The candidates.
 
+        Raises:
+            IllegalArgumentError: `spark_checkpoint` is no `checkpointLocation`, or no batch is finished in it.
+            UnsupportedFormatError: A newer version of the library wrote an object. Repair with that version.
+
         Examples:
             >>> from pathlib import Path
             >>> Path("state/visits/_latest").unlink()  # an accident
@@ -655,6 +680,12 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             Each damaged partition, how many records it held, and which older state of it is intact.
+
+        Raises:
+            CheckpointNotFoundError: No candidate is meant by `to`.
+            IllegalArgumentError: `to` is no form of an id, or fits several candidates.
+            InvalidStateError: There is nothing to repair.
+            CorruptionError: The candidate names an object that is gone.
 
         Examples:
             >>> from pathlib import Path
@@ -694,6 +725,9 @@ class AsyncCheckpointer(AsyncFace):
         Raises:
             CheckpointNotFoundError: No candidate is meant by `to`.
             CorruptionError: Something is damaged, and the loss was not accepted. Nothing was written.
+            IllegalArgumentError: `to` is no form of an id, or fits several candidates; or `older_partitions` is given
+                without `accept_loss`.
+            InvalidStateError: There is nothing to repair.
 
         Examples:
             >>> from pathlib import Path
@@ -716,7 +750,17 @@ class AsyncCheckpointer(AsyncFace):
         )
 
     async def close(self) -> None:
-        """Wait for a commit in the background, raise its error, and release connections."""
+        """Wait for a commit in the background, raise its error, and release connections.
+
+        Raises:
+            CheckpointError: An earlier commit in the background failed. This is its error.
+
+        Examples:
+            >>> await ck.close()
+            >>> latest = await ck.read_latest()  # connects again
+            >>> latest.sequence
+            1
+        """
         # Not by `_run`, which would stop at a commit that failed and leave the connections open.
         await self._tell(self.session.close())
 
@@ -732,6 +776,9 @@ class AsyncCheckpointer(AsyncFace):
         """Return an id for the next attempt on top of what was restored.
 
         Each call returns another one.
+
+        Raises:
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> id = await ck.new_id()
@@ -768,6 +815,8 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             CheckpointNotFoundError: There is no such manifest.
+            IllegalArgumentError: This is no id.
+            CorruptionError: The manifest is damaged.
 
         Examples:
             >>> manifest = await ck.load_manifest(restored.id)
@@ -796,6 +845,9 @@ class AsyncCheckpointer(AsyncFace):
         Returns:
             The artifact, to be attached to the checkpoint or named in a manifest.
 
+        Raises:
+            IllegalArgumentError: `data` is not bytes, or another argument is not what it must be. The message names it.
+
         Examples:
             >>> id = await ck.new_id()
             >>> artifact = await ck.save_snapshot(id, "totals", 0, b"ann=1")
@@ -823,6 +875,9 @@ class AsyncCheckpointer(AsyncFace):
 
         Returns:
             The artifact, to be attached to the checkpoint or named in a manifest.
+
+        Raises:
+            IllegalArgumentError: `data` is not bytes, or another argument is not what it must be. The message names it.
 
         Examples:
             >>> id = await ck.new_id()
@@ -874,6 +929,9 @@ class AsyncCheckpointer(AsyncFace):
                 restored.
             ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
             FencedError: Another writer took over.
+            IllegalArgumentError: This is no id, or the manifest names an object that is neither of its parent
+                nor of this id.
+            CorruptionError: The manifest is damaged.
 
         Examples:
             >>> from pyspark_checkpointer.manifests.model import Manifest
@@ -890,6 +948,9 @@ class AsyncCheckpointer(AsyncFace):
 
     async def read_latest(self) -> CheckpointId | None:
         """Return the id of the committed checkpoint, as it is now; None on an empty root.
+
+        Raises:
+            CorruptionError: `_latest` is damaged.
 
         Examples:
             >>> latest = await ck.read_latest()
@@ -920,6 +981,12 @@ class AsyncCheckpointer(AsyncFace):
         Returns:
             The findings, each with the checkpoints that it hurts, and how much was compared. True if nothing is wrong.
 
+        Raises:
+            CheckpointNotFoundError: No live checkpoint is meant by `id`.
+            SavepointNotFoundError: No savepoint has this name.
+            OperatorNotFoundError: No checkpoint has this operator.
+            IllegalArgumentError: `id` is no form of an id, or `share` is out of its range.
+
         Examples:
             >>> verification = await ck.verify()
             >>> bool(verification), verification.findings
@@ -930,6 +997,9 @@ class AsyncCheckpointer(AsyncFace):
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Return the ids of all live checkpoints, oldest first.
+
+        Raises:
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> [id.sequence for id in await ck.list_checkpoints()]
@@ -947,6 +1017,8 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             InvalidStateError: It is the committed one, or a savepoint keeps it.
+            CheckpointNotFoundError: No live checkpoint is meant by `id`.
+            CorruptionError: Metadata is missing or damaged. The message names the object.
 
         Examples:
             >>> async with ck.begin(epoch=2) as cp:

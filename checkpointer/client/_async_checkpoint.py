@@ -130,6 +130,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The operator is a map or a table, or `data` is not bytes.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -153,6 +154,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The partition has no snapshot, or the operator is a map or a table.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -178,6 +180,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: A value cannot be stored. The message names its key and type.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> await cp.save("visits", KeyedState({"ann": 1}))
@@ -197,6 +200,10 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         Args:
             artifact: What that call returned.
 
+        Raises:
+            IllegalArgumentError: This is no artifact, or one that was written for another id.
+            InvalidStateError: This checkpoint was committed or aborted before.
+
         Examples:
             >>> artifact = await ck.save_snapshot(cp.id, "totals", 0, b"ann=1")
             >>> await cp.attach(artifact)
@@ -213,6 +220,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -235,6 +243,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -255,6 +264,14 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
 
+        Raises:
+            FencedError: Another writer took over. This checkpointer can never commit again.
+            InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
+                phase.
+            OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
+
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
             >>> prepared = await cp.prepare()
@@ -274,8 +291,11 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         Raises:
             FencedError: Another writer took over. This checkpointer can never commit again.
-            InvalidStateError: It was committed or aborted before.
+            InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
+                phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -290,6 +310,16 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """Give up, leaving nothing visible.
 
         This does nothing once the commit has begun to swap the pointer.
+
+        Raises:
+            ConflictError: It was prepared, and another checkpoint was prepared since.
+            InvalidStateError: It was prepared, and is committed by now.
+
+        Examples:
+            >>> await cp.snapshot("totals", 0, b"ann=1")
+            >>> await cp.abort()
+            >>> await ck.restore() is None
+            True
         """
         await bridge(commit.abort(self.writer))
 
@@ -367,11 +397,35 @@ class AsyncPrepared(NotPicklable):
 
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.
+            InvalidStateError: This object aborted it before.
+            FencedError: Another writer took over. This checkpointer can never commit again.
+            OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+
+        Examples:
+            >>> cp = await ck.begin(epoch=2)
+            >>> await cp.snapshot("totals", 0, b"ann=2")
+            >>> second = await cp.prepare()
+            >>> await second.commit()
+            >>> await ck.read_latest() == second.id
+            True
         """
         await bridge(self._core.commit())
 
     async def abort(self) -> None:
-        """Discard the prepared checkpoint."""
+        """Discard the prepared checkpoint.
+
+        Raises:
+            ConflictError: Another checkpoint was prepared since.
+            InvalidStateError: It is committed by now: use `rollback`.
+
+        Examples:
+            >>> cp = await ck.begin(epoch=2)
+            >>> await cp.snapshot("totals", 0, b"ann=2")
+            >>> second = await cp.prepare()
+            >>> await second.abort()
+            >>> await ck.read_latest() == prepared.id
+            True
+        """
         await bridge(self._core.abort())
 
     def __repr__(self) -> str:

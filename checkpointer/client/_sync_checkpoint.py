@@ -131,6 +131,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The operator is a map or a table, or `data` is not bytes.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -154,6 +155,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The partition has no snapshot, or the operator is a map or a table.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -179,6 +181,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: A value cannot be stored. The message names its key and type.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> cp.save("visits", KeyedState({"ann": 1}))
@@ -198,6 +201,10 @@ class Checkpoint(SyncStart, NotPicklable):
         Args:
             artifact: What that call returned.
 
+        Raises:
+            IllegalArgumentError: This is no artifact, or one that was written for another id.
+            InvalidStateError: This checkpoint was committed or aborted before.
+
         Examples:
             >>> artifact = ck.save_snapshot(cp.id, "totals", 0, b"ann=1")
             >>> cp.attach(artifact)
@@ -214,6 +221,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -236,6 +244,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             IllegalArgumentError: The parent has no such operator or partition.
+            InvalidStateError: This checkpoint was committed or aborted before.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -256,6 +265,14 @@ class Checkpoint(SyncStart, NotPicklable):
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
 
+        Raises:
+            FencedError: Another writer took over. This checkpointer can never commit again.
+            InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
+                phase.
+            OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
+
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
             >>> prepared = cp.prepare()
@@ -275,8 +292,11 @@ class Checkpoint(SyncStart, NotPicklable):
 
         Raises:
             FencedError: Another writer took over. This checkpointer can never commit again.
-            InvalidStateError: It was committed or aborted before.
+            InvalidStateError: It was committed or aborted before, or another prepared checkpoint waits for its second
+                phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+            ConflictError: Another writer committed since this began. Restore, and begin again.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -291,6 +311,16 @@ class Checkpoint(SyncStart, NotPicklable):
         """Give up, leaving nothing visible.
 
         This does nothing once the commit has begun to swap the pointer.
+
+        Raises:
+            ConflictError: It was prepared, and another checkpoint was prepared since.
+            InvalidStateError: It was prepared, and is committed by now.
+
+        Examples:
+            >>> cp.snapshot("totals", 0, b"ann=1")
+            >>> cp.abort()
+            >>> ck.restore() is None
+            True
         """
         run_sync(commit.abort(self.writer))
 
@@ -368,11 +398,35 @@ class Prepared(NotPicklable):
 
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.
+            InvalidStateError: This object aborted it before.
+            FencedError: Another writer took over. This checkpointer can never commit again.
+            OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
+
+        Examples:
+            >>> cp = ck.begin(epoch=2)
+            >>> cp.snapshot("totals", 0, b"ann=2")
+            >>> second = cp.prepare()
+            >>> second.commit()
+            >>> ck.read_latest() == second.id
+            True
         """
         run_sync(self._core.commit())
 
     def abort(self) -> None:
-        """Discard the prepared checkpoint."""
+        """Discard the prepared checkpoint.
+
+        Raises:
+            ConflictError: Another checkpoint was prepared since.
+            InvalidStateError: It is committed by now: use `rollback`.
+
+        Examples:
+            >>> cp = ck.begin(epoch=2)
+            >>> cp.snapshot("totals", 0, b"ann=2")
+            >>> second = cp.prepare()
+            >>> second.abort()
+            >>> ck.read_latest() == prepared.id
+            True
+        """
         run_sync(self._core.abort())
 
     def __repr__(self) -> str:

@@ -193,6 +193,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             key: The key.
             default: The value to set.
 
+        Raises:
+            IllegalArgumentError: A key cannot be stored, such as a list.
+            InvalidStateError: The state is a map of a batch that has ended.
+
         Examples:
             >>> visits.setdefault("cat", {"count": 0, "pages": []})
             {'count': 0, 'pages': []}
@@ -213,6 +217,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Raises:
             KeyError: The key is not there, and no `default` was given.
+            IllegalArgumentError: A key cannot be stored, such as a list.
+            InvalidStateError: The state is a map of a batch that has ended.
 
         Examples:
             >>> visits.pop("bob")
@@ -234,6 +240,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Raises:
             KeyError: The state is empty.
+            InvalidStateError: The state is a map of a batch that has ended.
 
         Examples:
             >>> key, value = visits.popitem()
@@ -249,6 +256,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def items(self) -> ItemsView[Any, Any]:
         """Return the keys and values, read key by key.
 
+        Raises:
+            InvalidStateError: The state is a map of a batch that has ended.
+
         Examples:
             >>> sorted((name, value["count"]) for name, value in visits.items())
             [('ann', 1), ('bob', 1)]
@@ -257,6 +267,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     def values(self) -> ValuesView[Any]:
         """Return the values, read key by key.
+
+        Raises:
+            InvalidStateError: The state is a map of a batch that has ended.
 
         Examples:
             >>> sum(value["count"] for value in visits.values())
@@ -272,6 +285,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         Args:
             other: A mapping, or pairs.
             more: Values by names, which are text keys.
+
+        Raises:
+            IllegalArgumentError: A key cannot be stored, such as a list.
+            InvalidStateError: The state is a map of a batch that has ended.
 
         Examples:
             >>> visits.update({"cat": 1, "dan": 2}, eve=3)
@@ -364,7 +381,16 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 yield key
 
     def clear(self) -> None:
-        """Remove all keys."""
+        """Remove all keys.
+
+        Raises:
+            InvalidStateError: The state is a map of a batch that has ended.
+
+        Examples:
+            >>> visits.clear()
+            >>> len(visits)
+            0
+        """
         self._owner.change(Content.clear)
 
     def to_dict(self) -> dict[Any, Any]:
@@ -376,6 +402,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Raises:
             IllegalArgumentError: A value cannot be stored.
+            InvalidStateError: The state is a map of a batch that has ended.
 
         Examples:
             >>> visits.to_dict()["bob"]

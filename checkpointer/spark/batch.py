@@ -23,7 +23,7 @@ class Token(NamedTuple):
 
     Store it with what the function writes elsewhere, in the same transaction, to write each batch once.
 
-    Args:
+    Attributes:
         query_id: The id of the streaming query, which lives in its `checkpointLocation`.
         batch_id: The number of the batch, from 0.
 

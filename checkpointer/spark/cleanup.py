@@ -78,6 +78,10 @@ def plan_cleanup(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
 
+    Raises:
+        IllegalArgumentError: `spark` is no session of Spark, or `policy` is no `RetentionPolicy`.
+        CorruptionError: Metadata is missing or damaged. The message names the object.
+
     Examples:
         >>> plan = plan_cleanup(spark, "state/shop")
         >>> plan.where("action = 'delete'").count()
@@ -97,6 +101,9 @@ def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
     Args:
         spark: The session.
         plan: What `Checkpointer.plan` returned.
+
+    Raises:
+        IllegalArgumentError: `spark` is no session of Spark.
 
     Examples:
         >>> from pyspark_checkpointer import Checkpointer
@@ -128,6 +135,10 @@ def clean(
 
     Returns:
         The sums of what was retired, deleted, and will be deleted after the grace period.
+
+    Raises:
+        IllegalArgumentError: `spark` is no session of Spark, or `policy` is no `RetentionPolicy`.
+        CorruptionError: Metadata is missing or damaged. The message names the object.
 
     Examples:
         >>> clean(spark, "state/shop").deleted.objects

@@ -181,7 +181,7 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: A table or other operator has this name, or the map is in use with other partitions
                 or another rule.
-            InvalidStateError: The job has no clock, and `expire_after` needs one.
+            InvalidStateError: The batch has ended; or the job has no clock, and `expire_after` needs one.
 
         Examples:
             >>> counts = state.map("counts", partitions=1)
@@ -255,6 +255,7 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: A map has this name, the table was opened in this batch already, or an argument does
                 not fit the stored table. The message has both.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> totals = state.table("totals", ["digit"], combine={"n": "sum"}, schema="digit long, n long")
@@ -360,6 +361,7 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: Only one of `key` and `num_partitions` is given, or an argument is not what it must
                 be.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> def write(partition, batches):
@@ -390,6 +392,11 @@ class State(NotPicklable):
         Returns:
             A list of bytes; empty if the partition has no state.
 
+        Raises:
+            IllegalArgumentError: This is no name, or no number of a partition.
+            CorruptionError: An object is missing or damaged.
+            InvalidStateError: The batch has ended.
+
         Examples:
             >>> state.partition("sizes", 0)  # in the first batch
             []
@@ -412,6 +419,7 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: The state has no such map, table or operator.
+            InvalidStateError: The batch has ended.
 
         Examples:
             >>> state.map("old")["ann"] = 1

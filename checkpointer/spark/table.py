@@ -72,6 +72,7 @@ class TableState(NotPicklable):
         Raises:
             IllegalArgumentError: A column has another type than in the table, or a key column is missing. The message
                 has both schemas.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> table.upsert(spark.createDataFrame([(0, 80), (2, 7)], "digit long, value long"))
@@ -115,6 +116,7 @@ class TableState(NotPicklable):
         Raises:
             IllegalArgumentError: The function returned another key, an unknown column, two changes of a key or None, or
                 cannot be sent to tasks. Nothing of the batch is committed.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> import pyarrow as pa
@@ -168,6 +170,7 @@ class TableState(NotPicklable):
 
         Raises:
             IllegalArgumentError: As in `apply`.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> def count(key, rows, row):
@@ -203,6 +206,7 @@ class TableState(NotPicklable):
 
         Raises:
             IllegalArgumentError: A key column is missing, or a column has another type than in the table.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> rows = spark.createDataFrame([(1, 5), (3, 6), (3, 7)], "digit long, value long")
@@ -217,6 +221,10 @@ class TableState(NotPicklable):
 
         Args:
             rows: The rows, with the key columns.
+
+        Raises:
+            IllegalArgumentError: A key column is missing, or `rows` is no DataFrame of Spark.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> table.replace(spark.createDataFrame([(2, "two")], "digit long, word string"))
@@ -233,6 +241,10 @@ class TableState(NotPicklable):
 
         Args:
             keys: Rows with the key columns. Other columns are ignored.
+
+        Raises:
+            IllegalArgumentError: A key column is missing or of another type, or `keys` is no DataFrame of Spark.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> table.delete(spark.createDataFrame([(1,)], "digit long"))
@@ -252,6 +264,10 @@ class TableState(NotPicklable):
             columns: The names of the columns. Unknown ones are no error, because a function says the same in every
                 batch.
 
+        Raises:
+            IllegalArgumentError: This is no list of names, or one is of a key column.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
+
         Examples:
             >>> table.drop_columns(["value"])
             >>> table.read().columns
@@ -268,6 +284,10 @@ class TableState(NotPicklable):
         Args:
             columns: The columns to read; by default all.
 
+        Raises:
+            IllegalArgumentError: Nothing says which columns the table has, or it has no such column.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
+
         Examples:
             >>> table.read(["value"]).sort("value").collect()
             [Row(value=8), Row(value=9)]
@@ -283,6 +303,10 @@ class TableState(NotPicklable):
         Args:
             keys: Rows with the key columns.
             columns: The columns to read; by default all.
+
+        Raises:
+            IllegalArgumentError: A key column is missing or of another type, or the table has no such column.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> keys = spark.createDataFrame([(1,), (2,)], "digit long")
@@ -304,6 +328,7 @@ class TableState(NotPicklable):
 
         Raises:
             IllegalArgumentError: The table was opened without `expire=`.
+            InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
             >>> from datetime import UTC, datetime, timedelta
@@ -329,6 +354,15 @@ class TableState(NotPicklable):
         """Write a snapshot of every partition that has deltas, now.
 
         Compaction also runs by itself, spread over batches.
+
+        Raises:
+            InvalidStateError: The batch has ended, or the table was dropped in it.
+
+        Examples:
+            >>> table.upsert(spark.createDataFrame([(2, 7)], "digit long, value long"))  # a delta
+            >>> table.compact()
+            >>> table.read().count()
+            3
         """
         with self._operation(self._changes.check_open):
             self._changes.compact()

@@ -47,9 +47,13 @@ class Exported:
     """The result of an export: the checkpoint and the files of each operator."""
 
     id: CheckpointId
+    """The checkpoint."""
     epoch: int | None
+    """Its epoch, such as Spark's batch id, or None."""
     target: str
+    """The folder that was written, without secrets."""
     operators: tuple[ExportedOperator, ...]
+    """What was written of each operator: rows, files and bytes."""
     left_out: tuple[str, ...]
     """Operators that hold bytes in the job's own format, not a table."""
 

@@ -22,8 +22,11 @@ class CrashPoint:
     """
 
     root: str
+    """The root that the job left."""
     number: int
+    """The request at which it died, from 1."""
     after: bool
+    """True if that request took effect."""
     died: bool
     """True if the job came to that request.
 

@@ -133,7 +133,13 @@ class Faults:
         return [request.path for request in self.requests if request.kind == kind]
 
     def forget(self) -> None:
-        """Forget the requests so far, and begin to count anew."""
+        """Forget the requests so far, and begin to count anew.
+
+        Examples:
+            >>> faults.forget()
+            >>> faults.counts["put"]
+            0
+        """
         self.requests = []
 
     # ---- faults to come -------------------------------------------------------------------------------------
@@ -220,6 +226,9 @@ class Faults:
             times: As in `apply`.
             error: The class of the error.
 
+        Raises:
+            IllegalArgumentError: As in `apply`.
+
         Examples:
             >>> faults.fail("put")  # the library sends it again
             >>> save(2)
@@ -237,6 +246,9 @@ class Faults:
             path: As in `apply`.
             times: As in `apply`.
 
+        Raises:
+            IllegalArgumentError: As in `apply`.
+
         Examples:
             >>> faults.drop_answer("swap")  # the library reads what became of it
             >>> save(2)
@@ -253,6 +265,9 @@ class Faults:
             nth: As in `apply`.
             path: As in `apply`.
             times: As in `apply`.
+
+        Raises:
+            IllegalArgumentError: As in `apply`.
 
         Examples:
             >>> faults.throttle("put")
@@ -342,6 +357,9 @@ class Faults:
         Returns:
             The gate.
 
+        Raises:
+            IllegalArgumentError: As in `apply`.
+
         Examples:
             >>> from threading import Thread
             >>> gate = faults.hold("swap")
@@ -430,6 +448,9 @@ class Faults:
             number: The number of the request, from 1.
             after: Whether the request takes effect first.
 
+        Raises:
+            IllegalArgumentError: `number` is below 1.
+
         Examples:
             >>> faults.crash(1)
             >>> try:
@@ -449,6 +470,11 @@ class Faults:
         """Remove all faults, and revive a process that died.
 
         The requests so far stay counted.
+
+        Examples:
+            >>> faults.fail(times=1000)
+            >>> faults.clear()
+            >>> save(2)
         """
         # The dice too: a test that checks a state wants no more faults.
         self._rules, self.dead, self._random = [], False, None

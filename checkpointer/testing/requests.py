@@ -81,6 +81,9 @@ class LateWrite:
     def land(self) -> bool:
         """Let the write reach the store now. Return whether it took effect.
 
+        Raises:
+            CheckpointError: The store raised it, and it is no conflict.
+
         Examples:
             >>> late[0].land()  # the library sent it again, and that came first
             False
@@ -89,6 +92,9 @@ class LateWrite:
 
     async def arrive(self) -> bool:
         """Do as `land`, on the event loop.
+
+        Raises:
+            CheckpointError: The store raised it, and it is no conflict.
 
         Examples:
             >>> from pyspark_checkpointer import runtime
@@ -130,9 +136,30 @@ class Gate:
             raise AssertionError(f"{request} was held and never let go")
 
     def wait(self) -> None:
-        """Wait until a request is held."""
+        """Wait until a request is held, for at most 30 seconds.
+
+        Raises:
+            AssertionError: No request came in that time.
+
+        Examples:
+            >>> gate = faults.hold("swap")
+            >>> commit = Thread(target=lambda: ck.begin(epoch=2).commit())
+            >>> commit.start()
+            >>> gate.wait()
+            >>> ck.read_latest().sequence  # the swap has not reached the store
+            1
+            >>> gate.open()
+            >>> commit.join()
+        """
         assert self._reached.wait(MAX_HELD_SECONDS), "no request came to the gate"
 
     def open(self) -> None:
-        """Let all requests pass, now and later."""
+        """Let all requests pass, now and later.
+
+        Examples:
+            >>> gate = faults.hold("swap")
+            >>> gate.open()  # before the request comes, which then does not wait
+            >>> ck.begin(epoch=2).commit().sequence
+            2
+        """
         self._opened.set()

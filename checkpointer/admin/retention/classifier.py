@@ -11,20 +11,22 @@ from pyspark_checkpointer.manifests import object_paths
 
 
 class PlanRow(NamedTuple):
-    """One object, and what cleanup does with it.
-
-    `action` is "keep", "delete", or "later": once the grace period for readers is over. Of the `reference_count` live
-    checkpoints that reference the object, `referenced_by` is the strongest; None where there is none. For what an
-    interrupted write left behind, `leftover` is the store's own name of it, and `size` is 0, since stores do not tell.
-    """
+    """One object, and what cleanup does with it."""
 
     path: str
+    """The path of the object, below the root."""
     size: int
+    """Its bytes; 0 for a leftover, since stores do not tell."""
     action: Action
+    """"keep", "delete", or "later": once the grace period for readers is over."""
     reason: str
+    """Why."""
     referenced_by: str | None = None
+    """The strongest of the live checkpoints that reference it; None if none does."""
     reference_count: int = 0
+    """How many live checkpoints reference it."""
     leftover: str | None = None
+    """The store's own name of what an interrupted write left behind; else None."""
 
 
 @dataclass(frozen=True, slots=True)

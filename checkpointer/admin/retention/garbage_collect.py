@@ -47,16 +47,16 @@ MAX_CONCURRENT_DELETES = 4
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The result of a cleanup.
-
-    `deleted` counts the objects that it asked the store to delete; some may have been gone.
-    """
+    """The result of a cleanup."""
 
     retired: tuple[CheckpointId, ...]
+    """The ids of the checkpoints that were retired."""
     deleted: Total
+    """Objects that the store was asked to delete; some may have been gone."""
     later: Total
     """Objects that are deleted once the grace period for readers is over."""
     note: str | None = None
+    """Why nothing was retired although the policy would retire some, or None."""
     followers: tuple[PlannedFollower, ...] = ()
     """The named followers of tables, with what stays for each."""
 

@@ -43,7 +43,9 @@ class Total:
     """A number of objects, and the bytes that they store."""
 
     objects: int = 0
+    """How many objects."""
     bytes: int = 0
+    """The bytes that they store."""
 
     def __add__(self, other: "Total") -> "Total":
         return Total(self.objects + other.objects, self.bytes + other.bytes)
@@ -57,8 +59,11 @@ class PlannedCheckpoint:
     """A live checkpoint, and whether the policy keeps it."""
 
     id: CheckpointId
+    """The id of the checkpoint."""
     keep: bool
+    """Whether it is kept."""
     reason: str
+    """The rule that keeps it, or why none does."""
 
 
 @dataclass(slots=True, weakref_slot=True)

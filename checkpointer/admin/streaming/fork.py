@@ -56,8 +56,11 @@ class Fork:
     """The second query: where it is, and which batch it goes on after."""
 
     root: str
+    """The root of its state, without secrets."""
     spark_checkpoint: str
+    """The `checkpointLocation` to start it with."""
     query_id: str
+    """The id of the new query."""
     id: CheckpointId
     """Its first checkpoint."""
     batch: int

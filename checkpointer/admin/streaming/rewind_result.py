@@ -30,12 +30,15 @@ class Rewind:
     left: CheckpointId
     """The checkpoint that was committed before."""
     left_batch: int
+    """Its batch."""
     to: CheckpointId
     """The checkpoint whose content is the state now."""
     batch: int
     """Its batch: Spark goes on with the next one."""
     query_id: str
+    """The id of the streaming query."""
     spark_checkpoint: str
+    """The URL or path of Spark's checkpoint, without secrets."""
     cut: tuple[str, ...]
     """Files that were taken out of Spark's progress, in that order."""
     written: tuple[str, ...]

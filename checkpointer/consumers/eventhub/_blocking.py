@@ -36,6 +36,9 @@ class CheckpointStore(ConfiguredStore, Contract):
         concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
         timeout: Seconds after which a request counts as unanswered.
 
+    Raises:
+        IllegalArgumentError: An argument is not what it must be. The message names it.
+
     Examples:
         The client makes these calls. The examples of the methods go on from here.
 
@@ -67,6 +70,11 @@ class CheckpointStore(ConfiguredStore, Contract):
         Returns:
             For each partition its names, `owner_id`, `etag` and `last_modified_time`, in seconds since 1970.
 
+        Raises:
+            IllegalArgumentError: A name is not text, or is empty.
+            CorruptionError: The stored ownership is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+
         Examples:
             >>> store.list_ownership(*group.values())
             []
@@ -86,6 +94,12 @@ class CheckpointStore(ConfiguredStore, Contract):
         Returns:
             The claims that were won, each with its new `etag` and `last_modified_time`.
 
+        Raises:
+            IllegalArgumentError: A claim lacks a field, or one is not what it must be. Nothing was claimed.
+            CorruptionError: The stored ownership is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
         Examples:
             >>> claims = store.claim_ownership([group | {"partition_id": "0", "owner_id": "reader-1"}])
             >>> [claim["owner_id"] for claim in claims]
@@ -101,6 +115,13 @@ class CheckpointStore(ConfiguredStore, Contract):
 
         Args:
             checkpoint: The names of the partition, and the `offset` and `sequence_number` of its last event.
+
+        Raises:
+            IllegalArgumentError: A field is missing, or is not what it must be.
+            InvalidStateError: `close()` was called.
+            CorruptionError: The stored position is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> store.update_checkpoint(position | {"offset": "5000", "sequence_number": 18})
@@ -124,6 +145,11 @@ class CheckpointStore(ConfiguredStore, Contract):
         Returns:
             For each partition its names, `offset` and `sequence_number`.
 
+        Raises:
+            IllegalArgumentError: A name is not text, or is empty.
+            CorruptionError: A stored position is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+
         Examples:
             >>> [found["sequence_number"] for found in store.list_checkpoints(*group.values())]
             [17]
@@ -134,16 +160,35 @@ class CheckpointStore(ConfiguredStore, Contract):
     def flush(self) -> None:
         """Write the recorded updates that are not written yet.
 
-        Raise the reason if a partition was not written; the others are written all the same. Its update is kept, tried
-        again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
+        If a partition was not written, its error is raised; the others are written all the same. Its update is kept,
+        tried again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
+
+        Raises:
+            CorruptionError: The stored position is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
+        Examples:
+            >>> waiting = CheckpointStore("state/positions", max_updates=100)
+            >>> waiting.update_checkpoint(position | {"offset": "5000", "sequence_number": 18})
+            >>> waiting.flush()
+            >>> [found["offset"] for found in store.list_checkpoints(*group.values())]
+            ['5000']
         """
         run_sync(self._core.flush())
 
     def close(self) -> None:
         """Write the updates that are not written yet, and release connections.
 
-        Raise what `flush()` raises. Later updates raise `InvalidStateError`. Everything else still works, and connects
-        again.
+        Later updates raise `InvalidStateError`. Everything else still works, and connects again.
+
+        Raises:
+            CheckpointError: As in `flush`.
+
+        Examples:
+            >>> store.close()
+            >>> [found["offset"] for found in store.list_checkpoints(*group.values())]  # connects again
+            ['4096']
         """
         run_sync(self._core.close())
 

@@ -73,6 +73,9 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
                 two hosts can update one partition.
             concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
+
+        Raises:
+            IllegalArgumentError: An argument is not what it must be. The message names it.
         """
         self._folder = _folder(event_hub, consumer_group)
         self._max_updates, self._interval = max_updates, interval
@@ -90,6 +93,9 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
             host_name: As in `LeaseManager`.
             lease_duration: As in `LeaseManager`.
 
+        Raises:
+            IllegalArgumentError: `lease_duration` is out of its range, or `host_name` cannot be a name.
+
         Examples:
             >>> second = checkpoints.leases("host-2", lease_duration=60)
             >>> second.get_lease("0").owner
@@ -105,6 +111,10 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
         It exists if it was created, and not completely deleted since.
 
+        Raises:
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+
         Examples:
             >>> checkpoints.checkpoint_store_exists()
             True
@@ -112,7 +122,21 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         return run_sync(self._core.store_exists())
 
     def create_checkpoint_store_if_not_exists(self) -> None:
-        """Create the checkpoint store without any holder, unless it exists."""
+        """Create the checkpoint store without any holder, unless it exists.
+
+        Raises:
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
+        Examples:
+            >>> payments = CheckpointManager("state/positions", event_hub="payments")
+            >>> payments.checkpoint_store_exists()
+            False
+            >>> payments.create_checkpoint_store_if_not_exists()
+            >>> payments.checkpoint_store_exists()
+            True
+        """
         run_sync(self._core.create_store())
 
     def delete_checkpoint_store(self) -> None:
@@ -120,6 +144,15 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
         A deletion that was interrupted goes on with the next call. Stop the hosts first: a host that acquires a lease
         meanwhile makes the holder of its partition again, without a checkpoint.
+
+        Raises:
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
+        Examples:
+            >>> checkpoints.delete_checkpoint_store()
+            >>> checkpoints.checkpoint_store_exists(), leases.lease_store_exists()
+            (False, True)
         """
         run_sync(self._core.delete_store())
 
@@ -134,6 +167,8 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         Raises:
             StoreNotFoundError: The checkpoint store was not created.
             IllegalArgumentError: This is no list of names.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> checkpoints.create_all_checkpoints_if_not_exists(["0", "1"])
@@ -149,6 +184,11 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
 
         Args:
             partition_id: The partition.
+
+        Raises:
+            IllegalArgumentError: This is no name of a partition.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
 
         Examples:
             >>> checkpoints.get_checkpoint("0")
@@ -172,6 +212,10 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
                 since it was acquired. Nothing was written. Stop reading the partition, or acquire it anew.
             IllegalArgumentError: The checkpoint comes before the recorded one, or belongs to another partition.
             StoreNotFoundError: The checkpoint store was not created.
+            InvalidStateError: `close()` was called.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> checkpoints.update_checkpoint(lease, CheckpointInfo("0", offset="5000", sequence_number=18))
@@ -189,6 +233,11 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         Args:
             partition_id: The partition.
 
+        Raises:
+            IllegalArgumentError: This is no name of a partition.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
         Examples:
             >>> checkpoints.delete_checkpoint("0")
             >>> checkpoints.get_checkpoint("0") is None
@@ -199,17 +248,38 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
     def flush(self) -> None:
         """Write the updates that are not written yet.
 
-        Raise the reason if a partition was not written; the others are written all the same. Its update is kept, tried
-        again, and raised by each flush until it succeeds. If no try can succeed, because the lease is lost, it is given
-        up and raised once.
+        If a partition was not written, its error is raised; the others are written all the same. Its update is kept,
+        tried again, and raised by each flush until it succeeds. If no try can succeed, because the lease is lost, it is
+        given up and raised once.
+
+        Raises:
+            LeaseLostError: The lease of an update was lost.
+            IllegalArgumentError: The checkpoint of an update comes before the recorded one.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            CorruptionError: What is stored is damaged.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
+        Examples:
+            >>> waiting = CheckpointManager("state/positions", event_hub="clicks", max_updates=100)
+            >>> waiting.update_checkpoint(lease, CheckpointInfo("0", offset="5000", sequence_number=18))
+            >>> waiting.flush()
+            >>> checkpoints.get_checkpoint("0").offset
+            '5000'
         """
         run_sync(self._core.flush())
 
     def close(self) -> None:
         """Write the updates that are not written yet, and release connections.
 
-        Raise what `flush()` raises. Later updates raise `InvalidStateError`. Everything else still works, and connects
-        again.
+        Later updates raise `InvalidStateError`. Everything else still works, and connects again.
+
+        Raises:
+            CheckpointError: As in `flush`.
+
+        Examples:
+            >>> checkpoints.close()
+            >>> checkpoints.get_checkpoint("0").offset  # connects again
+            '4096'
         """
         run_sync(self._core.close())
 
@@ -257,6 +327,9 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             fencing: As in `CheckpointManager`.
             concurrency: As in `CheckpointManager`.
             timeout: As in `CheckpointManager`.
+
+        Raises:
+            IllegalArgumentError: An argument is not what it must be. The message names it.
         """
         config = StoreConfig(root, storage_options, fencing, concurrency, timeout)
         self._set_up(config, _folder(event_hub, consumer_group), host_name, lease_duration)
@@ -284,6 +357,10 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
     def lease_store_exists(self) -> bool:
         """Return whether the lease store was created, and not deleted since.
 
+        Raises:
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+
         Examples:
             >>> leases.lease_store_exists()
             True
@@ -291,13 +368,36 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         return run_sync(self._core.store_exists())
 
     def create_lease_store_if_not_exists(self) -> None:
-        """Create the lease store without any lease, unless it exists."""
+        """Create the lease store without any lease, unless it exists.
+
+        Raises:
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
+        Examples:
+            >>> payments = LeaseManager("state/positions", "host-1", event_hub="payments")
+            >>> payments.lease_store_exists()
+            False
+            >>> payments.create_lease_store_if_not_exists()
+            >>> payments.lease_store_exists()
+            True
+        """
         run_sync(self._core.create_store())
 
     def delete_lease_store(self) -> None:
         """Delete the lease store with all leases.
 
         Checkpoints stay. Hosts notice the deletion when they renew their leases.
+
+        Raises:
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
+        Examples:
+            >>> leases.delete_lease_store()
+            >>> leases.lease_store_exists(), leases.renew_lease(lease)
+            (False, False)
         """
         run_sync(self._core.delete_store())
 
@@ -309,6 +409,10 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         Args:
             partition_id: The partition.
 
+        Raises:
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+
         Examples:
             >>> leases.get_lease("0").owner
             'host-1'
@@ -319,6 +423,10 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
 
     def get_all_leases(self) -> list[CompleteLease]:
         """Return the leases of all partitions as they are now. One read.
+
+        Raises:
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
 
         Examples:
             >>> [lease.partition_id for lease in leases.get_all_leases()]
@@ -335,6 +443,9 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         Raises:
             StoreNotFoundError: The lease store was not created.
             IllegalArgumentError: This is no list of names.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.create_all_leases_if_not_exists(["0", "1"])
@@ -350,6 +461,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
 
         Args:
             lease: The lease, from `get_lease`.
+
+        Raises:
+            IllegalArgumentError: The lease did not come from this lease manager.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.delete_lease(lease)
@@ -368,6 +485,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         Args:
             lease: The lease, from `get_lease`.
 
+        Raises:
+            IllegalArgumentError: The lease did not come from this lease manager.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
         Examples:
             >>> leases.create_all_leases_if_not_exists(["1"])
             >>> leases.acquire_lease(leases.get_lease("1"))
@@ -382,6 +505,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
 
         Args:
             lease: The lease, acquired.
+
+        Raises:
+            IllegalArgumentError: The lease did not come from this lease manager.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.renew_lease(lease)
@@ -401,6 +530,10 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         Raises:
             InvalidStateError: Another lease manager of the same name acquired the lease, and it has not expired, as
                 seen from here. It belongs to that manager: acquire it first, or wait.
+            IllegalArgumentError: The lease did not come from this lease manager.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
 
         Examples:
             >>> leases.release_lease(lease)
@@ -415,6 +548,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         Args:
             lease: The lease, acquired.
 
+        Raises:
+            IllegalArgumentError: The lease did not come from this lease manager.
+            CorruptionError: What is stored is damaged.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.
+
         Examples:
             >>> leases.update_lease(lease)
             True
@@ -422,7 +561,16 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         return run_sync(self._core.renew(lease))
 
     def close(self) -> None:
-        """Release connections. Leases are not released, and expire."""
+        """Release connections. Leases are not released, and expire.
+
+        Raises:
+            RetryableError: The store did not answer, or asked for less. Call again.
+
+        Examples:
+            >>> leases.close()
+            >>> leases.get_lease("0").owner  # connects again
+            'host-1'
+        """
         run_sync(self._core.group.context.store.close())
 
 

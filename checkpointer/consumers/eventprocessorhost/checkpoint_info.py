@@ -18,7 +18,19 @@ class CheckpointInfo:
     """The last event of a partition that was processed.
 
     It is its offset, as text, and its sequence number. Offset "0" with sequence number 0 is a place like any other.
-    Raise `IllegalArgumentError` if no event can have these values.
+
+    Args:
+        partition_id: The partition.
+        offset: The offset of the event, as text.
+        sequence_number: The sequence number of the event, from 0.
+
+    Raises:
+        IllegalArgumentError: No event can have these values.
+
+    Examples:
+        >>> from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo
+        >>> CheckpointInfo("0", offset="4096", sequence_number=17).sequence_number
+        17
     """
 
     partition_id: str

@@ -87,6 +87,8 @@ class Journal(NotPicklable):
         Raises:
             CorruptionError: Neither the file nor `<file>.previous` can be read. If only the latter can be read, it is
                 used; a warning and `recovered_from` name it.
+            IllegalArgumentError: An argument is not what it must be, or `file` names no file.
+            RetryableError: The store did not answer, or asked for less. Call again.
         """
         updates, seconds = _clamp(max_updates, interval)
         folder, name = _split(file)
@@ -166,6 +168,9 @@ class Journal(NotPicklable):
 
         It is the event that was read at the start, or persisted since.
 
+        Raises:
+            InvalidStateError: This process was forked from that of the journal.
+
         Examples:
             >>> {name: state.record_number for name, state in journal.states().items()}
             {'Security': 4711}
@@ -181,7 +186,16 @@ class Journal(NotPicklable):
     def flush(self) -> None:
         """Block until everything persisted before is in the file.
 
-        Raise what writing it raised.
+        Raises:
+            FencedError: Somebody else has written the file; nothing of this journal is written any more.
+            RetryableError: The store did not answer, or asked for less. Call again.
+            InvalidStateError: This process was forked from that of the journal.
+
+        Examples:
+            >>> journal.persist("System", 12, datetime(2024, 1, 2, tzinfo=UTC))
+            >>> journal.flush()
+            >>> Journal("state/journal.yml").states()["System"].record_number
+            12
         """
         self._check_process()
         runtime.run_sync(self._updates.flush())
@@ -189,8 +203,18 @@ class Journal(NotPicklable):
     def shutdown(self) -> None:
         """Write everything persisted, and take no more events.
 
-        This blocks. Raise what writing raised. Nothing is lost then, and it may be called again. After a success,
-        another call does nothing.
+        This blocks. Nothing is lost if writing fails, and it may be called again. After a success, another call does
+        nothing.
+
+        Raises:
+            FencedError: Somebody else has written the file; nothing of this journal is written any more.
+            RetryableError: The store did not answer, or asked for less. Call again.
+
+        Examples:
+            >>> journal.persist("System", 12, datetime(2024, 1, 2, tzinfo=UTC))
+            >>> journal.shutdown()
+            >>> Journal("state/journal.yml").states()["System"].record_number
+            12
         """
         runtime.run_sync(self._close())
 

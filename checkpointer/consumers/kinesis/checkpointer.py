@@ -130,6 +130,16 @@ class RecordCheckpointer(NotPicklable):
         """Checkpoint at the last record delivered, or at the end of an ended shard.
 
         If nothing was delivered, nothing changes.
+
+        Raises:
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
+
+        Examples:
+            >>> checkpointer.checkpoint()
+            >>> str(checkpointer.position)
+            '42'
         """
         self._checkpoint(self.seen)
 
@@ -138,6 +148,12 @@ class RecordCheckpointer(NotPicklable):
 
         Args:
             record: An object or mapping with `sequence_number`, and perhaps `sub_sequence_number`.
+
+        Raises:
+            IllegalArgumentError: The number is out of range, or no sequence number of a record.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
 
         Examples:
             >>> checkpointer.checkpoint_by_record({"sequence_number": "42"})
@@ -152,6 +168,12 @@ class RecordCheckpointer(NotPicklable):
         Args:
             sequence_number: The number in digits, or `SHARD_END`.
 
+        Raises:
+            IllegalArgumentError: The number is out of range, or no sequence number of a record.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
+
         Examples:
             >>> checkpointer.checkpoint_by_sequence_number("42")
             >>> str(checkpointer.position)
@@ -165,6 +187,12 @@ class RecordCheckpointer(NotPicklable):
         Args:
             sequence_number: The number of the aggregated record, in digits.
             sub_sequence_number: The number of the record within it, from 0.
+
+        Raises:
+            IllegalArgumentError: The number is out of range, or no sequence number of a record.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
 
         Examples:
             >>> checkpointer.checkpoint_by_sequence_number_ex("41", 2)
@@ -190,6 +218,9 @@ class RecordCheckpointer(NotPicklable):
 
         Raises:
             IllegalArgumentError: `application_state` is not bytes.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
 
         Examples:
             >>> prepared = checkpointer.prepare_checkpoint(application_state=b"transaction 7")
@@ -213,6 +244,13 @@ class RecordCheckpointer(NotPicklable):
         Returns:
             The prepared checkpoint.
 
+        Raises:
+            IllegalArgumentError: The number is out of range, or no sequence number of a record; or `application_state`
+                is not bytes.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
+
         Examples:
             >>> prepared = checkpointer.prepare_checkpoint_by_record({"sequence_number": "42"})
             >>> str(prepared.pending_checkpoint)
@@ -231,6 +269,13 @@ class RecordCheckpointer(NotPicklable):
 
         Returns:
             The prepared checkpoint.
+
+        Raises:
+            IllegalArgumentError: The number is out of range, or no sequence number of a record; or `application_state`
+                is not bytes.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
 
         Examples:
             >>> prepared = checkpointer.prepare_checkpoint_by_sequence_number("42")
@@ -252,6 +297,13 @@ class RecordCheckpointer(NotPicklable):
         Returns:
             The prepared checkpoint.
 
+        Raises:
+            IllegalArgumentError: The number is out of range, or no sequence number of a record; or `application_state`
+                is not bytes.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
+
         Examples:
             >>> prepared = checkpointer.prepare_checkpoint_by_sequence_number_ex("41", 2)
             >>> str(prepared.pending_checkpoint)
@@ -260,7 +312,22 @@ class RecordCheckpointer(NotPicklable):
         return self._prepare(self._number(sequence_number, sub_sequence_number), application_state)
 
     def flush(self) -> None:
-        """Write the delayed checkpoints of this shard."""
+        """Write the delayed checkpoints of this shard.
+
+        Raises:
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it.
+
+        Examples:
+            >>> waiting = ShardLeases("state/positions", "orders", "worker-1", max_updates=100)
+            >>> delayed = waiting.take("shard-0")
+            >>> waiting.deliver(delayed, [{"sequence_number": "43"}])
+            >>> delayed.checkpoint()
+            >>> delayed.flush()
+            >>> str(leases.take("shard-0").position)
+            '43'
+        """
         run_in_contract(self._flush())
 
     # ---- steps ---------------------------------------------------------------------------------------------------
@@ -369,6 +436,7 @@ class PreparedCheckpointer(NotPicklable):
     _instead = "redeem it there; the next owner of the shard finds it as `checkpointer.pending`"
 
     pending_checkpoint: ExtendedSequenceNumber
+    """The sequence number that it was prepared at."""
     _checkpointer: RecordCheckpointer = field(repr=False)
 
     def checkpoint(self) -> None:
@@ -376,6 +444,23 @@ class PreparedCheckpointer(NotPicklable):
 
         This ends what is pending. If several were prepared, they may be made in their order, in this process. One below
         the last checkpoint is refused.
+
+        Raises:
+            IllegalArgumentError: The number is below the last checkpoint.
+            ShutdownError: The lease was lost or released. Stop processing.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+            InvalidStateError: The stored position does not allow it, or the leases were closed.
+
+        Examples:
+            >>> from pyspark_checkpointer.consumers.kinesis import ShardLeases
+            >>> leases = ShardLeases("state/positions", "orders", "worker-1")
+            >>> leases.create(["shard-0"])
+            >>> checkpointer = leases.take("shard-0")
+            >>> leases.deliver(checkpointer, [{"sequence_number": "42"}])
+            >>> prepared = checkpointer.prepare_checkpoint()
+            >>> prepared.checkpoint()
+            >>> str(checkpointer.position)
+            '42'
         """
         self._checkpointer._redeem(self.pending_checkpoint)
 

@@ -120,6 +120,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def rows(self) -> Mapping[str, Row]:
         """Return all shards of the application, with their owners. One read.
 
+        Raises:
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
         Examples:
             >>> {shard_id: row.owner for shard_id, row in leases.rows().items()}
             {'shard-0': 'worker-1', 'shard-1': ''}
@@ -133,6 +137,11 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         Args:
             shards: The ids of the shards.
+
+        Raises:
+            IllegalArgumentError: This is no list of names.
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
 
         Examples:
             >>> leases.create(["shard-1", "shard-2"])
@@ -151,6 +160,11 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         Returns:
             Its checkpointer, or None if the shard was not taken.
 
+        Raises:
+            IllegalArgumentError: This is no name of a shard.
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
         Examples:
             >>> second = leases.take("shard-1")
             >>> sorted(leases.held)
@@ -166,6 +180,9 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         Args:
             checkpointer: The checkpointer of the shard.
             records: The records, objects or mappings with `sequence_number`.
+
+        Raises:
+            IllegalArgumentError: A record has no sequence number, or the end of the shard was announced by `end`.
 
         Examples:
             >>> leases.deliver(checkpointer, [{"sequence_number": "43"}])
@@ -196,6 +213,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         Each lost lease is returned once, here or by `balance()`.
 
+        Raises:
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
         Examples:
             >>> leases.renew()
             ()
@@ -214,6 +235,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         Returns:
             Whether this worker's request is the one that stands.
 
+        Raises:
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
         Examples:
             >>> other = ShardLeases("state/positions", "orders", "worker-2")
             >>> other.claim("shard-0")
@@ -231,6 +256,11 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         Args:
             checkpointer: The checkpointer of the shard.
 
+        Raises:
+            IllegalArgumentError: The checkpointer did not come with one of these leases.
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
         Examples:
             >>> leases.release(checkpointer)
             >>> leases.rows()["shard-0"].owner
@@ -245,6 +275,9 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         Args:
             checkpointer: The checkpointer of the shard.
+
+        Raises:
+            IllegalArgumentError: The checkpointer did not come with one of these leases.
 
         Examples:
             >>> leases.let_go(checkpointer)
@@ -261,6 +294,8 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
 
         Raises:
             IllegalArgumentError: The end of the shard was not checkpointed.
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
 
         Examples:
             >>> leases.end(checkpointer)
@@ -286,6 +321,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         Args:
             shard_id: The id of the shard.
 
+        Raises:
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
         Examples:
             >>> leases.forget("shard-1")
             >>> list(leases.rows())
@@ -297,6 +336,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Run one round of balancing, and return what changed.
 
         It renews what is held, takes what is free, and asks for what is missing.
+
+        Raises:
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
 
         Examples:
             >>> [gained.shard_id for gained in leases.balance().gained]
@@ -324,15 +367,36 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def flush(self) -> None:
         """Write the delayed checkpoints of all shards. Those of lost leases are given up.
 
-        Raise the reason if a checkpoint was not written; the others are written all the same. It is kept, tried again,
-        and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
+        If a checkpoint was not written, its error is raised; the others are written all the same. It is kept, tried
+        again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
+
+        Raises:
+            InvalidStateError: What is stored is damaged.
+            ThrottlingError, DependencyError: The store did not take it, or did not answer. Call again.
+
+        Examples:
+            >>> waiting = ShardLeases("state/positions", "orders", "worker-2", max_updates=100)
+            >>> second = waiting.take("shard-1")
+            >>> waiting.deliver(second, [{"sequence_number": "51"}])
+            >>> second.checkpoint()
+            >>> waiting.flush()
+            >>> leases.take("shard-1", force=True).position == second.position
+            True
         """
         run_in_contract(self._core.flush())
 
     def close(self) -> None:
         """Write the delayed checkpoints, and release connections.
 
-        Raise what `flush()` raises. Leases are not released, and expire. Later checkpoints raise `InvalidStateError`.
-        Everything else still works, and connects again.
+        Leases are not released, and expire. Later checkpoints raise `InvalidStateError`. Everything else still works,
+        and connects again.
+
+        Raises:
+            CheckpointError: As in `flush`.
+
+        Examples:
+            >>> leases.close()
+            >>> leases.rows()["shard-0"].owner  # connects again
+            'worker-1'
         """
         run_in_contract(self._core.close())

@@ -35,8 +35,19 @@ class ExtendedSequenceNumber:
     """A sequence number, and the number of a record within an aggregated one.
 
     The sequence number is in digits, or one of four names. AT_TIMESTAMP < TRIM_HORIZON < LATEST < any number <
-    SHARD_END. Numbers compare as integers, and equal ones by their sub-sequence numbers. Anything else raises
-    `IllegalArgumentError`, including other spellings of the same number.
+    SHARD_END. Numbers compare as integers, and equal ones by their sub-sequence numbers.
+
+    Args:
+        sequence_number: The number in digits, without leading zeros, or one of the four names.
+        sub_sequence_number: The number of the record within an aggregated one, from 0.
+
+    Raises:
+        IllegalArgumentError: It is something else, or another spelling of the same number.
+
+    Examples:
+        >>> from pyspark_checkpointer.consumers.kinesis import ExtendedSequenceNumber
+        >>> ExtendedSequenceNumber("9") < ExtendedSequenceNumber("41", 2) < ExtendedSequenceNumber("SHARD_END")
+        True
     """
 
     sequence_number: str

@@ -24,17 +24,16 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The outcome of one round of balancing.
-
-    `asked` are shards that another worker asked for: finish with them and release them, or they are taken one length of
-    a lease later. `failed` are shards that this worker owns now, and whose positions cannot be read or written; the
-    next round tries again.
-    """
+    """The outcome of one round of balancing."""
 
     gained: tuple[RecordCheckpointer, ...]
+    """The checkpointers of leases that are new."""
     lost: tuple[RecordCheckpointer, ...]
+    """The checkpointers of leases that are lost."""
     asked: tuple[RecordCheckpointer, ...]
+    """Those that another worker asked for: release them, or they are taken one length of a lease later."""
     failed: Mapping[str, CheckpointError]
+    """Why the positions of other shards cannot be read or written; the next round tries again."""
 
 
 class Shards:

@@ -136,6 +136,19 @@ class Worker(NotPicklable):
         """Read until `stop()` is called.
 
         Then ask the processors to shut down, and release what is held.
+
+        Raises:
+            InvalidStateError: The worker runs already, in another thread or in a call of a processor.
+            Exception: `fetch` or a processor raised it.
+
+        Examples:
+            >>> class Last(Processor):
+            ...     def process_records(self, given):
+            ...         super().process_records(given)
+            ...         worker.stop()
+            >>> worker = Worker(leases, fetch, Last)
+            >>> worker.run()
+            ['a', 'b']
         """
         with self._reading():
             while not self._stop.is_set():
@@ -152,6 +165,10 @@ class Worker(NotPicklable):
 
         Any thread or signal handler may call it. It ends one run. That is the next one if none is under way, or if the
         one under way fails. `run_once()` is no run.
+
+        Examples:
+            >>> worker.stop()  # none is under way, so this ends the next run
+            >>> worker.run()
         """
         self._stop.set()
 
@@ -165,6 +182,7 @@ class Worker(NotPicklable):
 
         Raises:
             InvalidStateError: The worker runs already, in another thread or in a call of a processor.
+            Exception: `fetch` or a processor raised it.
 
         Examples:
             >>> worker.run_once()
@@ -266,7 +284,7 @@ class Worker(NotPicklable):
         processor = self._make_processor()
         # Noted before `initialize`, so that `lease_lost` is called even if that raises.
         self._readers[checkpointer.shard_id] = _Reader(checkpointer, processor)
-        self._call(checkpointer, processor.initialize, InitializationInput.of(checkpointer))
+        self._call(checkpointer, processor.initialize, _initialization_of(checkpointer))
 
     def _read(self, shard_id: str) -> bool:
         """Hand the next records of a shard to its processor.
@@ -367,3 +385,12 @@ class Worker(NotPicklable):
                 reader.processor.lease_lost(LeaseLostInput())
             except Exception:  # The other processors are told too, and the first error is the one that is raised.
                 logger.exception("shard %r: lease_lost() failed", shard_id)
+
+
+def _initialization_of(checkpointer: RecordCheckpointer) -> InitializationInput:
+    """Return the first message of a shard, as its checkpointer knows it."""
+    pending = checkpointer.pending
+    number = None if pending is None else pending.pending_checkpoint
+    return InitializationInput(
+        checkpointer.shard_id, checkpointer.position, number, checkpointer.pending_state, checkpointer
+    )
