@@ -244,7 +244,7 @@ def test_it_cannot_be_used_after_its_batch(jobs: Jobs) -> None:
 
 def test_a_table_of_another_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(7)
-    with plain_spark(draw, jobs.source):
+    with plain_spark(draw):
         monkeypatch.setattr("pyspark_checkpointer.spark.other_state.scan", _plain_scan)
         jobs.source = jobs.source.copy()
         state = new_state(jobs.source, jobs.source.restore(), 2)

@@ -58,7 +58,7 @@ class Store:
 def plain_store(root: str | None = None) -> Iterator[Store]:
     """Return a new root, in memory unless a folder is given."""
     client = Checkpointer(root or f"memory://{uuid.uuid4().hex}")
-    with plain_spark(random.Random(1), client):
+    with plain_spark(random.Random(1)):
         yield Store(client)
 
 
