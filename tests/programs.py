@@ -10,7 +10,7 @@ def run_python(program: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
         capture_output=True,
-        timeout=60,
+        timeout=120,
         text=True,
         env=os.environ | environment,
     )

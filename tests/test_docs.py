@@ -482,7 +482,7 @@ def test_the_examples_with_spark_run(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -212,7 +212,7 @@ def test_the_commands_of_the_docs_run_one_after_the_other(tmp_path: Path) -> Non
     }
     for argv in ([sys.executable, "-c", first], [sys.executable, "-c", first], ["sh", "-ec", commands]):
         done = subprocess.run(
-            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=360, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "report.html").stat().st_size > 1000
@@ -265,7 +265,7 @@ def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
 
     def run(*argv: str) -> str:
         done = subprocess.run(
-            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=480, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
         return done.stdout

@@ -45,7 +45,7 @@ def test_sessions_are_exact_over_kills(tmp_path: Path) -> None:
         killed += batches(folder) < DAYS
     assert killed == 2
     job = start(folder)
-    said, _ = job.communicate(timeout=300)
+    said, _ = job.communicate(timeout=480)
     assert "exactly those of a plain loop" in said, said
     assert job.returncode == 0
     assert [line for line in processes() if str(folder) in line] == []

@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_no_record_is_lost_or_counted_twice(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.sharded_source", "--folder", str(tmp_path), "--kills", "5"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=360, check=False)
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     *kills, last = done.stdout.splitlines()

@@ -35,7 +35,7 @@ class Stream:
         """Process everything that is there, in a Spark of its own. Returns how often each value was counted."""
         command = [sys.executable, "-m", kafka_job.__name__, self.root, self.location]
         command += [self.broker.bootstrap, self.topic, str(max_offsets)]
-        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=480)
         assert done.returncode == 0, done.stderr[-4000:]
         counts: dict[str, int] = json.loads(done.stdout.strip().splitlines()[-1])
         return counts

@@ -73,7 +73,7 @@ def test_a_relative_root_on_real_executors(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

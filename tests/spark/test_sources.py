@@ -22,7 +22,7 @@ from tests.spark.test_kafka import Stream, job, stream
 
 __all__ = ["job", "stream"]
 
-SECONDS = 120
+SECONDS = 240
 
 
 def numbers(root: str, factor: int = 1) -> Any:
