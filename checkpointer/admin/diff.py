@@ -54,7 +54,7 @@ class Difference:
     properties: tuple[ValueDifference, ...]
     watermark: ValueDifference | None
     expiring: tuple[str, ...]
-    """Tables whose rows may have expired, or live again after a rollback, by the clock alone."""
+    """Tables and maps that the clock alone may have changed: rows expired, or live again after a rollback."""
     bytes_added: int
     bytes_removed: int
 
@@ -62,8 +62,9 @@ class Difference:
         return bool(self.operators or self.positions or self.properties or self.watermark)
 
 
-def _expires(operator: Operator | None) -> bool:
-    return operator is not None and isinstance(operator.schema, dict) and "expire" in operator.schema
+def expires(operator: Operator | None) -> bool:
+    """Return whether rows or entries of an operator expire by the clock."""
+    return operator is not None and isinstance(operator.schema, dict) and operator.schema.get("expire") is not None
 
 
 def compare(before: Manifest, after: Manifest) -> Difference:
@@ -78,7 +79,7 @@ def compare(before: Manifest, after: Manifest) -> Difference:
         positions=_compare_values(before.positions, after.positions),
         properties=_compare_values(before.properties, after.properties),
         watermark=next(iter(_compare_values(_watermark(before), _watermark(after))), None),
-        expiring=tuple(name for name in names if _expires(after.operators.get(name)))
+        expiring=tuple(n for n in names if any(expires(side.operators.get(n)) for side in (before, after)))
         if before.clock != after.clock
         else (),
         # Counted by object and not by partition: several partitions may share one.

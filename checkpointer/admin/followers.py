@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pyspark_checkpointer.checkpoint.history import is_live, read_history
+from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import cut, moment, table
@@ -157,12 +157,10 @@ async def _touch(session: Session, head: Head) -> Pointer | None:
 
 async def _require_live(session: Session, head: Head, name: str, checkpoint: CheckpointId | None) -> None:
     """Raise `RetiredError` if what a follower needs first is not live in a version of `_latest`."""
-    if checkpoint is None:
-        chain = (await read_history(session.store, head)).chain
-        live = bool(chain) and chain[-1][1].parent is None
-    else:
-        live = await is_live(session.store, head, checkpoint) is not None
-    if not live:
+    # Not one that only a savepoint keeps: what came after it may be gone.
+    chain = (await read_history(session.store, head)).chain
+    begins = bool(chain) and chain[-1][1].parent is None
+    if needed_by([ref for ref, _ in chain], begins, checkpoint) is None:
         raise RetiredError(
             f"{session.store.url}: follower {name!r}: {checkpoint or 'the first checkpoint'} is not live any more, so "
             "what came after it cannot be read. Begin again, with a new checkpointLocation, after a checkpoint that is "

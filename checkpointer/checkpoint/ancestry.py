@@ -3,8 +3,10 @@
 after ──> … ──> to        found from `to` down, parent by parent, and returned oldest first
 """
 
+from collections.abc import Collection, Mapping
+
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import read_history
+from pyspark_checkpointer.checkpoint.history import read_history, walk
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve_live
 from pyspark_checkpointer.checkpoint.session import Session
@@ -60,23 +62,23 @@ async def _read(
 ) -> tuple[Manifest | None, list[Manifest]]:
     async def read(head: Head) -> tuple[Manifest | None, list[Manifest]]:
         start = None if after is None else await resolve_live(session, head, after)
-        refs = await _path(session, head, start, await resolve_live(session, head, to), whole=whole)
+        path = await _path(session, head, start, await resolve_live(session, head, to), whole=whole)
         segments = metadata.Segments(session.store, session.host)
-        found = [await segments.load(await metadata.read_manifest_alone(session.store, ref)) for ref in refs]
+        found = [await segments.load(manifest) for manifest in path]
         return (None, found) if start is None and found[0].parent is None else (found[0], found[1:])
 
     return await read_consistent(session.store, read)
 
 
-async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, whole: bool) -> list[Ref]:
-    """Return the references from `start`, or from the oldest there is, to `end`, both of them included."""
-    history = await read_history(session.store, head)
-    live, known = set(history.refs().values()), dict(history.chain)
-    path, url = [end], session.store.url
-    while path[-1] != start:
-        here = path[-1]
-        manifest = known.get(here) or await metadata.read_manifest_alone(session.store, here)
-        parent = manifest.parent
+async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, whole: bool) -> list[Manifest]:
+    """Return the manifests from `start`, or from the oldest there is, to `end`, both of them included."""
+    live, known = await _live(session, head, start, end)
+    path, here, url = list[Manifest](), end, session.store.url
+    while True:
+        path.append(known.get(here) or await metadata.read_manifest_alone(session.store, here))
+        parent = path[-1].parent
+        if here == start:
+            break
         if start is not None and (parent is None or parent.id.sequence < start.id.sequence):
             raise IllegalArgumentError(f"{url}: {end.id} was not made on top of {start.id}: {_other(start, end)}")
         if parent is None:
@@ -85,8 +87,21 @@ async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, wh
             if start is None and not whole:
                 break
             raise RetiredError(_retired(url, parent.id, end.id, here.id))
-        path.append(parent)
+        here = parent
     return path[::-1]
+
+
+async def _live(
+    session: Session, head: Head, start: Ref | None, end: Ref
+) -> tuple[Collection[Ref], Mapping[Ref, Manifest]]:
+    """Return the live checkpoints, at least those from `start` to `end`, and the manifests that were read for that."""
+    if start is not None and head.pointer is not None and start.id.sequence >= head.pointer.boundary:
+        # A stream asks for the newest checkpoints again and again, and the whole history may be long.
+        newest = {ref: manifest async for ref, manifest in walk(session.store, head, start.id.sequence)}
+        if start in newest and end in newest:
+            return newest.keys(), newest
+    history = await read_history(session.store, head)
+    return set(history.refs().values()), dict(history.chain)
 
 
 def _other(start: Ref, end: Ref) -> str:

@@ -17,6 +17,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.equal_keys import is_zoned
 from pyspark_checkpointer.manifests.keyed_records import place_key
+from pyspark_checkpointer.manifests.map_expiry import decode_schema, living
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator
 
 Change = Literal["insert", "update", "delete", "expire"]
@@ -91,27 +92,46 @@ async def map_changes(
     """Return the value of a key of a map in `parent`, and the changes of all that follow."""
     place_key(key, 1)  # Refuses what cannot be a key.
     known = _Known(session, name, key)
-    before = None if parent is None else await known.value(parent)
+    stored = None if parent is None else await known.stored(parent)
+    before = None if parent is None else _living(name, stored, parent)
     first, changes = None if before is None else show(before), []
     for manifest in manifests:
-        after = await known.value(manifest)
+        was, stored = stored, await known.stored(manifest)
+        after = _living(name, stored, manifest)
+        # Values without their times: a key that was set to the value that it had has not changed.
         if before != after:
-            change: Change = "insert" if before is None else "delete" if after is None else "update"
+            change: Change = "insert" if before is None else "update"
+            if after is None:
+                # Also where a snapshot has left the entry out already.
+                change = "delete" if _living(name, was, manifest) is not None else "expire"
             pair = [None if packed is None else show(packed) for packed in (before, after)]
             changes.append(change_of(manifest, change, *pair))
         before = after
     return first, changes
 
 
+def _living(name: str, stored: bytes | None, manifest: Manifest) -> bytes | None:
+    """Return the packed value of a stored one; None where there is none, or it is expired in a checkpoint."""
+    if stored is None or name not in manifest.operators:
+        return stored
+    where = f"operator {name!r}"
+    schema = manifest.operators[name].schema
+    if schema is None:  # Its values carry no times.
+        return stored
+    values, _ = living(where, {name: stored}, decode_schema(where, schema), manifest.clock)
+    return values.get(name)
+
+
 class _Known:
-    """The packed value of a key in the chains that were read last."""
+    """The stored value of a key in the chains that were read last."""
 
     def __init__(self, session: Session, name: str, key: Any) -> None:
         self._session, self._name, self._key = session, name, key
+        # By the number of partitions too: where the map is spread anew, a partition has other keys.
         self._values: dict[tuple[int, int], tuple[Chain, bytes | None]] = {}
 
-    async def value(self, manifest: Manifest) -> bytes | None:
-        """Return the packed value in a checkpoint, or None."""
+    async def stored(self, manifest: Manifest) -> bytes | None:
+        """Return the stored value in a checkpoint, maybe with its time, or None."""
         operator = manifest.operators.get(self._name)
         if operator is None:
             return None

@@ -5,7 +5,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import click
@@ -22,7 +22,7 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from c
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the key. Text that is no JSON stands for itself."""
         try:
-            found = json.loads(value)
+            found = json.loads(value, parse_constant=_no_constant)
         except (ValueError, RecursionError):
             return value
         try:
@@ -32,6 +32,11 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from c
 
 
 KEY = KeyType()
+
+
+def _no_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python's reader takes and JSON does not have."""
+    raise ValueError(f"{name} is not JSON")
 
 
 def _untag(value: Any) -> Any:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
-from pyspark_checkpointer.admin.diff import compare_keys, partitions_to_compare
+from pyspark_checkpointer.admin.diff import compare_keys, expires, partitions_to_compare
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
@@ -36,7 +36,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     map_rule = after.map_rule(name) if new is not None and kind_of(new) == "map" else None
     counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
     keys: list[schemas.KeyChange] = []
-    for numbers in partitions_to_compare(old, new, expires=rule is not None or map_rule is not None):
+    for numbers in partitions_to_compare(old, new, expires=expires(old) or expires(new)):
         expired: set[str] = set()
         was = _contents(before, old, name, numbers, rule, expired)
         if old is not None and kind_of(old) == "map" and map_rule is not None:

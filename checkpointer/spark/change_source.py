@@ -109,10 +109,10 @@ class FeedStreamReader(DataSourceStreamReader):
         return {"checkpoint": str(latest)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        if start == end:
-            return partitions_of(self._known)
         shown, after = self._known.shown, start["checkpoint"] or None
         self._register(None if after is None else CheckpointId.parse(after))
+        if start == end:
+            return partitions_of(self._known)
         feed = self._plan(after, end["checkpoint"])
         # What is older is shown in the columns of today, as in any feed.
         if feed.to.sequence > self._known.to.sequence and feed.newest.columns != shown.columns:

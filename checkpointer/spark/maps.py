@@ -13,6 +13,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.content import CHANGES
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US, micros
+from pyspark_checkpointer.manifests.model import Manifest
 from pyspark_checkpointer.spark.job_clock import JobClock
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -67,10 +68,13 @@ def check_expire_after(name: str, given: object) -> int | None:
     )
 
 
-def set_rule(keyed: KeyedState, after: int | None, clock: JobClock) -> None:
+def set_rule(keyed: KeyedState, after: int | None, clock: JobClock, parent: Manifest | None) -> None:
     """Let the entries of a map expire by the job's clock, or not at all, from this batch on.
 
     A job whose maps never expired needs no clock.
     """
+    if keyed.expires and parent is not None and parent.clock is not None:
+        # A map may be opened late in a run. What expired by its old rule since then must not come back by another one.
+        keyed.expire(micros(parent.clock.at))
     if after is not None or keyed.expires:
         keyed.set_rule(after, micros(clock.now()))

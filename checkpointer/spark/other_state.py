@@ -9,6 +9,7 @@ the first batch that asks has nothing to go by: it begins with what the job says
 """
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -146,6 +147,7 @@ class OtherStates:
         self._own_root = own_root
         self._positions = positions
         self._pinned: dict[str, tuple[Checkpointer, Restored]] = {}
+        self._lock = threading.Lock()
 
     def pin(
         self, root: Any, options: Mapping[str, Any] | None, start: CheckpointId | str, on_retired: OnRetired
@@ -161,9 +163,11 @@ class OtherStates:
             raise IllegalArgumentError(
                 f"other({client.root!r}): is the root of this job: use state.table(…) and state.map(…)"
             )
-        if client.root not in self._pinned:
-            self._pinned[client.root] = client, self._restore(client, start, on_retired)
-        return self._pinned[client.root]
+        # Two threads may ask for one root, which has more than one spelling: both have to read one checkpoint.
+        with self._lock:
+            if client.root not in self._pinned:
+                self._pinned[client.root] = client, self._restore(client, start, on_retired)
+            return self._pinned[client.root]
 
     def _restore(self, client: Checkpointer, start: CheckpointId | str, on_retired: OnRetired) -> Restored:
         recorded = _recorded(client.root, self._positions.get(PREFIX + client.root))

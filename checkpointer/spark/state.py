@@ -159,9 +159,11 @@ class State(NotPicklable):
         with attempt.operations.one("the clock"):
             attempt.clock.advance(to)
             # Not those that this batch has not opened: the rule of this batch may let their entries live longer.
-            for name, after in attempt.map_rules.items():
-                if after is not None:
-                    attempt.run.maps[name].expire(micros(attempt.clock.now()))
+            # A copy, and `get`: other threads may open and drop maps meanwhile.
+            for name, after in list(attempt.map_rules.items()):
+                keyed = attempt.run.maps.get(name)
+                if after is not None and keyed is not None:
+                    keyed.expire(micros(attempt.clock.now()))
 
     @_operation
     def map(self, name: str, *, partitions: int | None = None, expire_after: timedelta | None = None) -> KeyedState:
@@ -215,7 +217,7 @@ class State(NotPicklable):
                 f"map {name!r}: is in use with {keyed.partitions} partitions, not {partitions!r}"
             )
         if name not in attempt.map_rules:
-            maps.set_rule(keyed, after, attempt.clock)
+            maps.set_rule(keyed, after, attempt.clock, attempt.checkpoint.writer.base.manifest)
             attempt.map_rules[name] = after
         elif after not in (None, attempt.map_rules[name]):
             raise IllegalArgumentError(

@@ -71,6 +71,8 @@ class LocalCopies:
                 return known
             rows = _map(path)
         except FileNotFoundError:
+            with self._lock:
+                self._mapped.pop(name, None)  # The disk gets its space back once nobody maps it any more.
             return None
         except _ERRORS as error:
             logger.warning("%s: a copy of a table's object cannot be read, the object is read instead: %s", path, error)

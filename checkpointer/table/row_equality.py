@@ -21,7 +21,9 @@ def equal_rows(left: pa.Table, right: pa.Table) -> Any:
 def _whole(values: pa.ChunkedArray) -> pa.Array:
     combined = values.combine_chunks()
     # Some releases of pyarrow return a chunked array where there was no chunk, or several large ones.
-    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
+    if not isinstance(combined, pa.ChunkedArray):
+        return combined
+    return pa.concat_arrays(combined.chunks) if combined.num_chunks else pa.array([], combined.type)
 
 
 def _equal(left: pa.Array, right: pa.Array) -> Any:

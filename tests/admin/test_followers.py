@@ -140,6 +140,42 @@ def test_what_a_follower_needs_is_not_deleted_by_hand(ck: Checkpointer) -> None:
     assert ck.followers() == []
 
 
+def test_a_saved_plan_outruns_only_whom_it_names(ck: Checkpointer) -> None:
+    ids = commit(ck, 10)
+    register(ck, "slow", ids[1])
+    plan = ck.plan(newest(lag=5))
+    assert plan.followers == (PlannedFollower("slow", 8, 0, 8),)
+    register(ck, "late", ids[6])
+    with pytest.raises(StalePlanError, match="follower 'late' needs now"):
+        ck.apply(plan)
+    ck.remove_follower("late")
+    # One that has gone on since would lose less than the plan says, and is lost all the same.
+    register(ck, "slow", ids[5])
+    with pytest.raises(StalePlanError, match="follower 'slow' needs now"):
+        ck.apply(plan)
+    assert ck.list_checkpoints() == ids
+    register(ck, "slow", ids[1])
+    ck.apply(plan)
+    assert ck.list_checkpoints() == ids[9:]
+
+
+def test_one_that_is_lost_keeps_nobody_from_deleting(ck: Checkpointer) -> None:
+    ids = commit(ck, 5)
+    register(ck, "new", None)
+    ck.clean(RetentionPolicy(keep_last=3, max_follower_lag=1, grace=NO_GRACE))
+    assert [f.behind for f in ck.followers()] == [None]
+    ck.delete_checkpoint(ids[3])
+
+
+def test_a_checkpoint_that_only_a_savepoint_keeps_is_no_place_to_begin(ck: Checkpointer) -> None:
+    ids = commit(ck, 5)
+    ck.savepoint("old", ids[1])
+    ck.clean(newest())
+    with pytest.raises(RetiredError, match="is not live any more, so what came after it cannot be read"):
+        register(ck, "copy", ids[1])
+    assert ck.followers() == []
+
+
 def test_names_are_checked(ck: Checkpointer) -> None:
     (first,) = commit(ck)
     register(ck, "copy", first)

@@ -159,6 +159,53 @@ def test_what_expired_does_not_come_back_by_another_rule(place: Place, later: fl
     assert sorted(place.read()) == (["g"] if later else ["c", "d", "e", "f", "g"])
 
 
+def test_a_rollback_to_before_the_rule_shows_what_came_back(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "root"))
+    place.batch(0, {"a": 1}, after=None)
+    place.batch(0, after=10)
+    place.batch(20, after=10)
+    place.client.rollback(place.client.list_checkpoints()[0])
+    for before, after, shown in (("2", "3", "1 expired"), ("3", "4", "1 inserted")):
+        arguments = ["diff", place.client.root, f"{before:0>10}", f"{after:0>10}"]
+        assert shown in CliRunner().invoke(command, [*arguments, "m"]).output
+        assert "name the operator" in CliRunner().invoke(command, arguments).output
+
+
+@pytest.mark.parametrize("later", [30, None])
+def test_what_expired_before_its_map_was_opened_does_not_come_back(place: Place, later: float | None) -> None:
+    """The run began before the entry expired, and opens the map only after another batch has moved the clock."""
+    place.batch(0, {"a": 1})
+    place.commit(place.begin(1))
+    place.commit(place.begin(20, again=True))
+    assert place.read() == {}
+    state = place.begin(again=True)
+    found = state.map("m", expire_after=None if later is None else later * DAY)
+    assert dict(found) == {}
+    found["b"] = 2
+    place.commit(state)
+    assert place.read() == {"b": 2}
+
+
+def test_the_history_of_a_key_knows_when_it_expired(place: Place) -> None:
+    place.batch(0, {"a": 1, "b": 1}, after=None)
+    place.batch(1, {"a": [1], "b": 2})  # adopts the rule
+    place.batch(5, {"a": [1]})  # the same value, with a new time
+    place.batch(12)
+    place.batch(16, {"b": 3})
+    restored = place.client.copy().restore()
+    assert restored is not None
+    told = {key: [(c.epoch, c.change, c.before, c.after) for c in restored.history("m", key).changes] for key in "ab"}
+    assert told == {
+        "a": [(0, "insert", None, 1), (1, "update", 1, [1]), (4, "expire", [1], None)],
+        "b": [(0, "insert", None, 1), (1, "update", 1, 2), (3, "expire", 2, None), (4, "insert", None, 3)],
+    }
+    place.client.rollback(place.client.list_checkpoints()[2])
+    again = place.client.copy().restore()
+    assert again is not None
+    back = [(c.change, c.before, c.after) for c in again.history("m", "a").changes]
+    assert back[-2:] == [("expire", [1], None), ("insert", None, [1])]
+
+
 def test_entries_expire_sooner_without_a_rewrite(place: Place) -> None:
     place.batch(0, {"a": 1})
     place.batch(8, {"b": 1})

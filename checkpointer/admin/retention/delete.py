@@ -105,7 +105,7 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
         logger.warning("%s: nothing older than %s can be proven any more: %s", session.store.url, ref.id, error)
         # Its child names it, so it is live, and it has to be on the chain to be taken out.
         chain.append(ref)
-    return LiveCheckpoints(tuple(chain), catalog)
+    return LiveCheckpoints(tuple(chain), catalog, begins=following is None)
 
 
 async def _sweep_deleted(session: Session, gone: Ref) -> None:

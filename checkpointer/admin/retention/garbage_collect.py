@@ -26,7 +26,7 @@ from pyspark_checkpointer.admin.retention.expire import (
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
-from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting
+from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
@@ -198,10 +198,11 @@ async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[
     if needed is not None:
         raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
     # Also on the very version that the plan was made on: a follower may have noted its position and not yet swapped.
-    waiting = find_waiting(await read_positions(session.store), now.live.chain, now.live.begins)
+    chain, begins = now.live.chain, now.live.begins
+    positions = without_outrun(await read_positions(session.store), plan.followers, plan.retired, chain, begins)
+    waiting = find_waiting(positions, chain, begins)
     for ref in plan.retired:
-        # Those that the plan outruns were named in it.
-        if (name := waiting.needed.get(ref)) and not any(f.name == name and f.outrun for f in plan.followers):
+        if name := waiting.needed.get(ref):
             raise StalePlanError(
                 f"{url}: this plan retires {ref.id}, which follower {name!r} needs now: make a new plan"
             )

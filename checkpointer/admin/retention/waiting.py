@@ -1,7 +1,7 @@
 """Find out which checkpoints retention keeps for named followers, and which followers it outruns."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.followers import needed_by
 from pyspark_checkpointer.display import count
@@ -92,4 +92,24 @@ def find_waiting(
     return Waiting(needed, behind, outrun)
 
 
-__all__ = ["NOBODY", "PlannedFollower", "Waiting", "find_waiting", "reason_of"]
+def without_outrun(
+    positions: FollowerPositions,
+    planned: Collection[PlannedFollower],
+    retired: Collection[Ref],
+    chain: Sequence[Ref],
+    begins: bool,
+) -> FollowerPositions:
+    """Return the positions without the followers that a plan outruns, and names.
+
+    One that has moved since the plan was made, and so loses fewer checkpoints than it says, stays.
+    """
+    gone, left = set(retired), dict(positions.by_name)
+    for one in planned:
+        if one.outrun and one.name in left:
+            alone = replace(positions, by_name={one.name: left[one.name]})
+            if len(gone & find_waiting(alone, chain, begins).needed.keys()) >= one.outrun:
+                del left[one.name]
+    return replace(positions, by_name=left)
+
+
+__all__ = ["NOBODY", "PlannedFollower", "Waiting", "find_waiting", "reason_of", "without_outrun"]

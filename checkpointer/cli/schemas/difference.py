@@ -36,7 +36,7 @@ class Difference(TypedDict):
     properties: list[ValueDifference]
     watermark: ValueDifference | None
     expiring: Annotated[
-        list[str], "tables whose rows may have expired, or live again after a rollback, by the clock alone"
+        list[str], "tables and maps that the clock alone may have changed: rows expired, or live again after a rollback"
     ]
     bytes_added: Annotated[int, "of objects that only `after` has"]
     bytes_removed: Annotated[int, "of objects that only `before` has"]
