@@ -298,7 +298,7 @@ class State(NotPicklable):
     ) -> OtherState:
         """Return the state of another job, pinned to one of its checkpoints for this batch.
 
-        It is the checkpoint that was its newest when the batch before this one was committed: each checkpoint records
+        It is the checkpoint that was its newest when the last batch that asked was committed: each checkpoint records
         in `positions["checkpointer:<root>"]` which one its batch read ("read"), and which one the next batch reads
         ("next"). So a batch that is repeated after a crash reads the same again, although the other job has gone on,
         and so does the first batch after a rewind or in a fork. For what is newest now, and may differ in a repeated
