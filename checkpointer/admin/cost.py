@@ -156,12 +156,14 @@ def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) ->
     """Return what one cleanup asks the store for.
 
     Exact where every checkpoint stands on its own: no savepoints and nothing else in the catalog, nothing prepared, and
-    no segments. It reads `_latest` twice, each kept manifest three times, and the others once or twice.
+    no segments. It reads `_latest` twice, the positions of followers once, each kept manifest three
+    times, and the others once or twice.
     """
     every = window.kept + window.retired
     young = window.in_grace + window.retired if window.in_grace or window.gone else 0
     objects = batch.state_objects + (window.at_cleanup - 1) * batch.objects + 1
-    gets = 1 + every + 1 + window.kept + window.kept + young
+    followers = 1
+    gets = 1 + every + followers + 1 + window.kept + window.kept + young
     pages = math.ceil(window.at_cleanup / store.page)
     # A few manifests are found from parent to parent, without a listing.
     lists = [pages for count in (every, window.kept, young) if count > NEAR_STEPS]

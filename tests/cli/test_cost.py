@@ -367,7 +367,7 @@ def test_the_rate_of_a_root_is_that_of_its_checkpoints(measured: tuple[Path, int
 
 def test_with_retention_a_roots_cleanups_count_too(measured: tuple[Path, int], run: Run) -> None:
     month = run("cost", measured[0], "--batches-per-hour", 60, "--keep-last", 10, "--json").json
-    assert month["requests"][1]["each_cleanup"] == 2 + 70 + 10 + 10 + 60
+    assert month["requests"][1]["each_cleanup"] == 3 + 70 + 10 + 10 + 60
 
 
 def test_one_checkpoint_alone_tells_no_rate(tmp_path: Path, run: Run) -> None:
