@@ -135,8 +135,9 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
         old = known.by_name.get(name)
         if old is not None and old.operator != operator:
             raise IllegalArgumentError(
-                f"follower {name!r}: follows {old.operator!r} already: choose another name, or remove it with "
-                f"remove_follower(), or `checkpointer followers ROOT --remove {name}`"
+                f"follower {name!r}: follows {old.operator!r} already, and retention keeps what it has yet to read: "
+                f"choose another name; if nobody reads under it, call remove_follower({name!r}), or `checkpointer "
+                f"followers ROOT --remove {name}`"
             )
         if old is not None and old.checkpoint == checkpoint:
             return None

@@ -205,6 +205,7 @@ def _recorded(root: str, position: Json) -> CheckpointId | None:
         return CheckpointId.parse(position["next"])
     except (TypeError, KeyError, ValueError):
         raise InvalidStateError(
-            f"positions[{PREFIX + root!r}] is {position!r:.80}: expected what state.other(…) records: remove it with "
-            "state.positions.pop(…) before state.other(…) is called"
+            f"positions[{PREFIX + root!r}] is {position!r:.80}: expected what state.other(…) records: set it to "
+            "{'next': id}, an id of that root, before state.other(…) is called; or call state.positions.pop(…): the "
+            "batch then begins with the newest checkpoint"
         ) from None

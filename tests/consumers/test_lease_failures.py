@@ -418,7 +418,7 @@ def test_positions_are_found_by_one_listing(world: World) -> None:
     assert [(position.partition, position.value) for position in found] == [("p", None), ("q", {"at": 4}), ("r", None)]
     assert b.faults.counts == {"list": 1, "get": 3}
     world.put(f"{FOLDER}positions/copy.json", world.read(path("q")))
-    with pytest.raises(CorruptionError, match=r"copy.json: is the position of partition 'q'"):
+    with pytest.raises(CorruptionError, match=r"copy.json: holds the position of partition 'q'"):
         run(b.group.positions())
     world.delete(f"{FOLDER}positions/copy.json")
     run(a.group.delete(["q", "nothing"]))

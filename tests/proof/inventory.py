@@ -36,6 +36,7 @@ REASONS = {
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.followers._decode": _HANDS_ON,
+    "pyspark_checkpointer.keyed.state._unpack": _HANDS_ON,
     "pyspark_checkpointer.cli.cleanup._load": _HANDS_ON,
     "pyspark_checkpointer.cli.cost._loads": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.key_argument.KeyType.convert": _OF_THE_CALLER,

@@ -91,16 +91,19 @@ def check(client: Checkpointer, name: str, known: list[tuple[CheckpointId, Table
         assert not any(model.rows for _, model in known[max(start, 0) :])
         return 0
     by_id = {step.checkpoint: changes for step, changes in steps}
-    followed = Follower({})
+    followed, before = Follower({}), set[str]()
     if start >= 0:
         id_, model = known[start]
         followed.rows = _as_shown(model, client.load_manifest(id_), name, shown)
+        before = _same(client.load_manifest(id_), name, shown)
     changes = 0
     for manifest, (_, model) in zip(manifests, known[start + 1 :], strict=True):
-        found = by_id.get(manifest.id)
+        found, now = by_id.get(manifest.id), _same(manifest, name, shown)
         for change in [] if found is None else found.to_pylist():
-            followed.take(change, model, _same(manifest, name, shown))
+            # The time of a row is shown only if its column is the same before and after.
+            followed.take(change, model, now & before)
             changes += 1
+        before = now
         assert followed.rows == _as_shown(model, manifest, name, shown), manifest.id
     return changes
 

@@ -187,7 +187,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("diff", SECOND),
     ("diff", SECOND, "latest", "table"),
     ("diff", SECOND, "latest", "seen", "--json"),
-    ("history", "table", '{"user": "ann"}'),
+    ("history", "table", '{"k": 1}'),
     ("history", "seen", "a", "--json"),
     ("cat", "table"),
     ("cat", "seen"),
