@@ -31,7 +31,7 @@ class MapRule:
     """The rule by which entries of a map expire: all times in microseconds since 1970."""
 
     after: int
-    """How long after its time an entry is expired."""
+    """The duration after which an entry is expired, counted from its time."""
     since: int
     """When the map took a rule: entries that carry no time, or an older one, count from then."""
 

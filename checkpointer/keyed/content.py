@@ -40,7 +40,7 @@ class Content:
         self.parts = parts
         self.captured: ChangeSet | None = None
         self.rule: MapRule | None = None
-        """How entries expire; None where they do not."""
+        """The rule by which entries expire; None where they do not."""
         self.timed = False
         """True if stored values may carry times."""
 

@@ -34,7 +34,7 @@ class TaskRoot:
     client: bytes = field(repr=False)
     driver_host: str
     keeps_copies: bool = False
-    """Whether tasks may keep decoded rows on the local disk of their executor."""
+    """True if tasks may keep decoded rows on the local disk of their executor."""
 
     @classmethod
     def of(cls, client: Checkpointer, spark: SparkSession) -> "TaskRoot":

@@ -163,11 +163,6 @@ def version_shown(version: TableVersion, shown: TableSchema, times: frozenset[in
     for column in version.schema.columns:
         if _is_shown(column, shown):
             columns.append(replace(newest[column.id], role=column.role))
-        elif column.role == "key":
-            raise IllegalArgumentError(
-                f"table {version.name!r}: its keys differ: {version.schema} and {shown}: read the changes of each by "
-                "themselves, with after= and to="
-            )
         elif column.id in times:
             # It is read, and not shown; another column that is shown may have its name by now.
             names[column.name] = _hidden(column, shown)

@@ -110,7 +110,7 @@ class LocalCopies:
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # Another process removed it.
                 found.append((entry.stat().st_mtime, entry.stat().st_size, entry.name))
-        total, removed = sum(size for _, size, _ in found), set()
+        total, removed = sum(stored for _, stored, _ in found), set()
         for used, freed, name in sorted(found):
             if total + size <= self._max_bytes or used > time.time() - IDLE_SECONDS:
                 break

@@ -24,7 +24,7 @@ class PlanRow(NamedTuple):
     referenced_by: str | None = None
     """The strongest of the live checkpoints that reference it; None if none does."""
     reference_count: int = 0
-    """How many live checkpoints reference it."""
+    """The number of live checkpoints that reference it."""
     leftover: str | None = None
     """The store's own name of what an interrupted write left behind; else None."""
 

@@ -43,7 +43,7 @@ class LiveCheckpoints:
     chain: tuple[Ref, ...]
     catalog: Catalog | None
     begins: bool = True
-    """Whether nothing came before the chain, as far as is known."""
+    """True if nothing came before the chain, as far as is known."""
 
     @property
     def entries(self) -> tuple[CatalogEntry, ...]:
@@ -139,7 +139,7 @@ async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Man
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """What was retired, oldest first, a note if that had to wait, and the named followers."""
+    """The retired checkpoints, oldest first, a note if that had to wait, and the named followers."""
 
     retired: tuple[Ref, ...]
     note: str | None

@@ -43,7 +43,7 @@ class Total:
     """A number of objects, and the bytes that they store."""
 
     objects: int = 0
-    """How many objects."""
+    """The number of objects."""
     bytes: int = 0
     """The bytes that they store."""
 
@@ -61,7 +61,7 @@ class PlannedCheckpoint:
     id: CheckpointId
     """The id of the checkpoint."""
     keep: bool
-    """Whether it is kept."""
+    """True if it is kept."""
     reason: str
     """The rule that keeps it, or why none does."""
 

@@ -11,7 +11,7 @@ from pyspark_checkpointer.manifests.model import Ref
 
 @dataclass(frozen=True, slots=True)
 class PlannedFollower:
-    """What a retention policy makes of a named follower.
+    """Report what a retention policy does to a named follower.
 
     Attributes:
         name: The name of the follower.
@@ -47,7 +47,7 @@ class Waiting:
     needed: Mapping[Ref, str]
     behind: Mapping[str, int | None]
     outrun: Mapping[str, Collection[Ref]]
-    """What is not kept for those that are too far behind."""
+    """The checkpoints that are not kept for those that are too far behind."""
 
     def planned(self, kept: Mapping[Ref, str], retired: Collection[Ref]) -> tuple[PlannedFollower, ...]:
         """Return all followers, once it is known what is kept for whom and what is retired."""

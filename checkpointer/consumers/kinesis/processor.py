@@ -43,7 +43,7 @@ class ProcessRecordsInput:
     """The next records of the shard, at least one."""
 
     records: Sequence[Any]
-    """What `fetch` returned, in the order of the shard."""
+    """The records that `fetch` returned, in the order of the shard."""
     checkpointer: RecordCheckpointer
     """The checkpointer of the shard."""
 
