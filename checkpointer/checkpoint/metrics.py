@@ -52,7 +52,7 @@ class OperatorMetrics:
     bytes: int = 0
     """Bytes of whole objects: artifacts, packs and segments."""
     objects: int = 0
-    """The number of these partitions."""
+    """The number of these objects."""
     partitions: int = 0
     """Partitions that have at least one of these artifacts in their chain."""
     snapshot_bytes: int = 0

@@ -58,7 +58,7 @@ class Finding:
     path: str
     """The object."""
     problem: str
-    """The bytes or digest that were expected, and those that were found."""
+    """A sentence that says what was expected and what was found."""
     checkpoints: tuple[CheckpointId, ...]
     """Checkpoints that it makes impossible to restore in full, oldest first."""
     missing: bool = False

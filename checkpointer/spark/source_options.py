@@ -79,6 +79,13 @@ class ReadRequest:
             )
         if view is not None and view not in (*VIEWS, CHANGES):
             raise IllegalArgumentError(f"view {view!r:.40}: there are {', '.join((*VIEWS, CHANGES))}")
+        if view in VIEWS:
+            # `checkpoints` shows all of them, and no view has columns to choose from.
+            without = ("columns",) if view != "checkpoints" else ("columns", "id", "epoch", "savepoint")
+            if ignored := [name for name in without if name in given]:
+                raise IllegalArgumentError(
+                    f"view {view!r}: option {', '.join(ignored)}: has no effect on it: filter or select the DataFrame"
+                )
         columns = given.get("columns")
         try:
             epoch = None if "epoch" not in given else int(given["epoch"])

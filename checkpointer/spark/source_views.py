@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.spark.source_options import ReadRequest
 
 
@@ -25,7 +26,9 @@ class ViewSourceReader(DataSourceReader):
 
 def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     client = request.client()
-    names = {savepoint.id: savepoint.name for savepoint in client.savepoints()}
+    names: dict[CheckpointId, list[str]] = {}
+    for savepoint in client.savepoints():
+        names.setdefault(savepoint.id, []).append(savepoint.name)
     latest = client.read_latest()
     for checkpoint in client.list_checkpoints():
         manifest = client.load_manifest(checkpoint)
@@ -39,7 +42,7 @@ def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
             manifest.created,
             None if manifest.parent is None else str(manifest.parent.id),
             checkpoint == latest,
-            names.get(checkpoint),
+            ", ".join(names[checkpoint]) if checkpoint in names else None,
             None if job is None else job.query_id,
             None if job is None else job.run_id,
             None if job is None else job.batch_id,

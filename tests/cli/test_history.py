@@ -76,3 +76,8 @@ def test_a_key_that_cannot_be_one_is_a_mistake(tmp_path: Path, run: Run, key: st
     write(tmp_path / "root")
     done = run("history", tmp_path / "root", "table", key)
     assert (done.status, message in done.err) == (2, True), done.err
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_what_python_alone_takes_for_json_is_text(text: str) -> None:
+    assert KEY.convert(text, None, None) == text

@@ -161,6 +161,10 @@ def test_a_follower_that_was_removed_is_told_and_stays_removed(store: Store, cap
     assert behind(store) == {}
     read(stream(store, follower="copy"), start, end)
     assert behind(store) == {"copy": 1}
+    # Also where the query that is started again finds nothing new: what comes next must not be retired.
+    store.client.remove_follower("copy")
+    read(stream(store, follower="copy"), end, end)
+    assert behind(store) == {"copy": 0}
 
 
 def test_a_position_that_cannot_be_noted_is_no_reason_to_fail(

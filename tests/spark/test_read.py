@@ -268,6 +268,8 @@ def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store
     [
         ({}, "there is neither: say one table"),
         ({"operator": "t", "view": "artifacts"}, "there are both: say one table"),
+        ({"view": "checkpoints", "epoch": "1"}, "option epoch: has no effect on it"),
+        ({"view": "positions", "columns": "source"}, "option columns: has no effect on it"),
         ({"view": "nope"}, "there are checkpoints"),
         ({"operator": "t", "coluns": "k"}, "option coluns: is not known"),
         ({"operator": "t", "columns": "nope"}, "no column nope"),

@@ -1,6 +1,7 @@
 """The change feed of a table over what is rare: rollbacks, and checkpoints that move bytes and change nothing."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -71,3 +72,17 @@ def test_what_moves_bytes_alone_changes_nothing(store: Store) -> None:
         (5, "insert", 4, "d"),
     ]
     assert store.feed(after="latest") == []
+
+
+def test_the_newest_changes_are_read_without_the_whole_history(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in range(4):
+        store.batch(upsert(k=[key]))
+    parent, last = store.client.list_checkpoints()[-2:]
+
+    async def refuse(*_: Any) -> Any:
+        raise AssertionError("the whole history was read")
+
+    monkeypatch.setattr("pyspark_checkpointer.checkpoint.ancestry.read_history", refuse)
+    assert [row[1:] for row in store.feed(str(parent))] == [("insert", 3)]
+    with pytest.raises(AssertionError, match="whole history"):
+        store.feed(None, str(last))

@@ -20,6 +20,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import local_copies
 from pyspark_checkpointer.table.local_copies import LocalCopies, name_of
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_equality import equal_rows
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
 from pyspark_checkpointer.table.version import TableVersion
@@ -213,3 +214,18 @@ def test_nobody_else_can_read_a_copy(client: Checkpointer, version: TableVersion
     look(client, version, some(1), LocalCopies(tmp_path / "copies"))
     assert (tmp_path / "copies").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "copies").iterdir()} == {0o600}
+
+
+def test_a_copy_that_another_process_removed_is_let_go(tmp_path: Path) -> None:
+    copies = LocalCopies(tmp_path)
+    copies.put("a.arrow", pa.table({"k": [1]}))
+    assert copies.get("a.arrow") is not None
+    assert "a.arrow" in copies._mapped
+    (tmp_path / "a.arrow").unlink()
+    assert copies.get("a.arrow") is None
+    assert copies._mapped == {}
+
+
+def test_columns_without_a_chunk_are_compared() -> None:
+    nothing = pa.table({"k": pa.chunked_array([], pa.int64())})
+    assert equal_rows(nothing, nothing).tolist() == []
