@@ -20,7 +20,6 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import local_copies
 from pyspark_checkpointer.table.local_copies import LocalCopies, name_of
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_equality import equal_rows
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
 from pyspark_checkpointer.table.version import TableVersion
@@ -224,8 +223,3 @@ def test_a_copy_that_another_process_removed_is_let_go(tmp_path: Path) -> None:
     (tmp_path / "a.arrow").unlink()
     assert copies.get("a.arrow") is None
     assert copies._mapped == {}
-
-
-def test_columns_without_a_chunk_are_compared() -> None:
-    nothing = pa.table({"k": pa.chunked_array([], pa.int64())})
-    assert equal_rows(nothing, nothing).tolist() == []
