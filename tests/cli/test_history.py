@@ -18,7 +18,7 @@ from tests.cli.every import write
 
 KEYS: tuple[Any, ...] = (
     *("ann", "", "7", 7, -7, 1.5, True, None, b"\x00\xff", Decimal("1.10"), date(2024, 2, 29), time(2, 30)),
-    *(UUID(int=7), timedelta(days=-1, microseconds=3), ("a", 1, ("b",)), frozenset({1, "x"}), 1 << 3000),
+    *(UUID(int=7), timedelta(days=-1, microseconds=3), ("a", 1, ("b",)), frozenset({1}), 1 << 3000),
     *(datetime(2024, 1, 2, tzinfo=UTC), datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))),
     float("inf"),
 )
