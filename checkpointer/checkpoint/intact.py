@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.verify import Check, Finding
+from pyspark_checkpointer.checkpoint.verification import Finding
+from pyspark_checkpointer.checkpoint.verify import Check
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import CatalogRef, Manifest, Ref
 

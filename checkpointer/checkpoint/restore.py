@@ -25,7 +25,7 @@ from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.standing import Base
-from pyspark_checkpointer.checkpoint.verify import Finding
+from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     CorruptionError,

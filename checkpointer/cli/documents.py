@@ -17,7 +17,7 @@ from pyspark_checkpointer.admin.retention.plan import Total
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint.listing import Listed
-from pyspark_checkpointer.checkpoint.verify import Finding, Verification
+from pyspark_checkpointer.checkpoint.verification import Finding, Verification
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.display import moment
 from pyspark_checkpointer.manifests import object_paths

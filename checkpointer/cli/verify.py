@@ -3,7 +3,7 @@
 import click
 
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
-from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress

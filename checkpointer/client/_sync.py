@@ -11,7 +11,8 @@ from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import OnCorruption
-from pyspark_checkpointer.checkpoint.verify import Verification, verify_store
+from pyspark_checkpointer.checkpoint.verification import Verification
+from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
 from pyspark_checkpointer.client.seam import SyncFace

@@ -7,7 +7,7 @@ from copy import deepcopy
 from datetime import datetime
 
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
-from pyspark_checkpointer.checkpoint.verify import Finding
+from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.display import count, cut, note, some
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable

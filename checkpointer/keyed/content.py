@@ -10,9 +10,7 @@ from typing import Any
 
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition, without_times
-from pyspark_checkpointer.keyed.key_kinds import MIXED
-from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
-from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_equal
+from pyspark_checkpointer.keyed.partition import MapPartition, SavedChain
 from pyspark_checkpointer.manifests.keyed_records import check_places, place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, encode_schema
 from pyspark_checkpointer.manifests.model import Chain
@@ -329,41 +327,3 @@ CHANGES = frozenset(
 
 A guard that closes a state for changes refuses them.
 """
-
-
-# ---- where keys are placed ------------------------------------------------------------------------------------------
-
-
-def move_misplaced_keys(parts: list[MapPartition]) -> None:
-    """Move each key to the partition in which it is looked up.
-
-    The partition of a key with a named zone depends on the rules of that zone, which may have changed since the key was
-    written. The partitions that lose or gain a key are written whole with the next save.
-    """
-    misplaced = []
-    for number, part in enumerate(parts):
-        # A partition with a time among its keys is always MIXED, so that all others need not be looked through.
-        if part.key_kinds is MIXED:
-            keys = [key for key in part.data if is_zoned(key) and place_key(key, len(parts))[0] != number]
-            misplaced += [(key, part.data.pop(key)) for key in keys]
-            part.saved = NEVER_SAVED if keys else part.saved
-    if misplaced:
-        place_keys(parts, misplaced)
-
-
-def place_keys(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) -> None:
-    """Place keys that are in none of the partitions.
-
-    Raises `InvalidStateError` for a key that is now equal to another one.
-    """
-    for stored, packed in pairs:
-        number, key = place_key(stored, len(parts))
-        part = parts[number]
-        # Checked before it is set: a dict would keep one of the two without a word, and the other one's value would be
-        # lost.
-        if key in part.data:
-            raise now_equal(find_key(part.data, key), key)
-        part.data[key] = packed
-        part.saved = NEVER_SAVED
-    for part in parts:
-        part.learn_keys()

@@ -13,9 +13,10 @@ from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.keyed.changes import ChangeSet
-from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step, move_misplaced_keys, place_keys
+from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
+from pyspark_checkpointer.keyed.placing import move_misplaced_keys, place_keys
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
 from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS

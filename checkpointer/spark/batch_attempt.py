@@ -4,18 +4,28 @@ The attempt also knows what its callback opened.
 """
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
-from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.keyed.state import DEFAULT_PARTITIONS, KeyedState
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
 from pyspark_checkpointer.spark.other_state import OtherStates
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.table.expiry import Expire
+from pyspark_checkpointer.table.schema import Combine
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -40,6 +50,111 @@ class BatchAttempt:
         """After how many microseconds the entries of the maps expire that the callback opened."""
         self.used_names: set[str] = set()
         """Names that the callback opened, wrote or dropped."""
+
+    # ---- what the callback opens ---------------------------------------------------------------------------------
+
+    def advance_clock(self, to: datetime | None) -> None:
+        """Move the job's clock, and forget the entries of open maps that are expired by it."""
+        self.clock.advance(to)
+        # Not those that this batch has not opened: the rule of this batch may let their entries live longer.
+        # A copy, and `get`: other threads may open and drop maps meanwhile.
+        for name, after in list(self.map_rules.items()):
+            keyed = self.run.maps.get(name)
+            if after is not None and keyed is not None:
+                keyed.expire(micros(self.clock.now()))
+
+    def open_map(self, name: str, partitions: int | None, expire_after: timedelta | None) -> KeyedState:
+        """Return a map as the last batch left it."""
+        object_paths.encode_name("map", name)
+        after = maps.check_expire_after(name, expire_after)
+        run = self.run
+        if name in self.tables:
+            raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
+        self.used_names.add(name)
+        keyed = run.maps.get(name)
+        # Maps and tables share their names, so a table must not be opened as a map.
+        known = self.checkpoint.writer.operator(name)
+        if keyed is None and known is not None and known.codec == codecs.PARQUET.name:
+            raise IllegalArgumentError(
+                f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
+            )
+        if keyed is None:
+            restored = run.restored
+            # A map that this run dropped begins empty, although the checkpoint that the run began with still has it.
+            if restored is not None and name in restored.operators and name not in run.dropped:
+                keyed = restored.keyed(name, partitions)
+            else:
+                keyed = KeyedState(partitions=DEFAULT_PARTITIONS if partitions is None else partitions)
+            run.maps[name] = keyed
+        elif partitions not in (None, keyed.partitions):
+            raise IllegalArgumentError(
+                f"map {name!r}: is in use with {keyed.partitions} partitions, not {partitions!r}"
+            )
+        if name not in self.map_rules:
+            maps.set_rule(keyed, after, self.clock, self.checkpoint.writer.base.manifest)
+            self.map_rules[name] = after
+        elif after not in (None, self.map_rules[name]):
+            raise IllegalArgumentError(
+                f"map {name!r}: was opened in this batch with another expire_after: give {expire_after} there too"
+            )
+        return keyed
+
+    def open_table(
+        self,
+        spark: SparkSession,
+        name: str,
+        key: Sequence[str],
+        num_partitions: int | None,
+        combine: Mapping[str, Combine] | None,
+        schema: StructType | str | None,
+        expire: Expire | None,
+    ) -> TableChanges:
+        """Return the changes of a table that this batch makes; none at first."""
+        object_paths.encode_name("table", name)
+        run = self.run
+        if name in run.maps:
+            raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
+        if name in self.tables:
+            raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
+        self.used_names.add(name)
+        changes = TableChanges(
+            spark,
+            run.client,
+            self.checkpoint.writer,
+            name,
+            key,
+            num_partitions,
+            combine,
+            schema,
+            expire,
+            self.clock,
+            shuffle_first=name in run.tables_to_shuffle,
+        )
+        self.tables[name] = changes
+        return changes
+
+    def drop(self, name: str) -> None:
+        """Leave a map, table or operator out, from this batch on."""
+        object_paths.encode_name("operator", name)
+        run = self.run
+        self.used_names.add(name)
+        known = name in run.maps or name in self.tables
+        if (dropped := run.maps.pop(name, None)) is not None:
+            # The callback may keep the map, and a change of it would be in no checkpoint.
+            maps.refuse_all(dropped)
+            self.map_rules.pop(name, None)
+        if (table := self.tables.pop(name, None)) is not None:
+            table.close()
+            self.dropped_tables.append(table)
+        run.dropped.add(name)
+        try:
+            self.checkpoint.drop(name)
+        except IllegalArgumentError:
+            # The checkpoint does not know a map or table that this batch opened first: dropping it is no error.
+            if not known:
+                raise
+
+    # ---- how the batch ends --------------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Commit the batch as a checkpoint, once the callback has returned.

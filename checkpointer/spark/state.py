@@ -14,20 +14,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.keyed.state import DEFAULT_PARTITIONS, KeyedState
-from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.map_expiry import micros
+from pyspark_checkpointer.keyed.state import KeyedState
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
-from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.batch import Token
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.other_state import OnRetired, OtherState
 from pyspark_checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from pyspark_checkpointer.spark.table import TableState
-from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import Combine
 
@@ -157,13 +153,7 @@ class State(NotPicklable):
         """
         attempt = self._attempt
         with attempt.operations.one("the clock"):
-            attempt.clock.advance(to)
-            # Not those that this batch has not opened: the rule of this batch may let their entries live longer.
-            # A copy, and `get`: other threads may open and drop maps meanwhile.
-            for name, after in list(attempt.map_rules.items()):
-                keyed = attempt.run.maps.get(name)
-                if after is not None and keyed is not None:
-                    keyed.expire(micros(attempt.clock.now()))
+            attempt.advance_clock(to)
 
     @_operation
     def map(self, name: str, *, partitions: int | None = None, expire_after: timedelta | None = None) -> KeyedState:
@@ -191,39 +181,7 @@ class State(NotPicklable):
             >>> counts.to_dict()
             {'ann': 1}
         """
-        object_paths.encode_name("map", name)
-        after = maps.check_expire_after(name, expire_after)
-        attempt, run = self._attempt, self._attempt.run
-        if name in attempt.tables:
-            raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
-        attempt.used_names.add(name)
-        keyed = run.maps.get(name)
-        # Maps and tables share their names, so a table must not be opened as a map.
-        known = attempt.checkpoint.writer.operator(name)
-        if keyed is None and known is not None and known.codec == codecs.PARQUET.name:
-            raise IllegalArgumentError(
-                f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
-            )
-        if keyed is None:
-            restored = run.restored
-            # A map that this run dropped begins empty, although the checkpoint that the run began with still has it.
-            if restored is not None and name in restored.operators and name not in run.dropped:
-                keyed = restored.keyed(name, partitions)
-            else:
-                keyed = KeyedState(partitions=DEFAULT_PARTITIONS if partitions is None else partitions)
-            run.maps[name] = keyed
-        elif partitions not in (None, keyed.partitions):
-            raise IllegalArgumentError(
-                f"map {name!r}: is in use with {keyed.partitions} partitions, not {partitions!r}"
-            )
-        if name not in attempt.map_rules:
-            maps.set_rule(keyed, after, attempt.clock, attempt.checkpoint.writer.base.manifest)
-            attempt.map_rules[name] = after
-        elif after not in (None, attempt.map_rules[name]):
-            raise IllegalArgumentError(
-                f"map {name!r}: was opened in this batch with another expire_after: give {expire_after} there too"
-            )
-        return keyed
+        return self._attempt.open_map(name, partitions, expire_after)
 
     @_operation
     def table(
@@ -264,27 +222,7 @@ class State(NotPicklable):
             >>> totals.read().columns
             ['digit', 'n']
         """
-        object_paths.encode_name("table", name)
-        attempt, run = self._attempt, self._attempt.run
-        if name in run.maps:
-            raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
-        if name in attempt.tables:
-            raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
-        attempt.used_names.add(name)
-        changes = TableChanges(
-            self._spark,
-            run.client,
-            attempt.checkpoint.writer,
-            name,
-            key,
-            num_partitions,
-            combine,
-            schema,
-            expire,
-            attempt.clock,
-            shuffle_first=name in run.tables_to_shuffle,
-        )
-        attempt.tables[name] = changes
+        changes = self._attempt.open_table(self._spark, name, key, num_partitions, combine, schema, expire)
         return TableState(changes, functools.partial(self._table_operation, name))
 
     @_operation
@@ -429,24 +367,7 @@ class State(NotPicklable):
             >>> len(state.map("old"))
             0
         """
-        object_paths.encode_name("operator", name)
-        attempt, run = self._attempt, self._attempt.run
-        attempt.used_names.add(name)
-        known = name in run.maps or name in attempt.tables
-        if (dropped := run.maps.pop(name, None)) is not None:
-            # The callback may keep the map, and a change of it would be in no checkpoint.
-            maps.refuse_all(dropped)
-            attempt.map_rules.pop(name, None)
-        if (table := attempt.tables.pop(name, None)) is not None:
-            table.close()
-            attempt.dropped_tables.append(table)
-        run.dropped.add(name)
-        try:
-            attempt.checkpoint.drop(name)
-        except IllegalArgumentError:
-            # The checkpoint does not know a map or table that this batch opened first: dropping it is no error.
-            if not known:
-                raise
+        self._attempt.drop(name)
 
 
 Callback = Callable[[DataFrame, int, State], Any]

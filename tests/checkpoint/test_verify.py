@@ -13,7 +13,7 @@ from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import read_head
-from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,

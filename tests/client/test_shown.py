@@ -12,7 +12,7 @@ from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
 from pyspark_checkpointer.admin.retention.plan import Total
 from pyspark_checkpointer.admin.streaming.fork import Fork
-from pyspark_checkpointer.checkpoint.verify import Finding, Verification
+from pyspark_checkpointer.checkpoint.verification import Finding, Verification
 from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.admin.streaming.spark_model import Query, history
 from tests.damage import flip

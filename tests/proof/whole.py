@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
-from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.inspect import read_consumers

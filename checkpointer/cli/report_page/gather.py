@@ -14,7 +14,8 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.listing import State, state_of
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.verify import Check, Verification, check_share
+from pyspark_checkpointer.checkpoint.verification import Verification
+from pyspark_checkpointer.checkpoint.verify import Check, check_share
 from pyspark_checkpointer.cli.report_page.model import (
     CheckpointRow,
     Cleanup,

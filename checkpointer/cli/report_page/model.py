@@ -8,7 +8,7 @@ from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionS
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention.reachability import Action
 from pyspark_checkpointer.checkpoint.listing import State
-from pyspark_checkpointer.checkpoint.verify import Verification
+from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
 

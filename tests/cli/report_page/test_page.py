@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer.checkpoint.verify import Finding
+from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.cli import report_document
 from pyspark_checkpointer.cli.report_page import charts, page
 from pyspark_checkpointer.cli.report_page.model import OperatorRow, Report
