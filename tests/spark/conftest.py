@@ -23,6 +23,7 @@ def new_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("tests")
     settings = {
         "spark.ui.enabled": "false",
+        "spark.python.daemon.module": "pyspark_checkpointer.spark.daemon",  # workers that start in no time
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
