@@ -1,6 +1,6 @@
 """README and docs show only what runs: programs are run as they stand, in a new folder, twice; commands are typed.
 
-Two programs go on, in their second run, on a cluster, and those without Spark run twice as they stand.
+In `make prove` two programs go on, in their second run, on a cluster. Those without Spark run twice as they stand.
 """
 
 import json
@@ -88,23 +88,23 @@ def printed(program: str, tmp_path: Path, environment: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "program", [pytest.param(program, id=NAMES[n]) for n, program in enumerate(PROGRAMS) if program not in STREAMS]
-)
+@pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
 def test_a_program_of_the_docs_runs_and_goes_on(program: str, tmp_path: Path) -> None:
     """From an environment that nobody activated, in an empty folder: with the interpreter's path and nothing else."""
     environment = bare_environment(tmp_path)
-    for _ in range(1 if "SparkSession" in program else 2):  # each start of Spark takes long
+    first = printed(program, tmp_path, environment)
+    if program in STREAMS and program in blocks(README, "python"):
+        assert f"The first run prints `{first}`" in README.read_text()
+    if "SparkSession" not in program:  # each start of Spark takes long
         printed(program, tmp_path, environment)
 
 
+@pytest.mark.prove  # five starts of Spark, six executors; in the short run tests/spark/test_cluster.py has executors
 def test_the_programs_with_a_stream_run_and_go_on_on_a_cluster(tmp_path: Path) -> None:
     """First each as it stands, as above; then one after the other with the processes of one cluster."""
     environment = bare_environment(tmp_path)
     for program in STREAMS:
-        first = printed(program, tmp_path, environment)
-        if program in blocks(README, "python"):
-            assert f"The first run prints `{first}`" in README.read_text()
+        printed(program, tmp_path, environment)
     both = "\n".join([on_a_cluster(program) + "\nprint('done')" for program in STREAMS])
     said = printed(both, tmp_path, environment | {"PYSPARK_PYTHON": sys.executable})
     assert all(part.strip() for part in said.split("done")[: len(STREAMS)])

@@ -49,7 +49,9 @@ def processes() -> list[str]:
 
 
 class TestTheFirstJob:
-    # Eighty days of flights (`make demo` has all of the year), and four starts of Spark.
+    # Eighty days of flights (`make demo` has all of the year), and four starts of Spark. In the short run the second
+    # job below is killed, and tests/proof/test_kills_spark.py kills one with maps.
+    @pytest.mark.prove
     def test_every_total_is_right_after_three_kills(self, tmp_path: Path) -> None:
         done = run_demo("--job", "maps", "--days", "80", "--folder", str(tmp_path / "flights"))
         assert done.returncode == 0

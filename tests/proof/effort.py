@@ -1,8 +1,9 @@
 """The proofs run short in `make test` and long in `make prove`, and both count what they did.
 
 `effort(short, long)` is the size that this run asks for; what `figures` was told stands in a table at the end. A test
-is a proof if it stands in `tests/proof`, or asks for one of the two: so a history of any part of the library goes with
-its other tests, wherever they are, and `make prove` finds it.
+that takes minutes of Spark, and of whose kind `make test` has a shorter one, is marked `prove` and runs in the long run
+alone. A test is a proof if it stands in `tests/proof`, has that mark, or asks for one of the two: so a history of any
+part of the library goes with its other tests, wherever they are, and `make prove` finds it.
 """
 
 import os
@@ -89,11 +90,16 @@ def area_of(path: Path) -> str:
 
 def is_proof(item: pytest.Item) -> bool:
     """Tell whether a test runs longer, or counts, in `make prove`."""
-    return TESTS / "proof" in item.path.parents or bool({"effort", "figures"} & {*getattr(item, "fixturenames", ())})
+    asks = {"effort", "figures"} & {*getattr(item, "fixturenames", ())}
+    return TESTS / "proof" in item.path.parents or bool(asks) or item.get_closest_marker("prove") is not None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "prove: runs in `make prove` alone")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name the proof that each test belongs to; in the long run all other tests are left out."""
+    """Name the proof of each test. The short run leaves out what is marked `prove`, the long one all but proofs."""
     proofs = [item for item in items if is_proof(item)]
     for item in proofs:
         about = (getattr(getattr(item, "module", None), "__doc__", None) or "").strip().partition("\n\n")[0]
@@ -101,6 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[COLLECTED] = Counter(area_of(item.path) for item in proofs)
     if SUMMARY is not None:
         items[:] = proofs
+    elif left := [item for item in items if item.get_closest_marker("prove")]:
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

@@ -127,11 +127,12 @@ def test_an_executor_lost_in_mid_batch_costs_nothing_but_time(local_cluster: Clu
     assert (local_cluster.folder / "executor-lost" / "killed").exists()
 
 
+@pytest.mark.prove  # it takes a cluster of six JVMs
 def test_of_a_speculative_pair_one_is_in_the_manifest(two_hosts: Cluster) -> None:
     assert two_hosts.rows("speculation")["told"][1]["attempt"] == 1
 
 
-@pytest.mark.parametrize("place", ["local-cluster", "two hosts"])
+@pytest.mark.parametrize("place", ["local-cluster", pytest.param("two hosts", marks=pytest.mark.prove)])
 def test_tables_are_exact_whatever_becomes_of_the_tasks(place: str, request: pytest.FixtureRequest) -> None:
     """On one machine tasks write and fail; on two hosts they are also overtaken by speculative attempts."""
     cluster: Cluster = request.getfixturevalue(place.replace("-", "_").replace(" ", "_"))

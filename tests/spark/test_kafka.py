@@ -64,15 +64,15 @@ def job(kafka_server: Broker, job: Job) -> Job:
     return job
 
 
-def test_every_record_of_a_topic_counts_once(stream: Stream) -> None:
-    """In batches that each take some of every partition, and after a restart, which takes what is new."""
+def test_every_record_of_a_topic_counts_once(stream: Stream, job: Job) -> None:
+    """In batches that each take some of every partition, and in another Spark, which takes what is new."""
     old, new = [f"old-{n}" for n in range(90)], [f"new-{n}" for n in range(30)]
     stream.feed(*old)
     assert stream.run(max_offsets=30) == dict.fromkeys(old, 1)
     assert stream.checkpoints() == 3
 
     stream.feed(*new, old[0])
-    assert stream.run(max_offsets=300) == dict.fromkeys(old + new, 1) | {old[0]: 2}
+    assert stream.run_here(job.spark, max_offsets=300) == dict.fromkeys(old + new, 1) | {old[0]: 2}
     assert stream.checkpoints() == 4
     assert stream.broker.ends(stream.topic) == {0: 41, 1: 40, 2: 40}
 

@@ -16,9 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Change, Expire, State, stateful
-from tests.proof.effort import SUMMARY
 from tests.spark.conftest import Job
 from tests.spark.test_spark_operators import Told, frame_of, rocksdb
 
@@ -143,41 +141,38 @@ def our_visits(
     return sorted(fired + [("state", f"{row.key} {row.text}") for row in emitted.collect()])
 
 
-if SUMMARY is not None:  # minutes: Spark starts Python processes for each batch
+@pytest.mark.prove
+@pytest.mark.usefixtures("rocksdb")
+@pytest.mark.parametrize(("operator", "known"), OPERATORS, ids=lambda value: getattr(value, "__name__", ""))
+def test_spark_and_we_forget_the_same_keys_by_event_time(
+    job: Job,
+    operator: Callable[[Job, DataFrame], DataFrame],
+    known: list[tuple[str, int, int]],
+    effort: Callable[[int, int], int],
+    figures: Counter[str],
+) -> None:
+    draw = random.Random(operator.__name__)
+    sparks: Told = {}
+    ours: Told = {}
 
-    @pytest.mark.usefixtures("rocksdb")
-    @pytest.mark.parametrize(("operator", "known"), OPERATORS, ids=lambda value: getattr(value, "__name__", ""))
-    def test_spark_and_we_forget_the_same_keys_by_event_time(
-        job: Job,
-        operator: Callable[[Job, DataFrame], DataFrame],
-        known: list[tuple[str, int, int]],
-        effort: Callable[[int, int], int],
-        figures: Counter[str],
-    ) -> None:
-        draw = random.Random(operator.__name__)
-        sparks: Told = {}
-        ours: Told = {}
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        batch = batch.persist()  # else Spark's operator would run for each use
+        told = batch.where("kind IN ('fired', 'state')").select("kind", "key", "text").collect()
+        sparks[batch_id] = sorted((row.kind, f"{row.key} {row.text}") for row in told)
+        ours[batch_id] = our_visits(state, known, batch, batch_id)
+        batch.unpersist()
 
-        @stateful(job.root)
-        def update(batch: DataFrame, batch_id: int, state: State) -> None:
-            batch = batch.persist()  # else Spark's operator would run for each use
-            told = batch.where("kind IN ('fired', 'state')").select("kind", "key", "text").collect()
-            sparks[batch_id] = sorted((row.kind, f"{row.key} {row.text}") for row in told)
-            ours[batch_id] = our_visits(state, known, batch, batch_id)
-            batch.unpersist()
-
-        now = 100
-        for _ in range(effort(2, 20)):  # each begins the query anew
-            for _ in range(3):
-                now += draw.choice([1, 8, 30])
-                some = draw.sample(KEYS, draw.choice([1, 2, 4]))
-                # Some rows come late, and of these some are later than the watermark.
-                job.feed(*((draw.choice(some), now - draw.choice([0, 0, 1, 4, 12])) for _ in range(8)))
-            rows = job.source().selectExpr("key", "amount", "timestamp_seconds(amount) AS at").withWatermark("at", LATE)
-            job.run(update, operator(job, rows))
-        assert ours == sparks
-        assert any(kind == "fired" for rows in ours.values() for kind, _ in rows)
-        restored = Checkpointer(job.root).restore()
-        assert restored is not None
-        figures["batches by event time"] += len(ours)
-        figures["time-outs of event time in both"] += sum(kind == "fired" for rows in ours.values() for kind, _ in rows)
+    now = 100
+    for _ in range(effort(2, 20)):  # each begins the query anew
+        for _ in range(3):
+            now += draw.choice([1, 8, 30])
+            some = draw.sample(KEYS, draw.choice([1, 2, 4]))
+            # Some rows come late, and of these some are later than the watermark.
+            job.feed(*((draw.choice(some), now - draw.choice([0, 0, 1, 4, 12])) for _ in range(8)))
+        rows = job.source().selectExpr("key", "amount", "timestamp_seconds(amount) AS at").withWatermark("at", LATE)
+        job.run(update, operator(job, rows))
+    assert ours == sparks
+    assert any(kind == "fired" for rows in ours.values() for kind, _ in rows)
+    figures["batches by event time"] += len(ours)
+    figures["time-outs of event time in both"] += sum(kind == "fired" for rows in ours.values() for kind, _ in rows)

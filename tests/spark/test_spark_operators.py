@@ -21,7 +21,6 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Change, Expire, State, stateful
-from tests.proof.effort import SUMMARY
 from tests.spark.conftest import Job
 
 LIVES = timedelta(seconds=4)
@@ -122,55 +121,54 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(setting)
 
 
-if SUMMARY is not None:  # a minute or more: Spark starts Python processes for each batch
+@pytest.mark.prove
+@pytest.mark.usefixtures("rocksdb")
+def test_spark_and_we_emit_and_keep_the_same(
+    job: Job, effort: Callable[[int, int], int], figures: Counter[str]
+) -> None:
+    draw = random.Random(1)
+    sparks: Told = {}
+    ours: Told = {}
 
-    @pytest.mark.usefixtures("rocksdb")
-    def test_spark_and_we_emit_and_keep_the_same(
-        job: Job, effort: Callable[[int, int], int], figures: Counter[str]
-    ) -> None:
-        draw = random.Random(1)
-        sparks: Told = {}
-        ours: Told = {}
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        batch = batch.persist()  # else Spark's operator would run for each use
+        told = batch.where("kind <> 'row'").select("kind", "key", "text").collect()
+        sparks[batch_id] = sorted((row.kind, f"{row.key} {row.text}") for row in told)
+        rows = batch.where("kind = 'row'").select("key", "amount")
+        recent = state.table("recent", ["key"], num_partitions=2, schema=RECENT, expire=Expire("seen", after=LIVES))
+        fired = [("fired", f"{row.key} ") for row in recent.expired().collect()]
+        keys = rows.select("key").distinct().withColumn("seen", F.lit(state.clock))
+        counted = recent.apply_groups(keys, count_batches, output=RECENT)
+        everything = state.table("everything", ["key"], num_partitions=2, schema=COLUMNS)
+        assert counted is not None
+        given = rows.join(counted.select("key", "batches"), "key")
+        emitted = everything.apply_groups(given, remember, output="key string, text string")
+        assert emitted is not None
+        ours[batch_id] = sorted(fired + [("state", f"{row.key} {row.text}") for row in emitted.collect()])
+        batch.unpersist()
 
-        @stateful(job.root)
-        def update(batch: DataFrame, batch_id: int, state: State) -> None:
-            batch = batch.persist()  # else Spark's operator would run for each use
-            told = batch.where("kind <> 'row'").select("kind", "key", "text").collect()
-            sparks[batch_id] = sorted((row.kind, f"{row.key} {row.text}") for row in told)
-            rows = batch.where("kind = 'row'").select("key", "amount")
-            recent = state.table("recent", ["key"], num_partitions=2, schema=RECENT, expire=Expire("seen", after=LIVES))
-            fired = [("fired", f"{row.key} ") for row in recent.expired().collect()]
-            keys = rows.select("key").distinct().withColumn("seen", F.lit(state.clock))
-            counted = recent.apply_groups(keys, count_batches, output=RECENT)
-            everything = state.table("everything", ["key"], num_partitions=2, schema=COLUMNS)
-            assert counted is not None
-            given = rows.join(counted.select("key", "batches"), "key")
-            emitted = everything.apply_groups(given, remember, output="key string, text string")
-            assert emitted is not None
-            ours[batch_id] = sorted(fired + [("state", f"{row.key} {row.text}") for row in emitted.collect()])
-            batch.unpersist()
-
-        for _ in range(effort(2, 20)):  # each begins the query anew
-            for _ in range(2):
-                some = draw.sample(KEYS, draw.choice([1, 2, 3]))
-                job.feed(*((draw.choice(some), draw.randrange(100)) for _ in range(8)))
-            files = sum(1 for _ in (job.folder / "input").iterdir())
-            # One more batch has begun since the last one with rows, so that one is done on both sides.
-            run(job, update, lambda files=files: len(ours) > (last := data(ours, files)) >= 0 and max(ours) > last)
-            time.sleep(draw.choice([0, LIVES.total_seconds() * 0.6, LIVES.total_seconds() * 1.2]))
-        restored = Checkpointer(job.root).restore()
-        assert restored is not None
-        assert restored.epoch is not None
-        for told in (ours, sparks):  # the last batch may have been stopped
-            told.pop(restored.epoch + 1, None)
-        assert ours == sparks
-        assert any(kind == "fired" for rows in ours.values() for kind, _ in rows)
-        kept = {row["key"]: (row["count"], row["total"]) for row in restored.table("everything").to_pylist()}
-        theirs = job.spark.read.format("statestore").option("stateVarName", "totals").load(str(job.location))
-        assert kept == {row.key: (row.count_, row.total) for row in _totals(theirs).collect()}
-        figures["batches"] += len(ours)
-        figures["rows emitted by both"] += sum(map(len, ours.values()))
-        figures["timers fired by both"] += sum(kind == "fired" for rows in ours.values() for kind, _ in rows)
+    for _ in range(effort(2, 20)):  # each begins the query anew
+        for _ in range(2):
+            some = draw.sample(KEYS, draw.choice([1, 2, 3]))
+            job.feed(*((draw.choice(some), draw.randrange(100)) for _ in range(8)))
+        files = sum(1 for _ in (job.folder / "input").iterdir())
+        # One more batch has begun since the last one with rows, so that one is done on both sides.
+        run(job, update, lambda files=files: len(ours) > (last := data(ours, files)) >= 0 and max(ours) > last)
+        time.sleep(draw.choice([0, LIVES.total_seconds() * 0.6, LIVES.total_seconds() * 1.2]))
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.epoch is not None
+    for told in (ours, sparks):  # the last batch may have been stopped
+        told.pop(restored.epoch + 1, None)
+    assert ours == sparks
+    assert any(kind == "fired" for rows in ours.values() for kind, _ in rows)
+    kept = {row["key"]: (row["count"], row["total"]) for row in restored.table("everything").to_pylist()}
+    theirs = job.spark.read.format("statestore").option("stateVarName", "totals").load(str(job.location))
+    assert kept == {row.key: (row.count_, row.total) for row in _totals(theirs).collect()}
+    figures["batches"] += len(ours)
+    figures["rows emitted by both"] += sum(map(len, ours.values()))
+    figures["timers fired by both"] += sum(kind == "fired" for rows in ours.values() for kind, _ in rows)
 
 
 def run(job: Job, update: Any, done: Callable[..., bool]) -> None:
