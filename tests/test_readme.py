@@ -110,6 +110,7 @@ def test_the_programs_with_a_stream_run_and_go_on_on_a_cluster(tmp_path: Path) -
     assert all(part.strip() for part in said.split("done")[: len(STREAMS)])
 
 
+@pytest.mark.prove  # in the short run tests/spark/test_interpreter.py sees that such tasks are refused
 def test_a_cluster_whose_python_lacks_packages_is_told_in_one_sentence(tmp_path: Path) -> None:
     environment = bare_environment(tmp_path)
     done = run_program(on_a_cluster(STREAMS[1]), tmp_path / "work", environment)

@@ -49,9 +49,8 @@ def processes() -> list[str]:
 
 
 class TestTheFirstJob:
-    # Eighty days of flights (`make demo` has all of the year), and four starts of Spark. In the short run the second
-    # job below is killed, and tests/proof/test_kills_spark.py kills one with maps.
-    @pytest.mark.prove
+    # In the short run the second job below is killed, and tests/proof/test_kills_spark.py kills one with maps.
+    @pytest.mark.prove  # eighty days of flights (`make demo` has all of the year), and four starts of Spark
     def test_every_total_is_right_after_three_kills(self, tmp_path: Path) -> None:
         done = run_demo("--job", "maps", "--days", "80", "--folder", str(tmp_path / "flights"))
         assert done.returncode == 0
@@ -79,6 +78,7 @@ class TestTheFirstJob:
             assert words in done.stdout
         assert lines[-1].startswith("EQUAL")
 
+    @pytest.mark.prove  # in the short run `TestTheComparison` finds what differs
     def test_a_batch_that_counts_twice_is_found(self, tmp_path: Path) -> None:
         module = "tests.examples.doubling_job"
         arguments = ("--job", "maps", "--days", "20", "--module", module)

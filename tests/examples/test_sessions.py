@@ -17,7 +17,7 @@ from examples.sessions import GROUND, expected, walk
 from tests.examples.test_flights import processes
 
 REPOSITORY = Path(__file__).parents[2]
-DAYS = 10
+DAYS = 8
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
