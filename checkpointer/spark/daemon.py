@@ -6,22 +6,18 @@ the workers that are forked from it have them from the beginning. It is `pyspark
 """
 
 import gc
-import importlib
-import sys
 
+import pandas  # noqa: F401
+import pyarrow.compute  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-LOADED = (
-    *("pandas", "pyarrow.parquet", "pyarrow.compute"),
-    *("pyspark_checkpointer.spark.apply_task", "pyspark_checkpointer.spark.datasource"),
-)
-"""What is imported besides the module of the workers themselves."""
+from pyspark_checkpointer.spark import apply_task, datasource  # noqa: F401
 
 
 def main() -> None:
-    """Import all that is needed, and fork workers until Spark ends this process."""
-    for name in (*sys.argv[1:2], *LOADED):
-        importlib.import_module(name)
+    """Fork workers until Spark ends this process."""
     # None of this becomes garbage, and collecting it in a worker would copy the pages that the processes share.
     gc.collect()
     gc.freeze()

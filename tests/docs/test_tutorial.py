@@ -1,15 +1,12 @@
 """The tutorial is done as it stands: each section is a test, in the order of the text, in one folder.
 
-Java starts once for all jobs but the one that is killed, which takes its own with it.
+Spark starts seven times in all: that is most of the time.
 """
 
-import sys
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
-from tests.docs import shared_spark
 from tests.docs.pages import DOCS, Reader, blocks, sections
 from tests.servers import Server
 
@@ -18,17 +15,9 @@ ON_S3 = "The same on S3"
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     folder = tmp_path_factory.mktemp("tutorial")
-    reader = Reader.with_commands(folder / "shop", folder / "bin")
-    python = folder / "bin" / "python"
-    alone = f"exec env -u PYSPARK_GATEWAY_PORT {sys.executable}"
-    python.write_text(
-        f'#!/bin/sh\n[ -z "$DIE_IN_BATCH" ] || {alone} "$@"\nexec {sys.executable} {shared_spark.__file__} "$@"\n'
-    )
-    with shared_spark.shared_spark(reader.folder) as environment:
-        reader.environment |= environment
-        yield reader
+    return Reader.with_commands(folder / "shop", folder / "bin")
 
 
 _done: list[str] = []
