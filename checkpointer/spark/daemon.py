@@ -8,7 +8,7 @@ the workers that are forked from it have them from the beginning. It is `pyspark
 import gc
 
 import pandas  # noqa: F401
-import pyarrow.compute  # noqa: F401
+import pyarrow.compute
 import pyarrow.parquet  # noqa: F401
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
