@@ -1,4 +1,4 @@
-"""What a verification found, as objects and as text for people."""
+"""Describe what a verification found, as objects and as text for people."""
 
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ imports pandas, pyarrow and this library, which takes more than a second of a co
 the workers that are forked from it have them from the beginning. It is `pyspark.daemon` in all else.
 """
 
-import gc
-
 import pandas  # noqa: F401
 import pyarrow.compute
 import pyarrow.parquet  # noqa: F401
@@ -14,13 +12,12 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 from pyspark_checkpointer.spark import apply_task, datasource  # noqa: F401
+from pyspark_checkpointer.spark.dataframes import freeze_imports
 
 
 def main() -> None:
     """Fork workers until Spark ends this process."""
-    # None of this becomes garbage, and collecting it in a worker would copy the pages that the processes share.
-    gc.collect()
-    gc.freeze()
+    freeze_imports()  # here, so that no worker copies the pages that they share
     manager()
 
 

@@ -122,14 +122,14 @@ def run_tasks(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
 
     # A function of its own: Spark looks at the signature of the function, which a bound method hides.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _freeze_imports()
+        freeze_imports()
         return work(batches)
 
     return frame.mapInArrow(run, result)
 
 
-def _freeze_imports() -> None:
-    """Take what this Python worker has imported out of garbage collection.
+def freeze_imports() -> None:
+    """Take what this process has imported out of garbage collection.
 
     PySpark collects all garbage after every task, and looking at some hundred thousand objects of imported packages
     takes longer than many a task. None of them becomes garbage.
@@ -215,6 +215,7 @@ def _items(sequence: Any) -> list[Any]:
 __all__ = [
     "Work",
     "fields_of",
+    "freeze_imports",
     "has_unique_keys",
     "keys_of",
     "map_batches",

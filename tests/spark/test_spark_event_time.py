@@ -18,12 +18,12 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from pyspark_checkpointer.spark import Change, Expire, State, stateful
 from tests.spark.conftest import Job
-from tests.spark.test_spark_operators import Told, frame_of, rocksdb
+from tests.spark.test_spark_operators import Told, frame_of, rocksdb, spark_told
 
 __all__ = ["rocksdb"]
 
 LIVES = timedelta(seconds=20, milliseconds=500)
-"""How long a key lives without rows. Rows come at whole seconds, so that no time-out and watermark are equal."""
+"""The time that a key lives without rows. Rows come at whole seconds, so that no time-out and watermark are equal."""
 
 LIVES_MS = LIVES // timedelta(milliseconds=1)
 
@@ -40,7 +40,7 @@ Row = tuple[str, str, int, str]
 
 
 def told_of(key: str, given: list[int], known: tuple[int, int] | None, watermark: int) -> tuple[list[Row], int, int]:
-    """What an operator of Spark emits for rows of a key, and the state that it keeps: a count and the latest time."""
+    """Return what Spark's operator emits for rows of a key, and the state it keeps: count and latest time."""
     fired: list[Row] = []
     if known is not None and known[1] * 1000 + LIVES_MS <= watermark:
         fired, known = [("fired", key, 0, "")], None  # Spark gives rows of a key before its time-out
@@ -52,7 +52,7 @@ def told_of(key: str, given: list[int], known: tuple[int, int] | None, watermark
 
 
 class Visits(StatefulProcessor):
-    """Counts the rows of a key, until a timer of event time ends it."""
+    """Count the rows of a key, until a timer of event time ends it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
@@ -83,7 +83,7 @@ class Visits(StatefulProcessor):
 
 
 def visits(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-    """The same as `Visits`, for `applyInPandasWithState`."""
+    """Do the same as `Visits`, for `applyInPandasWithState`."""
     watermark = state.getCurrentWatermarkMs()
     if state.hasTimedOut:
         state.remove()
@@ -113,7 +113,7 @@ VISITS = "key string, count long, latest long, seen timestamp"
 
 
 def visit(key: tuple[Any, ...], rows: list[dict[str, Any]], stored: dict[str, Any] | None) -> Change:
-    """The same for our table, which forgets a key by itself."""
+    """Do the same for our table, which forgets a key by itself."""
     given = [row["amount"] for row in rows]
     count = (stored["count"] if stored else 0) + len(given)
     latest = max([*given, stored["latest"] if stored else 0])
@@ -124,7 +124,7 @@ def visit(key: tuple[Any, ...], rows: list[dict[str, Any]], stored: dict[str, An
 def our_visits(
     state: State, known: list[tuple[str, int, int]], batch: DataFrame, batch_id: int
 ) -> list[tuple[str, str]]:
-    """What our table emits in a batch."""
+    """Return what our table emits in a batch."""
     (moved,) = batch.where("kind = 'watermark'").selectExpr("max(amount)").collect()
     if moved[0] is not None:
         state.advance_clock(datetime.fromtimestamp(moved[0] / 1000, UTC))
@@ -158,8 +158,7 @@ def test_spark_and_we_forget_the_same_keys_by_event_time(
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         batch = batch.persist()  # else Spark's operator would run for each use
-        told = batch.where("kind IN ('fired', 'state')").select("kind", "key", "text").collect()
-        sparks[batch_id] = sorted((row.kind, f"{row.key} {row.text}") for row in told)
+        sparks[batch_id] = spark_told(batch)
         ours[batch_id] = our_visits(state, known, batch, batch_id)
         batch.unpersist()
 

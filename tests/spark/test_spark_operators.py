@@ -38,6 +38,12 @@ def shown(count: int, total: int, amounts: list[int], kinds: dict[str, int], rec
     return json.dumps([count, total, sorted(amounts), dict(sorted(kinds.items())), recent])
 
 
+def spark_told(batch: DataFrame) -> list[tuple[str, str]]:
+    """Return the states and time-outs that Spark's operator emitted in a batch."""
+    rows = batch.where("kind IN ('fired', 'state')").select("kind", "key", "text").collect()
+    return sorted((row.kind, f"{row.key} {row.text}") for row in rows)
+
+
 def kind_of(amount: int) -> str:
     return "even" if amount % 2 == 0 else "odd"
 
@@ -133,8 +139,7 @@ def test_spark_and_we_emit_and_keep_the_same(
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         batch = batch.persist()  # else Spark's operator would run for each use
-        told = batch.where("kind <> 'row'").select("kind", "key", "text").collect()
-        sparks[batch_id] = sorted((row.kind, f"{row.key} {row.text}") for row in told)
+        sparks[batch_id] = spark_told(batch)
         rows = batch.where("kind = 'row'").select("key", "amount")
         recent = state.table("recent", ["key"], num_partitions=2, schema=RECENT, expire=Expire("seen", after=LIVES))
         fired = [("fired", f"{row.key} ") for row in recent.expired().collect()]
