@@ -5,18 +5,20 @@ imports pandas, pyarrow and this library, which takes more than a second of a co
 the workers that are forked from it have them from the beginning. It is `pyspark.daemon` in all else.
 """
 
-import pandas  # noqa: F401
-import pyarrow.compute
-import pyarrow.parquet  # noqa: F401
+from contextlib import suppress
+
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-from pyspark_checkpointer.spark import apply_task, datasource  # noqa: F401
+from pyspark_checkpointer.spark import apply_task  # noqa: F401
 from pyspark_checkpointer.spark.dataframes import freeze_imports
 
 
 def main() -> None:
-    """Fork workers until Spark ends this process."""
+    """Import the rest, and fork workers until Spark ends this process."""
+    # Where pandas is missing, the check of `interpreter.py` names it; a daemon that dies would not.
+    with suppress(ImportError):
+        import pandas  # noqa: F401
     freeze_imports()  # here, so that no worker copies the pages that they share
     manager()
 
