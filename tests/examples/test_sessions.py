@@ -17,7 +17,7 @@ from examples.sessions import GROUND, expected, walk
 from tests.examples.test_flights import processes
 
 REPOSITORY = Path(__file__).parents[2]
-DAYS = 8
+DAYS = 6
 
 
 def start(folder: Path) -> "subprocess.Popen[str]":
@@ -36,7 +36,7 @@ def batches(folder: Path) -> int:
 
 def test_sessions_are_exact_over_kills(tmp_path: Path, effort: Callable[[Any, Any], Any]) -> None:
     folder, killed = tmp_path / "sessions", 0
-    kills = effort([(3, 0.4)], [(2, 0.0), (3, 0.4), (5, 0.2)])
+    kills = effort([(3, 0.4)], [(2, 0.0), (3, 0.4), (4, 0.2)])
     for until, pause in kills:
         job, deadline = start(folder), time.monotonic() + 120
         while batches(folder) < until and time.monotonic() < deadline and job.poll() is None:

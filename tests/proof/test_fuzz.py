@@ -76,7 +76,7 @@ def test_bad_bytes_give_a_value_or_an_error_of_the_tree(
     decoder: Decoder, effort: Effort, figures: Counter[str]
 ) -> None:
     @settings(
-        max_examples=effort(200, 10_000),
+        max_examples=effort(100, 10_000),
         deadline=None,
         database=None,
         derandomize=True,
@@ -156,7 +156,7 @@ def check_cost(decoder: Decoder, data: bytes) -> None:
 @EACH
 def test_time_and_memory_are_bounded(decoder: Decoder, effort: Effort, figures: Counter[str]) -> None:
     generator = random.Random(decoder.name)
-    for _ in range(effort(50, 2_000)):
+    for _ in range(effort(30, 2_000)):
         draws = [generator.randrange(2**48) for _ in range(generator.randint(2, 5))]
         check_cost(decoder, mutated(decoder, draws))
         figures["inputs measured"] += 1
@@ -214,7 +214,7 @@ GUIDED = [decoder for decoder in TABLE if SUMMARY is not None or decoder.name in
 
 @pytest.mark.parametrize("decoder", GUIDED, ids=lambda decoder: decoder.name)
 def test_guided_by_coverage(decoder: Decoder, effort: Effort, figures: Counter[str], tmp_path: Path) -> None:
-    runs = effort(1_024, 20_480)
+    runs = effort(512, 20_480)
     if importlib.util.find_spec("atheris") is None:
         missing = "atheris, which pip installs on Linux (x86_64) for Python up to 3.13, is not installed"
         if HAS_WHEEL and os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):

@@ -19,7 +19,7 @@ from tests.proof.scenes import SCENES, Scene, play
 from tests.proof.versions import Violation
 from tests.proof.walks import walk
 
-CHUNKS = 8
+CHUNKS = 4
 
 WALKS = 4000
 """Walks in which a planted bug must show."""
@@ -46,7 +46,7 @@ def test_nothing_breaks_in_any_order(scene: Scene, figures: Counter[str]) -> Non
 def test_nothing_breaks_in_random_histories(
     chunk: int, figures: Counter[str], effort: Callable[[int, int], int]
 ) -> None:
-    each = effort(2_400, 60_000) // CHUNKS
+    each = effort(800, 60_000) // CHUNKS
     for seed in range(chunk * each, (chunk + 1) * each):
         history = walk(seed)
         figures["random histories"] += 1

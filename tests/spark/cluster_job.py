@@ -121,6 +121,8 @@ def table_answer(spark: SparkSession, root: str, restored: Any) -> dict[str, Any
 
 def play(spark: SparkSession, scenario: str, root: str, folder: Path) -> dict[str, Any]:
     """Run a query over a hundred rows, and return what it left."""
+    if scenario == "relative":
+        return relative(spark, folder)
     tables = scenario.startswith("tables")
 
     @stateful(root, json.loads(os.environ.get("TEST_STORAGE_OPTIONS", "{}")))
@@ -144,6 +146,36 @@ def play(spark: SparkSession, scenario: str, root: str, folder: Path) -> dict[st
     operator = restored.operator("rows")
     told = [json.loads(operator.partition(p)[-1]) for p in operator.partitions]
     return {"told": told, "paths": [a.path for p in operator.partitions for a in operator.chain(p)]}
+
+
+def relative(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Two batches under a root relative to where the driver is. Of each, executors write more than 4 MiB."""
+    root = os.path.relpath(folder / "state")
+
+    @stateful(root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        rows = batch.sparkSession.range(batch_id * 100_000, (batch_id + 1) * 100_000)
+        wide = rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.uuid()))
+        state.table("big", key=["id"], num_partitions=4).upsert(wide)
+        state.write_partitions("raw", rows.repartition(4), lambda partition, batches: Snapshot(b"x" * (1 << 20)))
+
+    (folder / "input").mkdir(parents=True)
+    for day in range(2):
+        (folder / f"input/{day}.csv").write_text("1\n")
+        source = spark.readStream.schema("n long").csv(str(folder / "input"))
+        query = source.writeStream.foreachBatch(update).trigger(availableNow=True)
+        query.option("checkpointLocation", str(folder / "spark-checkpoint")).start().awaitTermination()
+    restored = update.checkpointer.restore()
+    raw = restored.operator("raw")
+    return {
+        "relative": root,
+        "root": update.checkpointer.root,
+        "count": read_state(spark, root, "big").count(),
+        "source": spark.read.format("checkpointer").option("operator", "big").load(root).count(),
+        "here": restored.table("big").num_rows,
+        "raw": [len(raw.partition(p)[0]) for p in raw.partitions],
+        "findings": list(map(str, update.checkpointer.verify().findings)),
+    }
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     shutil.copytree(PROJECT / "src" / package, folder / "zip" / package, ignore=ignored)
     archive = shutil.make_archive(str(folder / "packages"), "zip", folder / "zip")
     submit = [spark_program("spark-submit"), "--master", "local-cluster[2,1,1024]", "--py-files", archive]
-    return Cluster(folder, str(folder / "roots"), submit, "retry", "tables-retry", "executor-lost")
+    return Cluster(folder, str(folder / "roots"), submit, "retry", "tables-retry", "relative", "executor-lost")
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,15 @@ def test_tables_are_exact_whatever_becomes_of_the_tasks(place: str, request: pyt
     if place == "local-cluster":
         stored = list((Path(cluster.root) / scenario / "artifacts").rglob("*.parquet"))
         assert len(stored) > len(answer["paths"])
+
+
+def test_a_relative_root_is_one_folder_for_the_driver_and_executors(local_cluster: Cluster) -> None:
+    found = local_cluster.answer("relative")
+    assert found["relative"] == "relative/state"
+    assert found["root"] == str(local_cluster.folder / "relative" / "state")
+    assert (found["count"], found["source"], found["here"]) == (200_000, 200_000, 200_000)
+    assert found["raw"] == [1 << 20] * 4
+    assert found["findings"] == []
 
 
 def test_spark_submit_with_the_package_as_a_zip(local_cluster: Cluster) -> None:

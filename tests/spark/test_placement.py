@@ -1,13 +1,11 @@
-"""A relative root is one folder for the driver and all tasks. What tasks wrote elsewhere is not acknowledged."""
+"""A relative root is one folder for the driver and all tasks. What tasks wrote elsewhere is not acknowledged.
 
-import json
-import os
+That it is one folder for executors, which are elsewhere from the first, stands in test_cluster.py.
+"""
+
 import pickle
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,68 +18,6 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
-
-PROGRAM = """
-import json, os, sys
-from pathlib import Path
-from pyspark.sql import SparkSession, functions as F
-from pyspark_checkpointer.spark import Snapshot, read_state, stateful
-
-builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.ui.enabled", "false")
-spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "4").getOrCreate()
-spark.sparkContext.setLogLevel("OFF")
-
-@stateful("state/totals")
-def update(batch, batch_id, state):
-    rows = batch.sparkSession.range(batch_id * 300_000, (batch_id + 1) * 300_000)
-    wide = rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.uuid()))
-    state.table("big", key=["id"], num_partitions=4).upsert(wide)
-    state.write_partitions("raw", rows.repartition(4), lambda partition, batches: Snapshot(b"x" * (1 << 20)))
-
-for day in range(2):
-    Path("input").mkdir(exist_ok=True)
-    Path(f"input/{day}.csv").write_text("1\\n")
-    source = spark.readStream.schema("n long").csv(os.path.abspath("input"))
-    query = source.writeStream.foreachBatch(update).trigger(availableNow=True)
-    query.option("checkpointLocation", os.path.abspath("spark-checkpoint")).start().awaitTermination()
-restored = update.checkpointer.restore()
-print(json.dumps({
-    "root": update.checkpointer.root,
-    "count": read_state(spark, "state/totals", "big").count(),
-    "source": spark.read.format("checkpointer").option("operator", "big").load("state/totals").count(),
-    "here": restored.table("big").num_rows,
-    "raw": [len(restored.operator("raw").partition(p)[0]) for p in restored.operator("raw").partitions],
-    "findings": list(map(str, update.checkpointer.verify().findings)),
-}))
-spark.stop()
-"""
-
-
-def test_a_relative_root_on_real_executors(tmp_path: Path) -> None:
-    """More than 4 MiB of each batch are written by executors, which run in folders of their own."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    project = Path(__file__).parents[2]
-    environment = os.environ | {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": str(project),
-        "PYSPARK_PIN_THREAD": "true",
-    }
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert found["root"] == str(tmp_path / "state/totals")
-    assert (found["count"], found["source"], found["here"]) == (600_000, 600_000, 600_000)
-    assert found["raw"] == [1 << 20] * 4
-    assert found["findings"] == []
 
 
 def big(spark: SparkSession, batch_id: int) -> DataFrame:

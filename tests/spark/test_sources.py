@@ -167,7 +167,10 @@ class KafkaBatches:
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
-@pytest.fixture(params=["rate", "rate-micro-batch", "python", "python-simple", "kafka"])
+SIMPLE = pytest.param("python-simple", marks=pytest.mark.prove)  # Spark reads it as it reads "python"
+
+
+@pytest.fixture(params=["rate", "rate-micro-batch", "python", SIMPLE, "kafka"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     kind = request.param
     if kind == "kafka":
