@@ -99,10 +99,11 @@ def _with_partition(frame: DataFrame, cells: Sequence[Column | str], schema: Tab
     # The hash is of the columns as the table stores them, since 5 as an integer and as a long have different hashes.
     # It is a column because adaptive execution moves rows between tasks: no index of a task says where a row belongs.
     # As text it takes fewer calls of the JVM than column by column.
-    number = F.expr(f"pmod(hash({', '.join(map(quote, schema.key))}), {partitions})").alias(PARTITION)
-    if all(isinstance(cell, str) for cell in cells):
-        return frame.select(*cells, number)  # Nothing changes its type, so one step is enough.
-    return frame.select(*cells).select("*", number)
+    number = f"pmod(hash({', '.join(map(quote, schema.key))}), {partitions}) AS {PARTITION}"
+    names = [cell for cell in cells if isinstance(cell, str)]
+    if len(names) == len(cells):
+        return frame.selectExpr(*names, number)  # Nothing changes its type, so one step is enough.
+    return frame.select(*cells).selectExpr("*", number)
 
 
 def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:

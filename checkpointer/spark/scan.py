@@ -31,6 +31,9 @@ from pyspark_checkpointer.table.writer import split
 READ_TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""
 
+MAX_LOOKUP_KEYS = 65_536
+"""The most keys whose rows are in memory together, unless one partition has more."""
+
 MAX_BATCH_ROWS = 65_536
 MAX_BATCH_BYTES = 64 << 20
 """The most rows and bytes of a batch that is handed to Spark.
@@ -193,7 +196,7 @@ def read_keys(
     keys: pa.Table,
     columns: list[str] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some keys, those of each partition together.
+    """Yield the rows of some keys, those of several partitions together.
 
     `keys` has the key columns and the partitions of the keys, in order of these.
     """
@@ -202,9 +205,20 @@ def read_keys(
     sought = keys.select(key).cast(pa.schema([version.schema.arrow().field(name) for name in key]))
     of_partition = dict(split(sought.append_column(PARTITION, keys[PARTITION])))
     reader = TableReader(session.store, session.host, version.only(list(of_partition)), columns, sought, root.copies())
-    for partition, part in of_partition.items():
-        wanted = part.select(key)
-        yield run_sync(explaining(session, checkpoint, partial(reader.rows, partition, wanted)))
+    for some in _parts({partition: part.select(key) for partition, part in of_partition.items()}):
+        yield run_sync(explaining(session, checkpoint, partial(reader.rows_of, some)))
+
+
+def _parts(keys: Mapping[int, pa.Table]) -> Iterator[dict[int, pa.Table]]:
+    """Yield the keys of some partitions at a time, of at most about `MAX_LOOKUP_KEYS` keys."""
+    part: dict[int, pa.Table] = {}
+    for partition, some in keys.items():
+        if part and sum(k.num_rows for k in part.values()) + some.num_rows > MAX_LOOKUP_KEYS:
+            yield part
+            part = {}
+        part[partition] = some
+    if part:
+        yield part
 
 
 def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:

@@ -5,7 +5,7 @@ rows + state of their keys → the function → upserts, deletions, output → c
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,13 @@ from pyspark_checkpointer.table import conform, kept_columns, large_rows, row_or
 from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.user_calls import Keys, Returned
+
+
+class _Placed(NamedTuple):
+    """Changes that the function returned, and the index of each one's key."""
+
+    changes: pa.Table
+    positions: Any
 
 
 class Applied(NamedTuple):
@@ -48,13 +55,13 @@ class UserFunction:
         order = pa.array(np.argsort(keys.positions(state), kind="stable"))
         state = large_rows.narrow(large_rows.widen(state)[0].take(order))
         returned = self.call(keys, rows, state)
-        changes = [self._upserts(keys, part) for part in returned.upserts]
-        changes += [self._deletes(keys, part) for part in returned.deletes]
-        made = kept_columns.concat([self.schema.arrow_delta().empty_table(), *changes])
-        self._check_once(made)
+        placed = [self._upserts(keys, part) for part in returned.upserts]
+        placed += [self._deletes(keys, part) for part in returned.deletes]
+        self._check_once(keys, placed)
+        made = kept_columns.concat([self.schema.arrow_delta().empty_table(), *(part.changes for part in placed)])
         return Applied(made, self._emitted(keys, returned.output))
 
-    def _upserts(self, keys: Keys, given: pa.Table) -> pa.Table:
+    def _upserts(self, keys: Keys, given: pa.Table) -> _Placed:
         where = f"{self.what} for {keys}: upserts"
         if unknown := [name for name in given.column_names if name not in self.schema.names]:
             raise IllegalArgumentError(
@@ -62,17 +69,17 @@ class UserFunction:
                 "name new columns in schema= of state.table(…)"
             )
         columns = [c for c in self.schema.columns if c.role == "key" or c.name in given.column_names]
-        rows = self._place(where, keys, conform.conform(where, given, pa.schema([c.field() for c in columns])))
+        rows = conform.conform(where, given, pa.schema([c.field() for c in columns]))
         absent = [c.id for c in self.schema.values if c.role == "last" and c not in columns]
-        return self._as_changes(rows, MERGE, kept_columns.text_of(absent))
+        return self._place(where, keys, rows, MERGE, kept_columns.text_of(absent))
 
-    def _deletes(self, keys: Keys, given: pa.Table) -> pa.Table:
+    def _deletes(self, keys: Keys, given: pa.Table) -> _Placed:
         where = f"{self.what} for {keys}: deletes"
         stored = pa.schema([c.field() for c in self.schema.columns if c.role == "key"])
-        return self._as_changes(self._place(where, keys, conform.conform(where, given, stored)), DELETE, None)
+        return self._place(where, keys, conform.conform(where, given, stored), DELETE, None)
 
-    def _place(self, where: str, keys: Keys, rows: pa.Table) -> pa.Table:
-        """Return the rows with the partitions of their keys.
+    def _place(self, where: str, keys: Keys, rows: pa.Table, change: int, kept: str | None) -> _Placed:
+        """Return the rows as changes of one kind, with the partitions of their keys.
 
         Raises `IllegalArgumentError` for a key that the function was not called for: another task may change it too.
         """
@@ -83,7 +90,8 @@ class UserFunction:
                 f"{where}: {row_order.show_key(rows, keys.names, int(unknown[0]))} is none of these keys: change only "
                 "the keys of the rows that it was given"
             )
-        return rows.append_column(PARTITION, keys.rows[PARTITION].take(pa.array(found)))
+        rows = rows.append_column(PARTITION, keys.rows[PARTITION].take(pa.array(found)))
+        return _Placed(self._as_changes(rows, change, kept), found)
 
     def _as_changes(self, rows: pa.Table, change: int, kept: str | None) -> pa.Table:
         stored = self.schema.arrow_delta(kept=kept is not None)
@@ -93,12 +101,12 @@ class UserFunction:
         arrays = [made[f.name] if f.name in made else pa.nulls(rows.num_rows, f.type) for f in stored]
         return pa.table(arrays, schema=stored)
 
-    def _check_once(self, changes: pa.Table) -> None:
-        twice = row_order.first_duplicate(row_order.in_order(changes, self.schema.key), self.schema.key)
-        if twice is not None:
+    def _check_once(self, keys: Keys, placed: list[_Placed]) -> None:
+        times = np.bincount(np.concatenate([np.empty(0, np.int64), *(part.positions for part in placed)]))
+        if (twice := np.flatnonzero(times > 1)).size:
             raise IllegalArgumentError(
-                f"{self.what}: returned {twice} more than once, and nothing says which change is the last: return one "
-                "row to upsert for a key, or its deletion"
+                f"{self.what}: returned {row_order.show_key(keys.rows, keys.names, int(twice[0]))} more than once, and "
+                "nothing says which change is the last: return one row to upsert for a key, or its deletion"
             )
 
     def _emitted(self, keys: Keys, given: list[pa.Table]) -> pa.Table | None:

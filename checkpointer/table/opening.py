@@ -32,20 +32,21 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
     """Return all rows of a table, or those with the keys given, merged and verified."""
     version = table_version(snapshot, name)
     session = snapshot.session
-    # A table may have up to 2**31 partitions, so time and memory go to those that have rows.
-    wanted: dict[int, pa.Table | None] = dict.fromkeys(sorted(version.chains))
-    sought = None
+    checkpoint = None if snapshot.manifest is None else snapshot.manifest.id
     if keys is not None:
         sought = key_table(version, keys)
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
         # A key can only be in the partition that its hash says, so no other one is read.
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(version.chains.keys() & numbers.to_pylist())}
-    reader = TableReader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
+        reader = TableReader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
+        return await explaining(session, checkpoint, lambda: reader.rows_of(wanted))
+    reader = TableReader(snapshot.store, session.host, version, columns)
 
     async def load() -> list[pa.Table]:
-        return await asyncio.gather(*(reader.rows(partition, some) for partition, some in wanted.items()))
+        # A table may have up to 2**31 partitions, so time and memory go to those that have rows.
+        return await asyncio.gather(*map(reader.rows, sorted(version.chains)))
 
-    found = await explaining(session, snapshot.manifest.id if snapshot.manifest else None, load)
+    found = await explaining(session, checkpoint, load)
     return pa.concat_tables(found) if found else reader.empty()
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -157,8 +158,13 @@ class Packs:
 
 def _counts(changes: pa.Table) -> dict[int, int]:
     """Return the number of changes of each partition."""
-    numbers, counts = np.unique(changes[PARTITION].to_numpy(), return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    numbers = changes[PARTITION].to_numpy()
+    # A pack is in order of its partitions, so that nothing needs to be sorted. One that is not is still counted right.
+    starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])) if len(numbers) else np.empty(0, np.int64)
+    counts: Counter[int] = Counter()
+    for start, end in pairwise([*starts.tolist(), len(numbers)]):
+        counts[int(numbers[start])] += end - start
+    return counts
 
 
 __all__ = ["HUGE_PACK_BYTES", "Packs"]

@@ -4,7 +4,7 @@ Tasks, readers without Spark and compaction use it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,7 +40,7 @@ class TableReader:
 
     A pack that several partitions share is fetched and decoded once.
 
-    With `keys`, only changes of these keys are held in memory; `rows` must then be asked for no other keys. With
+    With `keys`, only changes of these keys are held in memory; it must then be asked for no other keys. With
     `copies`, objects of which a lookup needs much are decoded once and kept there.
     """
 
@@ -72,23 +72,46 @@ class TableReader:
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
         """Return the rows of a partition, or those of them whose key is one of `keys`."""
+        if keys is not None:
+            return await self.rows_of({partition: keys})
         chain = self.version.chains.get(partition, ())
         if not chain:
             return self.empty()
         base, *deltas = await asyncio.gather(
-            self.base(chain[0], keys), *(self.packs.delta(artifact, partition) for artifact in chain[1:])
+            self.base(chain[0], None), *(self.packs.delta(artifact, partition) for artifact in chain[1:])
         )
+        return await self.host.run(partial(self._merge, base, deltas, partition))
+
+    async def rows_of(self, keys: Mapping[int, pa.Table]) -> pa.Table:
+        """Return the rows of some keys, which are given by partition.
+
+        All of them are merged in one step: a step for each partition takes several times as long for few keys.
+        """
+        chains = {partition: chain for partition in keys if (chain := self.version.chains.get(partition))}
+        if not chains:
+            return self.empty()
+        deltas = [(artifact, partition) for partition, chain in chains.items() for artifact in chain[1:]]
+        found = await asyncio.gather(
+            *(self.base(chain[0], keys[partition]) for partition, chain in chains.items()),
+            *(self.packs.delta(artifact, partition) for artifact, partition in deltas),
+        )
+        bases, changes = found[: len(chains)], found[len(chains) :]
 
         def merged() -> pa.Table:
-            if not deltas:
-                return self._living(base)
-            with large_rows.explain_arrow_errors(self.version.name, partition):
-                changes = kept_columns.concat(deltas)
-                if keys is not None:
-                    changes = merge.matching(changes, keys, self.schema.key)
-                return self._living(merge.apply(base, changes, self.schema, self.version.name))
+            # One by one: a delta is in order of its keys, so that they are found without a look at all of its rows.
+            pairs = zip(changes, deltas, strict=True)
+            wanted = [merge.matching(delta, keys[partition], self.schema.key) for delta, (_, partition) in pairs]
+            # A key is in one partition only, so its changes still come oldest first.
+            return self._merge(pa.concat_tables(bases), wanted)
 
         return await self.host.run(merged)
+
+    def _merge(self, base: pa.Table, deltas: list[pa.Table], partition: int | None = None) -> pa.Table:
+        """Return the living rows of a base and its deltas, which come oldest first."""
+        if not deltas:
+            return self._living(base)
+        with large_rows.explain_arrow_errors(self.version.name, partition):
+            return self._living(merge.apply(base, kept_columns.concat(deltas), self.schema, self.version.name))
 
     def _living(self, rows: pa.Table) -> pa.Table:
         """Return the columns of this reader, of rows that are not expired.
