@@ -1,10 +1,14 @@
 """Decide when chains are folded or replaced by a snapshot.
 
-This is decided only here, by pure functions of sizes. Writers ask here, and do what is decided: `checkpoint/chains.py`
-and `checkpoint/save.py` for opaque bytes, `keyed/partition.py` for keyed states, `table/writer.py` for tables,
-`manifests/segments.py` for the lists of chains in manifests. Each function states its rule and what the rule costs.
+This is decided only here, by pure functions of sizes. These modules ask, and do what is decided:
+`checkpoint/chains.py` for opaque bytes, `keyed/partition.py` for keyed states, `spark/table_changes.py` for tables,
+`checkpoint/metadata.py` for the lists of chains in manifests. `admin/forecast.py` asks to forecast costs.
+
+Each function states its rule and what the rule costs. Who changes a rule also changes what `docs/concepts.md`,
+`docs/cost.md` and `manifests/PROTOCOL.md` (Segments) say of it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pyspark_checkpointer.manifests.model import Chain
@@ -116,7 +120,7 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) -> dict[int, int]:
+def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int) -> dict[int, int]:
     """Return how many artifacts stay in each chain that is to be shortened.
 
     The result is by partition. 0 stands for a snapshot.
@@ -124,8 +128,9 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
     are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
     the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of those
-    partitions at most `snapshots` get a snapshot in a batch, the most overdue first. Partitions whose deltas reach
-    `MAX_DELTA_BYTES` all get one, however large the old snapshot is.
+    partitions so few get a snapshot in a batch, the most overdue first, that each has its turn within `max_chain`
+    batches: all at once would make one batch much slower. Partitions whose deltas reach `MAX_DELTA_BYTES` all get one,
+    however large the old snapshot is.
 
     Cost: a changed row is written again about as often as `fold_start` says. Apart from partitions that wait for their
     turn, what a reader merges is less than `COMPACT_ROWS` and `COMPACT_BYTES`, or at most half of the snapshot.
@@ -153,7 +158,9 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, snapshots: int) 
             found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
         elif due >= 1:
             outweighed.append((due, partition))
-    return found | {partition: 0 for _, partition in sorted(outweighed, reverse=True)[:snapshots]}
+    return found | {
+        partition: 0 for _, partition in sorted(outweighed, reverse=True)[: math.ceil(partitions / max_chain)]
+    }
 
 
 def is_small(rows: int, size: int) -> bool:

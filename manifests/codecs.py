@@ -2,30 +2,30 @@
 
 A codec also says how keys are spread over the operator's partitions.
 
-A codec belongs to one kind of operator, and nothing chooses a codec for a single map or table today. So this how-to is
-for a new kind of operator; what a second codec for maps needs stands below it.
+A codec belongs to one kind of operator, and nothing chooses a codec for a single map or table today.
 
-How to add a codec, with the files in the order in which the data passes them:
+How to add a new kind of operator, with the files in the order in which the data passes them:
 
 1. Write its pure functions, `encode` and `decode` as `PureCodec` describes them, in a module of this package.
 2. Add one entry to `CODECS` below. Its name ends the paths of its objects: `object_paths.py`, `manifest_json.py` and
-   the readers of a manifest take name and partitioner from here.
-3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest.
+   the readers of a manifest take name and partitioner from here. `chain_json.py` says what chains it may have.
+3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest, so the
+   format needs a new version (`manifest_json.py`). Teach them to the independent reader in `tests/judge/reader`.
 4. Write with it: a method of `CheckpointWriter` (`checkpoint/save.py`) like `add` or `save`, which gives the change of
    an operator its codec, and the branch in `checkpoint/encode.py` that calls `encode` in the executor.
 5. Read with it: the branch in `checkpoint/decode.py`, a method of `CheckpointReader` (`checkpoint/restore.py`), and
    `kind_of` there, which names what an operator holds for people.
 6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
-7. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name: `cli/records.py` (`cat`),
-   `cli/keys.py` (`diff`), `table/export.py`, and the error in `table/version.py`. Forecast what it costs in
+7. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name. `git grep kind_of` finds
+   them; `cli/records.py`, `cli/keys.py` and `table/export.py` show records. Forecast what it costs in
    `admin/forecast.py`.
 8. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
-9. Add a sample to `tests/manifests/samples.py`, and an operator of it to `tests/proof/operations.py`.
+9. Add a sample to `tests/manifests/samples.py`, its content to `tests/manifests/test_codecs.py`, and an operator of it
+   to `tests/proof/operations.py`.
 
-A second codec for maps needs steps 1 to 3 and 9, and something that chooses it. `MSGPACK` is hard-wired in
-`checkpoint/save.py` (three times), `checkpoint/encode.py`, `checkpoint/decode.py`, `checkpoint/migration.py` (twice),
-`spark/task_client.py`, `admin/cost.py`, `admin/forecast.py` and `table/version.py`; and `keyed/content.py`,
-`keyed/state.py` and `keyed/updates.py` call `keyed_records.place_key` instead of `partition_of`. Two traps:
+How to add a second codec for maps: steps 1 to 3 and 9, and something that chooses it. Until then `MSGPACK` is the codec
+of every map: `git grep MSGPACK` finds the modules that say so, and `git grep place_key` those that ask for the
+partition of a key without its codec. Two traps:
 
 - `kind_of` in `checkpoint/restore.py` knows a map by its partitioner, so the codec keeps `crc32-key-1`.
 - A `KeyedState` holds each value as its msgpack bytes, so `encode` is given packed bytes, and not values.

@@ -55,7 +55,8 @@ class _Finder:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        # A dict asks the key that it has first. That one does not know this class, and so Python asks here.
+        # A dict first compares its own key with this object. That key does not know this class, so Python then calls
+        # this method.
         if self._key == other:
             self.found = other
             return True

@@ -237,7 +237,7 @@ def _merge(below: Patches, above: Patches) -> dict[int, Patch]:
     merged = dict(below)
     for partition, patch in above.items():
         under = below.get(partition)
-        # What the upper patch keeps beyond that point was added by the lower one, so the merged one has to add it.
+        # The upper patch keeps more than the lower one kept. The lower one added that part, so the merged patch adds it.
         if under is not None and patch.keep > under.keep:
             patch = Patch(under.keep, under.added[: patch.keep - under.keep] + patch.added)
         merged[partition] = patch

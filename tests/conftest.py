@@ -15,6 +15,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage.registry import STORES, folder_of
 from tests import jvm
 from tests.kafka import Broker, start_kafka
 from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_minio
@@ -128,7 +129,7 @@ def _started(start: Callable[[Path], S], folder: Path, servers: list[Service]) -
     pytest.skip(reason)
 
 
-@pytest.fixture(params=["local", "memory", "s3", "azure"])
+@pytest.fixture(params=[folder_of(kind) for kind in STORES])
 def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Root]:
     """A fresh root on every kind of store; the test runs once for each."""
     kind: str = request.param

@@ -155,8 +155,8 @@ def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_lo
     tables = chains_of(
         p0=[0, COMPACT_ROWS + 1], p1=[0, COMPACT_ROWS + 3], p2=[4 * COMPACT_ROWS, COMPACT_ROWS, 1, 1, 0], p3=[0, 1]
     )
-    assert table_rewrites(tables, 4, 3) == {0: 0, 1: 0, 2: 2}
-    assert table_rewrites(tables, 4, 1) == {1: 0, 2: 2}
+    assert table_rewrites(tables, 4, 12) == {0: 0, 1: 0, 2: 2}
+    assert table_rewrites(tables, 4, 4) == {1: 0, 2: 2}
     assert table_rewrites(tables, 4, 0) == {2: 2}
 
 
@@ -180,7 +180,7 @@ def test_a_chain_that_is_too_long_ends_in_a_snapshot_if_it_outweighs_the_old_one
 )
 def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapshots: int) -> None:
     tables = chains_of(**{f"p{n}": some for n, some in enumerate(sizes)})
-    keep = table_rewrites(tables, max_chain, snapshots)
+    keep = table_rewrites(tables, max_chain, snapshots * max_chain)
     limit = max_chain - max(1, max_chain // 3)
     early = [number for number, kept in keep.items() if kept == 0 and len(tables[number]) <= limit]
     assert len(early) <= snapshots
@@ -196,7 +196,7 @@ def test_partitions_that_grow_alike_are_not_all_folded_in_one_batch(partitions: 
     for _ in range(60):
         for chain in chains.values():
             chain.append(1)
-        keep = table_rewrites(chains_of(**chains), 10, 1)
+        keep = table_rewrites(chains_of(**chains), 10, 10)
         shares.append(len(keep))
         for number, kept in keep.items():
             chain = chains[f"p{number}"]

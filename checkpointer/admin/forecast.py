@@ -49,7 +49,7 @@ RAW = 2
 DRIVER_CHANGES = 4 << 20
 """Bytes of a table's changes, in memory, that the driver writes as one object.
 
-They are a quarter of `DRIVER_BYTES` in `spark/table_changes.py`.
+They are a quarter of `DRIVER_BYTES` in `spark/table_jobs.py`.
 """
 
 STREAMED_SNAPSHOT = 64 << 20
@@ -276,9 +276,8 @@ class _Table(_Model):
         for number in range(packs):
             self._pack(objects, dict.fromkeys(touched[number::packs], (None, self.delta_size)))
         changed = dict.fromkeys(touched)
-        turn = math.ceil(self.load.partitions / self.max_chain)
         folds: dict[int, tuple[int | None, int]] = {}
-        for partition, keep in table_rewrites(self.chains, self.max_chain, turn).items():
+        for partition, keep in table_rewrites(self.chains, self.max_chain, self.load.partitions).items():
             chain = self.chains[partition]
             objects.reads |= {artifact.path for artifact in chain[max(keep, 1) :]}
             changed[partition] = None

@@ -1,4 +1,4 @@
-"""Read the checkpoints from one to a later one: those that each were made on the one before.
+"""Read the chain of parents between two checkpoints.
 
 after ──> … ──> to        found from `to` down, parent by parent, and returned oldest first
 """

@@ -6,8 +6,11 @@ from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 
-_SHOWN, _ROWS = 5, 50
-"""Findings that a text, and a notebook, shows."""
+_SHOWN = 5
+"""The most findings that a text shows."""
+
+_ROWS = 50
+"""The most findings that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +22,11 @@ class Finding:
     problem: str
     """A sentence that says what was expected and what was found."""
     checkpoints: tuple[CheckpointId, ...]
-    """Checkpoints that it makes impossible to restore in full, oldest first."""
+    """Checkpoints that cannot be restored completely because of it, oldest first."""
     missing: bool = False
     """True if the object is not there."""
     and_older: bool = False
-    """True if it hurts all older checkpoints of the history too.
-
-    Then they are out of reach, except savepoints.
-    """
+    """True if the older checkpoints of the history cannot be restored either, except savepoints."""
 
     def __repr__(self) -> str:
         return f"Finding({'missing' if self.missing else 'damaged'}: {cut(self.problem, 300)}; hurts {self.some_hurt})"

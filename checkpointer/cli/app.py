@@ -6,11 +6,13 @@ How to add a verb:
 
 1. Write a file with one function under `@verb` (`verb.py`). Let it call a function of `checkpointer/admin/`, or a
    method of the client. Make its JSON in `documents.py`, and print with `screen.py`.
-2. Name it in `VERBS` below, in the order of the help.
+2. Import it below, and name it in `VERBS` in the order of the help.
 3. Describe in a module of `schemas` what it prints as JSON. Name it in `PRINTED` and `__all__` of
    `schemas/__init__.py`, then run `python -m tests.cli.schema > docs/json.md`.
 4. Add a call of each of its forms to `tests/cli/every.py`. If it needs arguments besides a root, add them to `REST` in
-   `tests/cli/test_alike.py`, and to `OPERATOR` if one of them names an operator. Tests of all verbs then run it.
+   `tests/cli/test_alike.py`, and to `OPERATOR` if one of them names an operator. Name a verb that reads in `COMMANDS`
+   of `tests/proof/verbs.py`, and one that writes in `CHANGING` there and in `tests/cli/test_width.py`. Tests of all
+   verbs then run it.
 5. Say in `docs/operations.md` when to use it.
 """
 

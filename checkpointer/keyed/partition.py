@@ -417,8 +417,8 @@ class MapPartition:
             return newest
         if self.key_kinds is not MIXED:
             return reduce(or_, [*deltas, newest])
-        # As in `_mark_dirty`: one delta cannot say that a key was deleted and an equal one set, where a zone decides
-        # that they are equal.
+        # One delta cannot delete a key and set another key that is equal to it in its time zone. So deltas with such
+        # keys stay apart, as in `_mark_dirty`.
         records: Delta = {}
         return None if any(overlay(records, delta) for delta in (*deltas, newest)) else records
 

@@ -17,7 +17,7 @@ def move_misplaced_keys(parts: list[MapPartition]) -> None:
     """
     misplaced = []
     for number, part in enumerate(parts):
-        # A partition with a time among its keys is always MIXED, so that all others need not be looked through.
+        # Only a MIXED partition can have a time as a key. A scan of all keys of the others would be slow.
         if part.key_kinds is MIXED:
             keys = [key for key in part.data if is_zoned(key) and place_key(key, len(parts))[0] != number]
             misplaced += [(key, part.data.pop(key)) for key in keys]
@@ -27,15 +27,14 @@ def move_misplaced_keys(parts: list[MapPartition]) -> None:
 
 
 def place_keys(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) -> None:
-    """Place keys that are in none of the partitions.
+    """Add keys that are not in any partition yet.
 
     Raises `InvalidStateError` for a key that is now equal to another one.
     """
     for stored, packed in pairs:
         number, key = place_key(stored, len(parts))
         part = parts[number]
-        # Checked before it is set: a dict would keep one of the two without a word, and the other one's value would be
-        # lost.
+        # Checked before it is set: a dict would silently keep one of the two keys and lose the value of the other.
         if key in part.data:
             raise now_equal(find_key(part.data, key), key)
         part.data[key] = packed

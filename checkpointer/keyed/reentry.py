@@ -185,14 +185,15 @@ class Exclusive(Generic[C]):
                         try:
                             result = operation(version.content, *args)
                         except BaseException:
-                            # Mostly a signal handler raised. A single change is not there then, once the copy is put
-                            # in order. Of several some may be there: whoever comes next completes them in the copy.
+                            # A signal handler may have raised in the middle of a change. The next operation repairs
+                            # the copy: a single change is undone there, and a change of several keys is completed.
                             version.running[0] = _Abandoned(step) if operation in self._compound else _FAILED
                             raise
                         version.running.clear()
                         if not version.successor:
                             return result
-                        # Somebody took over. Before `clear` it was completed there, after it the copy has it already.
+                        # A handler made a successor meanwhile. It completed this change if it came before `clear`,
+                        # and copied the completed change if it came after.
                         done = True
                     successor = version.successor[0]
                     if successor.completed is step:

@@ -73,8 +73,8 @@ class CallQueue:
             done.set_result(None)
 
     def drain(self) -> None:
-        """Give the calls that are waiting a moment to be made, when the interpreter ends."""
-        # Calls are made in their order, so the end of an empty one means that all before it were made.
+        """Wait a moment for the calls that are queued, when the interpreter ends."""
+        # Calls are made in order. So when this empty call has ended, all calls before it have ended.
         last = self.add(lambda: None) if self._waiting is not None else None
         if last is not None:
             with contextlib.suppress(TimeoutError):

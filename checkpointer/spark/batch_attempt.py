@@ -45,9 +45,9 @@ class BatchAttempt:
         self.others = OtherStates(run.client.root, checkpoint.positions)
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []
-        """Tables that were dropped: what functions emitted from them is kept until the end as well."""
+        """Tables that were dropped. The rows that functions emitted from them are removed at the end of the batch."""
         self.map_rules: dict[str, int | None] = {}
-        """After how many microseconds the entries of the maps expire that the callback opened."""
+        """The lifetime of the entries of each open map, in microseconds; None if they do not expire."""
         self.used_names: set[str] = set()
         """Names that the callback opened, wrote or dropped."""
 
@@ -56,7 +56,7 @@ class BatchAttempt:
     def advance_clock(self, to: datetime | None) -> None:
         """Move the job's clock, and forget the entries of open maps that are expired by it."""
         self.clock.advance(to)
-        # Not those that this batch has not opened: the rule of this batch may let their entries live longer.
+        # Maps that this batch has not opened yet are left out: it may still give their entries a longer lifetime.
         # A copy, and `get`: other threads may open and drop maps meanwhile.
         for name, after in list(self.map_rules.items()):
             keyed = self.run.maps.get(name)
@@ -72,7 +72,7 @@ class BatchAttempt:
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         self.used_names.add(name)
         keyed = run.maps.get(name)
-        # Maps and tables share their names, so a table must not be opened as a map.
+        # A name is that of a map or of a table, so a table must not be opened as a map.
         known = self.checkpoint.writer.operator(name)
         if keyed is None and known is not None and known.codec == codecs.PARQUET.name:
             raise IllegalArgumentError(
@@ -109,7 +109,7 @@ class BatchAttempt:
         schema: StructType | str | None,
         expire: Expire | None,
     ) -> TableChanges:
-        """Return the changes of a table that this batch makes; none at first."""
+        """Return an object that collects the changes of a table in this batch. It is empty at first."""
         object_paths.encode_name("table", name)
         run = self.run
         if name in run.maps:
@@ -190,9 +190,9 @@ class BatchAttempt:
     def abort(self) -> None:
         """End the run and abort the checkpoint.
 
-        Nothing of it becomes visible, even where the abort itself fails.
+        No reader sees this batch, even if the abort fails.
         """
-        # First nobody can write any more, then the attempt is aborted: a thread of the callback may still be running.
+        # Writes are refused before the abort, because a thread of the callback may still run.
         self.operations.abandon()
         self.run.end()
         self._discard_emitted()
@@ -202,7 +202,7 @@ class BatchAttempt:
             return
 
     def _discard_emitted(self) -> None:
-        """Remove what functions emitted, which nobody may read any more. Cleanup removes what cannot be removed now."""
+        """Remove the objects with emitted rows. A later cleanup removes those that cannot be removed now."""
         for table in (*self.tables.values(), *self.dropped_tables):
             with suppress(CheckpointError):
                 table.discard_emitted()
@@ -218,14 +218,16 @@ class BatchAttempt:
         unused, added = set(restored.operators) - self.used_names, self.used_names - set(restored.operators)
         if unused:
             logger.warning(
-                "%s: %s has %s, which the first batch of this run neither opened nor dropped; it stays as it was. %sIf "
-                "that is a new name for it: stop the query, rewind(to=%r), then restore(rename={old: new}) and `with "
-                "begin(): pass` keep its content. If it is not needed any more: state.drop(name)",
+                "%s: %s has %s, which the first batch of this run neither opened nor dropped. Such a part of the state "
+                "is kept as it was. %sIf the job needs it no more: state.drop(name)",
                 self.run.client.root,
                 restored.id,
                 ", ".join(map(repr, sorted(unused))),
-                f"{', '.join(map(repr, sorted(added)))} began empty. " if added else "",
-                str(restored.id),
+                f"{', '.join(map(repr, sorted(added)))} began empty. If one of these is a new name for it: stop the "
+                f"query, rewind(to={str(restored.id)!r}), then restore(rename={{old: new}}) and `with begin(): pass` "
+                "keep its content. "
+                if added
+                else "",
             )
 
 

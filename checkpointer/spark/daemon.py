@@ -1,8 +1,9 @@
-"""Start Spark's Python workers with all that tasks of tables need, through `spark.python.daemon.module`.
+"""Import what tasks of tables need once, before Spark forks its Python workers.
 
-Spark forks Python workers from a daemon of each executor, and ends a worker that was idle for a minute. Each new worker
-imports pandas, pyarrow and this library, which takes more than a second of a core. This daemon imports them once, and
-the workers that are forked from it have them from the beginning. It is `pyspark.daemon` in all else.
+Set `spark.python.daemon.module` to the name of this module. Spark forks Python workers from a daemon of each executor,
+and ends a worker that was idle for a minute. Each new worker imports pandas, pyarrow and this library, which takes more
+than a second of CPU time. Workers that are forked from this daemon have them already. Otherwise it works like
+`pyspark.daemon`.
 """
 
 from contextlib import suppress
@@ -15,11 +16,13 @@ from pyspark_checkpointer.spark.dataframes import freeze_imports
 
 
 def main() -> None:
-    """Import the rest, and fork workers until Spark ends this process."""
-    # Where pandas is missing, the check of `interpreter.py` names it; a daemon that dies would not.
+    """Import pandas too, and fork workers until Spark ends this process."""
+    # Without pandas the daemon starts, too: `interpreter.py` then says what is missing, and a dead daemon cannot.
     with suppress(ImportError):
         import pandas  # noqa: F401
-    freeze_imports()  # here, so that no worker copies the pages that they share
+    # Before the fork: a garbage collection in a worker would write to memory that it shares with this process, and the
+    # system would copy that memory.
+    freeze_imports()
     manager()
 
 

@@ -89,9 +89,12 @@ class ReadRequest:
         columns = given.get("columns")
         try:
             epoch = None if "epoch" not in given else int(given["epoch"])
+        except ValueError:
+            raise IllegalArgumentError(f"option epoch: {given['epoch']!r:.40}: expected an integer") from None
+        try:
             storage = None if "storage_options" not in given else json.loads(given["storage_options"])
-        except ValueError as error:
-            raise IllegalArgumentError(f"option epoch or storage_options: {error}") from None
+        except ValueError as error:  # It names a place in the text, and no part of it: options may be secret.
+            raise IllegalArgumentError(f"option storage_options: expected JSON: {error}") from None
         return cls(
             # Spark plans and reads in processes of their own, which may have another working directory.
             root=absolute(given["path"]),

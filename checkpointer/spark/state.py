@@ -36,12 +36,13 @@ def _operation(
 ) -> "Callable[Concatenate[State, P], T]":
     """Make a method one operation of the batch.
 
-    Its first argument is the name of a map, table or operator.
+    Operations with the same first argument wait for each other. It is a name in the state, or the root of another job.
     """
 
     @functools.wraps(method)
     def call(self: "State", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._attempt.operations.one(str(args[0] if args else kwargs.get("name"))):
+        first = args[0] if args else kwargs.get("name", kwargs.get("root"))
+        with self._attempt.operations.one(str(first)):
             return method(self, *args, **kwargs)
 
     return call
@@ -50,9 +51,9 @@ def _operation(
 class State(NotPicklable):
     """The state of a query during one batch.
 
-    It is the third argument of the function that `stateful` decorates. It is durable before Spark counts the batch as
-    done, or is not changed at all. Threads of the function may use it together. A thread that outlives the function is
-    refused.
+    It is the third argument of the function that `stateful` decorates. Its changes are durable before Spark counts the
+    batch as done. If the batch fails, nothing changes. Threads of the function may use it together. A thread that
+    outlives the function is refused.
 
     Examples:
         The examples of the methods run in such a function. `batch`, `batch_id` and `state` are its arguments.
@@ -236,11 +237,11 @@ class State(NotPicklable):
     ) -> OtherState:
         """Return the state of another job, pinned to one of its checkpoints for this batch.
 
-        It is the checkpoint that was its newest when the last batch that asked was committed: each checkpoint records
-        in `positions["checkpointer:<root>"]` which one its batch read ("read"), and which one the next batch reads
-        ("next"). So a batch that is repeated after a crash reads the same again, although the other job has gone on,
-        and so does the first batch after a rewind or in a fork. For what is newest now, and may differ in a repeated
-        batch, there is `read_state`.
+        A batch reads the checkpoint that the batch before it chose. At its commit, a batch records two ids in
+        `positions["checkpointer:<root>"]`: "read", which it read, and "next", which was the newest one then. The next
+        batch reads "next". So a batch that is repeated after a crash reads the same again, although the other job has
+        gone on. The first batch after a rewind or in a fork does so, too. `read_state` reads what is newest now, which
+        may differ in a repeated batch.
 
         Args:
             root: The root of the other job: a folder or a URL.

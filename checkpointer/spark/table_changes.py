@@ -4,7 +4,6 @@ Tasks write the rows, and the driver collects the new chains.
 """
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -218,10 +217,7 @@ class TableChanges:
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
         max_chain = self._jobs.client.session.max_chain
-        # So few snapshots in a batch that each partition has its turn within `max_chain` batches: all at once would
-        # make one batch much slower.
-        turn = math.ceil(self.version.partitions / max_chain)
-        self._rewrite(table_rewrites(self.version.chains, max_chain, turn))
+        self._rewrite(table_rewrites(self.version.chains, max_chain, self.version.partitions))
         if self._has_changed:
             self._checkpoint.put_operator(self.name, self.version.operator())
 

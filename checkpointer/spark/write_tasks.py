@@ -39,9 +39,9 @@ class TaskOutput:
 
     A task wrote `snapshots`, by partition, `packs` of deltas, each by partition and in their order, or the compacted
     `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
-    user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions to which it was applied,
-    which no other task has rows of. `refused` says why the task wrote nothing. `place` is
-    where it wrote.
+    user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the function
+    was given all rows: no other task may have any. `refused` says why the task wrote nothing. `place` is where it
+    wrote.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)

@@ -2,21 +2,20 @@
 
 How to add a store:
 
-1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`.
+1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`. A store that is
+   reached over a network begins with `cloud.py` and `connection.py`, as `s3/store.py` does.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
-3. Add an entry for it to `STORES` below, with its list prices as `costs` if it is paid for. If it needs a package, add
+3. Add an entry for it to `STORES` below: with `environment`, so that its credentials are hidden, and with its list
+   prices as `costs` if it is paid for. If it needs a package, add
    the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
    `tests/test_imports.py`; and the package to the overrides of mypy in `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
-5. Hide its credentials: `_ENVIRONMENT` in `scrubbing.py` is one regular expression for all variables that begin with
-   AWS or AZURE. Add the prefix of this store to it.
-6. If fsspec opened its protocols until now, take them out of `_OBJECT_STORES` in `fsspec_any/store.py`. The tests use
-   `gs` as a protocol that no line here names (`tests/storage/test_registry.py`, `tests/storage/test_url.py`): if this
-   is the store of `gs`, choose another one there.
-7. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, by which
+5. The tests use `gs` as a protocol that no line here names (`tests/storage/test_registry.py`,
+   `tests/storage/test_url.py`). If this is the store of `gs`, choose another one there.
+6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, by which
    `any_root` there finds it. Add its kind to `CONDITIONAL` in `tests/storage/conftest.py`, or to `EVERY` if its writes
    cannot be conditional: the tests of conformance then run on it. `python -m pytest tests/storage` runs them.
-8. Name it in the table of stores in `docs/stores.md`, its extra in the table of extras in `README.md`, its package in
+7. Name it in the table of stores in `docs/stores.md`, its extra in the table of extras in `README.md`, its package in
    `docs/submitting.md` and in `.github/ISSUE_TEMPLATE/bug.md`, and its permissions in `docs/operations.md`.
 """
 
@@ -90,6 +89,11 @@ class StoreKind:
 
     The name of the folder is the extra that installs it.
     """
+    environment: str | None = None
+    """How the names of its environment variables begin.
+
+    What those with a key, secret, token or password hold is left out of every message.
+    """
     has_accounts: bool = False
     """True if its URLs may name an account, as in container@account."""
     costs: StoreCosts | None = None
@@ -116,12 +120,13 @@ _AZURE_COSTS = StoreCosts(
 STORES = (
     StoreKind(("file", "local"), f"{_BELOW}.local", Reach.MACHINE),
     StoreKind(("memory",), f"{_BELOW}.memory", Reach.PROCESS),
-    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", Reach.CLOUD, package="s3fs", costs=_S3_COSTS),
+    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", Reach.CLOUD, package="s3fs", environment="AWS", costs=_S3_COSTS),
     StoreKind(
         ("abfs", "abfss", "az"),
         f"{_BELOW}.azure",
         Reach.CLOUD,
         package="adlfs",
+        environment="AZURE",
         has_accounts=True,
         costs=_AZURE_COSTS,
     ),

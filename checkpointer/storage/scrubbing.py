@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote
 
 import fsspec.config
 
+from pyspark_checkpointer.storage.registry import STORES
+
 _HIDDEN = "***"
 """The text that replaces a secret in a message."""
 
@@ -43,7 +45,8 @@ _HARMLESS = {
     "signature_version",
     "tenant_id",
 }
-_ENVIRONMENT = re.compile(r"(AWS|AZURE)_\w*(KEY|SECRET|TOKEN|PASSWORD|CONNECTION_STRING)\w*")
+_STORES = "|".join(kind.environment for kind in STORES if kind.environment)
+_ENVIRONMENT = re.compile(rf"({_STORES})_\w*(KEY|SECRET|TOKEN|PASSWORD|CONNECTION_STRING)\w*")
 """Environment variables that hold secrets."""
 
 # What looks like a secret by the name before it, such as `sig=…` in a signed URL, whether or not anybody gave it to us.

@@ -74,7 +74,7 @@ class Guide:
         return "sh", f"mkdir -p {inbox}; sleep 0.1; printf '{self.files[number]}' > {inbox}/{number}.csv"
 
     def _repeat(self, spark: str) -> Steps:
-        """Return a step that takes from Spark the note that batch 1 was done: it died just before it wrote it."""
+        """Return a step that deletes Spark's commit file of batch 1, so that Spark repeats the batch."""
         commits = f"{self.folder}/{spark}/commits"
         return [("sh", f"test -f {commits}/1; rm {commits}/1 {commits}/.1.crc")]
 

@@ -1,12 +1,16 @@
 """The tutorial is done as it stands: each section is a test, in the order of the text, in one folder.
 
-Spark starts seven times in all: that is most of the time.
+Java starts once for most jobs. It starts anew for the job that is killed, since the kill ends it too, and for those on
+S3, whose tasks get their credentials from the environment in which Java starts.
 """
 
+import sys
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
+from tests.docs import shared_spark
 from tests.docs.pages import DOCS, Reader, blocks, sections
 from tests.servers import Server
 
@@ -15,9 +19,19 @@ ON_S3 = "The same on S3"
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     folder = tmp_path_factory.mktemp("tutorial")
-    return Reader.with_commands(folder / "shop", folder / "bin")
+    reader = Reader.with_commands(folder / "shop", folder / "bin")
+    (folder / "bin" / "python").write_text(
+        f"""#!/bin/sh
+        [ -n "$PYSPARK_GATEWAY_PORT" ] && [ -z "$DIE_IN_BATCH" ] && exec {sys.executable} {shared_spark.__file__} "$@"
+        unset PYSPARK_GATEWAY_PORT
+        exec {sys.executable} "$@"
+        """
+    )
+    with shared_spark.shared_spark(reader.folder) as environment:
+        reader.environment |= environment
+        yield reader
 
 
 _done: list[str] = []
@@ -31,6 +45,7 @@ def test_a_section_of_the_tutorial(section: str, reader: Reader, request: pytest
         pytest.skip("a section before it failed, or was not run")
     if section == ON_S3:
         server: Server = request.getfixturevalue("s3_server")
+        del reader.environment["PYSPARK_GATEWAY_PORT"]
         reader.replacements["s3://bucket"] = f"{server.url}/{uuid.uuid4().hex}"
         reader.environment |= {
             "AWS_ACCESS_KEY_ID": server.storage_options["key"],

@@ -1,9 +1,10 @@
 """The proofs run short in `make test` and long in `make prove`, and both count what they did.
 
-`effort(short, long)` is the size that this run asks for; what `figures` was told stands in a table at the end. A test
-that takes minutes of Spark, and of whose kind `make test` has a shorter one, is marked `prove` and runs in the long run
-alone. A test is a proof if it stands in `tests/proof`, has that mark, or asks for one of the two: so a history of any
-part of the library goes with its other tests, wherever they are, and `make prove` finds it.
+`effort(short, long)` is the size that this run asks for. What `figures` counts is printed in a table at the end.
+
+A test is a proof if it is in `tests/proof`, if it has the mark `prove`, or if it uses one of these two fixtures. So a
+proof may be in any folder. `make test` leaves out what has the mark: tests that take minutes of Spark, and that have a
+shorter one of their kind there. `make prove` runs only proofs.
 """
 
 import os
@@ -82,7 +83,7 @@ def figures(request: pytest.FixtureRequest, record_property: Callable[[str, obje
 
 
 def area_of(path: Path) -> str:
-    """Return the name of a proof: that of its file, with its folder unless that is the folder of the proofs."""
+    """Return the name of a proof: `kills` for tests/proof/test_kills.py, `spark/read` for tests/spark/test_read.py."""
     name = path.stem.removeprefix("test_")
     folder = path.parent.relative_to(TESTS) if path.is_relative_to(TESTS) else Path("proof")
     return name if folder == Path("proof") else f"{folder.as_posix()}/{name}"
@@ -99,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name the proof of each test. The short run leaves out what is marked `prove`, the long one all but proofs."""
+    """Name the proof of each test, and leave out what this run does not run: `prove` in the short one, or no proof."""
     proofs = [item for item in items if is_proof(item)]
     for item in proofs:
         about = (getattr(getattr(item, "module", None), "__doc__", None) or "").strip().partition("\n\n")[0]
@@ -125,10 +126,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         terminalreporter.write_line(f"{area}: {count:,} {name}")
     config = terminalreporter.config
     part = "deselected" in terminalreporter.stats or any("::" in a for a in config.args)
-    part = part or hasattr(config, "workerinput")  # one of several processes, with what it ran itself
+    part = part or hasattr(config, "workerinput")  # a worker of xdist, which knows only its own tests
     if SUMMARY is None or part:
         return
-    # The process that only hands out work collects nothing: there all must have gone well.
+    # With xdist the main process collects no tests, so that it does not know how many there are. It writes only if the
+    # whole run passed.
     expected = config.stash.get(COLLECTED, None) or {area: run.tests for area, run in runs.items()}
     done = exitstatus == pytest.ExitCode.OK or bool(config.stash.get(COLLECTED, None))
     whole = {area: run for area, run in runs.items() if done and not run.failed and run.tests == expected.get(area)}
@@ -137,8 +139,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 
 def _add(outcome: str, report: Any, counts: Counter[tuple[str, str]], runs: dict[str, Run]) -> None:
-    """Add what a report says of a proof. Its own phases have reports too: they take time, and may fail."""
-    when = getattr(report, "when", None)  # tests that were left out stand here too: they have none
+    """Add what a report says of a proof. Setup and teardown count too: they take time, and may fail."""
+    when = getattr(report, "when", None)  # a deselected test has none
     for name, value in getattr(report, "user_properties", []) if when else []:
         if when == "teardown" and (found := re.fullmatch("figure (.+?): (.+)", name)):
             counts[found[1], found[2]] += value
@@ -150,7 +152,7 @@ def _add(outcome: str, report: Any, counts: Counter[tuple[str, str]], runs: dict
 
 
 def write_summary(path: Path, counts: Mapping[tuple[str, str], int], runs: Mapping[str, Run]) -> None:
-    """Put these runs and counts in the place of those that the same proofs had before."""
+    """Replace the rows of these proofs, and keep the others."""
     lines = path.read_text().splitlines() if path.exists() else []
     told = {run[1]: run.groups()[1:] for run in map(RUN.fullmatch, lines) if run}
     rows = [row.groups() for row in map(ROW.fullmatch, lines) if row and row[1] not in runs]

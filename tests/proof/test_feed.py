@@ -137,7 +137,7 @@ def _same(manifest: Manifest, name: str, shown: TableSchema) -> set[str]:
 
 @pytest.mark.parametrize("part", range(1 if SUMMARY is None else 40))
 def test_the_feed_of_a_table_leads_to_each_of_its_checkpoints(part: int, effort: Effort, figures: Figures) -> None:
-    histories = effort(12, 50)
+    histories = effort(6, 50)
     for seed in range(part * histories, (part + 1) * histories):
         try:
             _follow(seed, figures)

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -184,7 +184,7 @@ def test_commits_go_on_beside_children_of_any_kind(method: str, tmp_path: Path) 
             child.join()
 
 
-def test_a_thousand_forks_beside_the_lock(lock: str) -> None:
+def test_forks_beside_the_lock(lock: str, effort: Callable[[int, int], int]) -> None:
     """At whichever step of locking a thread is when the process forks, the child keeps no lock."""
     stop = threading.Event()
 
@@ -198,7 +198,7 @@ def test_a_thousand_forks_beside_the_lock(lock: str) -> None:
         thread.start()
     held = 0
     try:
-        for _ in range(200):
+        for _ in range(effort(80, 2000)):
             child = os.fork()
             if not child:
                 links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]

@@ -150,7 +150,7 @@ async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
     """Retire what the policy does not keep, with one swap."""
     note: str | None = None
     followers: tuple[PlannedFollower, ...] = ()
-    # Kept over refused swaps: else a job that commits faster than its history is read would keep this from its swap.
+    # Kept when a swap is refused: to read the history anew takes so long that a fast job would refuse every next swap.
     known: KnownManifests = {}
 
     async def choose(head: Head) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:

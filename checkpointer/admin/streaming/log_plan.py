@@ -48,8 +48,8 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewin
     here = {f"{OFFSETS}{n}" for n in log.offsets} | {f"{COMMITS}{n}" for n in log.commits}
     recorded = await recorded_offsets(store, log, job, before.cut if before else {})
     written = {path for path, data in recorded.items() if data is not None}
-    # Files that say something else than the checkpoint are of another line of batches, begun since the rewind. They
-    # do not fit to the files that would come back.
+    # A file that differs from what the checkpoint recorded belongs to batches that began after the rewind. The files
+    # that would come back do not fit to such batches.
     if before is None or written & here - before.cut.keys():
         wanted = await _wanted_after(store, log, job, recorded)
     else:

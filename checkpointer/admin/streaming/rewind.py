@@ -80,7 +80,7 @@ async def _open_query(session: Session, where: SparkCheckpointLocation) -> Async
 async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:
     """Return the rewind to a checkpoint: the last one, or a new one.
 
-    It is the last one where that led there, since it may not have come to its end.
+    The last rewind is returned if it had the same target, because it may have been interrupted.
     """
     ref, manifest = await _find(query, to)
     job = job_of(query.session, manifest)

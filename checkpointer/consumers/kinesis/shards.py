@@ -31,7 +31,10 @@ class Balance:
     lost: tuple[RecordCheckpointer, ...]
     """The checkpointers of leases that are lost."""
     asked: tuple[RecordCheckpointer, ...]
-    """Those that another worker asked for: release them, or they are taken one length of a lease later."""
+    """The checkpointers of leases that another worker asked for.
+
+    Release them. Otherwise that worker takes them after one lease period.
+    """
     failed: Mapping[str, CheckpointError]
     """Why the positions of other shards cannot be read or written; the next round tries again."""
 
