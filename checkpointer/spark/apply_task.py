@@ -55,6 +55,13 @@ class ApplyTask:
         yield run_task(partial(self._apply, batches))
 
     def _apply(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
+        clock = self.target.root.open().session.host.clock
+        begin = clock()
+        output = self._applied(batches)
+        output.seconds = (clock() - begin) / 1e9
+        return output
+
+    def _applied(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         with large_rows.explain_arrow_errors(self.target.table):
             made = _Made(self)
             key, most = self.version.schema.key, max(1, MAX_CALL_STATE_BYTES // max(1, _width(self.version)))

@@ -24,6 +24,7 @@ from pyspark_checkpointer.spark.operations import Operations
 from pyspark_checkpointer.spark.other_state import OtherStates
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import Combine
 
@@ -128,7 +129,7 @@ class BatchAttempt:
             schema,
             expire,
             self.clock,
-            shuffle_first=name in run.tables_to_shuffle,
+            run.table_hints.setdefault(name, TableHints()),
         )
         self.tables[name] = changes
         return changes
@@ -184,7 +185,6 @@ class BatchAttempt:
         # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
         self._discard_emitted()
-        self.run.tables_to_shuffle = {name for name, table in self.tables.items() if table.shuffle_first}
         self.run.last_job, self.run.has_committed = self.job, True
 
     def abort(self) -> None:

@@ -79,10 +79,13 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
     return _with_partition(frame, cells, schema, partitions)
 
 
-def whole_rows_of(frame: DataFrame, schema: TableSchema, partitions: int, order_by: list[str]) -> DataFrame:
+def whole_rows_of(
+    frame: DataFrame, schema: TableSchema, partitions: int, order_by: list[str], tasks: int | None = None
+) -> DataFrame:
     """Return all columns of the rows, each row with its partition, and all rows of a partition in one task.
 
-    They come in order of partition, key and `order_by`. The key columns have the types of the schema.
+    They come in order of partition, key and `order_by`. The key columns have the types of the schema. Spark decides how
+    many tasks there are, unless `tasks` says so.
     """
     given = {field["name"]: field["type"] for field in fields_of(frame)}
     keys = [column for column in schema.columns if column.role == "key"]
@@ -91,7 +94,8 @@ def whole_rows_of(frame: DataFrame, schema: TableSchema, partitions: int, order_
     order = [PARTITION, *schema.key, *(name for name in order_by if name not in schema.key)]
     # Spark sorts, since its sort may spill to disk, and a task then needs only some keys in memory at a time.
     placed = _with_partition(frame, cells, schema, partitions)
-    return placed.repartition(PARTITION).sortWithinPartitions(*map(quote, order))
+    spread = placed.repartition(PARTITION) if tasks is None else placed.repartition(tasks, PARTITION)
+    return spread.sortWithinPartitions(*map(quote, order))
 
 
 def _with_partition(frame: DataFrame, cells: Sequence[Column | str], schema: TableSchema, partitions: int) -> DataFrame:

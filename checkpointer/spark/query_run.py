@@ -6,6 +6,7 @@ from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
+from pyspark_checkpointer.spark.table_hints import TableHints
 
 
 class QueryRun:
@@ -27,11 +28,8 @@ class QueryRun:
 
         The checkpoint that the run began with may still have them.
         """
-        self.tables_to_shuffle: set[str] = set()
-        """Tables whose next changes are shuffled first.
-
-        The tasks wrote too many packs for the last changes of these tables.
-        """
+        self.table_hints: dict[str, TableHints] = {}
+        """What the last changes of each table say about the next ones, by its name."""
         self.has_committed = False
 
     def allow_changes(self) -> None:

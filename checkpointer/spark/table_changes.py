@@ -34,6 +34,7 @@ from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
+from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import Living, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
@@ -70,17 +71,12 @@ class TableChanges:
         schema: StructType | str | None,
         expire: Expire | None = None,
         clock: JobClock | None = None,
-        *,
-        shuffle_first: bool = False,
+        hints: TableHints | None = None,
     ) -> None:
         self._jobs = TableJobs(spark, client, writer, name)
         self._checkpoint = writer
         self._is_dropped = False
-        self.shuffle_first = shuffle_first
-        """True if changes are so large that each task should get whole partitions.
-
-        This takes one more shuffle.
-        """
+        self._hints = hints or TableHints()
         self.name = name
         self._key = check_key(name, key)
         self._combine = check_combine(name, combine)
@@ -141,10 +137,12 @@ class TableChanges:
         schema = self._accept_keys(rows)
         function = call.function(schema)
         version = self._placed_version(schema)
-        placed = whole_rows_of(rows, schema, self._partitions, call.order_by)
+        placed = whole_rows_of(rows, schema, self._partitions, call.order_by, self._hints.apply_tasks)
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
         below = self._expiry.now(replace(version, schema=schema))
         outputs = jobs.run(placed, ApplyTask(target, jobs.parent, below, function).run)
+        most = min(self._partitions, jobs.spark.sparkContext.defaultParallelism)
+        self._hints.learn_from_apply(sum(output.seconds for output in outputs), most)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
         self._change(schema, chains)
@@ -311,11 +309,12 @@ class TableChanges:
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.
         may_split_keys = may_split_keys and living is None
-        placed = keyed if may_split_keys and not self.shuffle_first else keyed.repartition(PARTITION)
+        placed = keyed if may_split_keys and not self._hints.shuffle_first else keyed.repartition(PARTITION)
         task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, living)
         outputs = self._jobs.run(placed, task.run)
         # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
-        self.shuffle_first = sum(bool(output.packs) for output in outputs) > (0 if self.shuffle_first else 1)
+        packs = sum(bool(output.packs) for output in outputs)
+        self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains)
 

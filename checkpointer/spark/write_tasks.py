@@ -41,7 +41,7 @@ class TaskOutput:
     `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
     user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the function
     was given all rows: no other task may have any. `refused` says why the task wrote nothing. `place` is where it
-    wrote.
+    wrote. `seconds` is how long a user's function and all around it took.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class TaskOutput:
     applied: set[int] = field(default_factory=set)
     refused: CheckpointError | None = None
     place: str = ""
+    seconds: float = 0.0
 
     def first(self, owner: CheckpointId) -> Artifact | None:
         """Return an artifact that this task wrote itself, or None.

@@ -105,7 +105,9 @@ def _placed(frame: PlainFrame, schema: TableSchema, partitions: int) -> PlainFra
     return PlainFrame(frame.draw, list(map(place, frame.parts)))
 
 
-def _whole(frame: PlainFrame, schema: TableSchema, partitions: int, order_by: list[str]) -> PlainFrame:
+def _whole(
+    frame: PlainFrame, schema: TableSchema, partitions: int, order_by: list[str], tasks: int | None
+) -> PlainFrame:
     """All columns, each row with its partition, all rows of a partition in one task, in order."""
     keys = _placed(_keys("", frame, schema), schema, partitions)
     parts = []

@@ -1,6 +1,7 @@
 """`table.apply` on real Spark: a function sees the rows and the state of its keys, and decides what becomes of them."""
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,12 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_jobs
+from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
 from tests.spark.tables import artifacts, once, refused, rows
@@ -257,3 +260,35 @@ def test_an_exception_of_the_function_fails_the_batch_and_names_the_key(job: Job
         job.run(update)
     assert "fail raised ZeroDivisionError when it was called for key='bad': planted" in str(caught.value)
     assert Checkpointer(job.root).restore() is None
+
+
+def test_a_function_that_takes_long_gets_more_tasks_in_the_next_batch(job: Job, spark: SparkSession) -> None:
+    """Spark alone brings rows as few as these into one task."""
+    counts: list[int] = []
+
+    def slow(given: pa.Table, below: pa.Table) -> Change:
+        time.sleep(0.4)
+        context = TaskContext.get()
+        assert context is not None
+        task = pa.array([context.partitionId()] * given.num_rows)
+        return Change(upserts=running_alone(given, below), output=pa.table({"task": task}))
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        emitted = state.table("t", ["key"], num_partitions=8, schema=SCHEMA).apply(batch, slow, "task long")
+        counts.append(emitted.distinct().count())
+
+    for day in range(3):
+        job.feed(*((f"key{n}", day) for n in range(40)))
+    job.run(update)
+    assert counts == [1, 2, 2]
+    assert rows(read_state(spark, job.root, "t")) == sorted((f"key{n}", 3, 3) for n in range(40))
+
+
+def test_tasks_are_as_many_as_their_work_is_worth() -> None:
+    hints = TableHints()
+    for seconds, tasks in ((0.0, None), (0.29, None), (0.31, 2), (1.0, 6), (60.0, 8), (0.1, None)):
+        hints.learn_from_apply(seconds, 8)
+        assert hints.apply_tasks == tasks
+    hints.learn_from_apply(60.0, 1)
+    assert hints.apply_tasks is None
