@@ -237,7 +237,7 @@ def _merge(below: Patches, above: Patches) -> dict[int, Patch]:
     merged = dict(below)
     for partition, patch in above.items():
         under = below.get(partition)
-        # The upper patch keeps more than the lower one kept. The lower one added that part, so the merged patch adds it.
+        # The lower patch added what the upper one keeps beyond that point, so that the merged patch has to add it.
         if under is not None and patch.keep > under.keep:
             patch = Patch(under.keep, under.added[: patch.keep - under.keep] + patch.added)
         merged[partition] = patch
