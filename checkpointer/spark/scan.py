@@ -212,10 +212,12 @@ def read_keys(
 def _parts(keys: Mapping[int, pa.Table]) -> Iterator[dict[int, pa.Table]]:
     """Yield the keys of some partitions at a time, of at most about `MAX_LOOKUP_KEYS` keys."""
     part: dict[int, pa.Table] = {}
+    count = 0
     for partition, some in keys.items():
-        if part and sum(k.num_rows for k in part.values()) + some.num_rows > MAX_LOOKUP_KEYS:
+        count += some.num_rows
+        if part and count > MAX_LOOKUP_KEYS:
             yield part
-            part = {}
+            part, count = {}, some.num_rows
         part[partition] = some
     if part:
         yield part
