@@ -23,6 +23,8 @@ class JobClock:
         self._batch_time = batch_time
         self._lock = threading.RLock()
         """Threads of the callback may open tables while another one moves the clock."""
+        self._is_held = False
+        """True once the batch has asked which rows expire with it."""
 
     def now(self) -> datetime:
         """Return the time, in UTC, and let the checkpoint record it.
@@ -60,7 +62,18 @@ class JobClock:
                     "Spark's batches, and does not go back: call advance_clock in the first batch, before a table with "
                     "expire= is opened and before state.clock is read"
                 )
+            if self._is_held and known is not None and at > known.at:
+                raise InvalidStateError(
+                    f"advance_clock({at.isoformat()}): expired() was called in this batch, with the clock at "
+                    f"{known.at.isoformat()}: it would return the rows that expire after that in no batch: call "
+                    "advance_clock before expired()"
+                )
             self._writer.clock = Clock(at if known is None else max(at, known.at), "job")
+
+    def hold(self) -> None:
+        """Refuse to move the clock for the rest of the batch: it has asked which rows expire by it."""
+        with self._lock:
+            self._is_held = True
 
     def settle(self) -> None:
         """Move the clock of a job that has one to this batch, before the checkpoint is committed."""

@@ -144,7 +144,8 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: It is no time.
-            InvalidStateError: Spark's batches have moved the clock beyond this time already.
+            InvalidStateError: Spark's batches have moved the clock beyond this time already, or `expired` was called
+                in this batch.
 
         Examples:
             >>> from datetime import UTC, datetime

@@ -188,6 +188,7 @@ class TableChanges:
         """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
         version = self._known_version()
         due = self._expiry.due(version)
+        self._expiry.clock.hold()
         before = self._committed
         # Nothing was due before the table was there, or before its column was.
         if before is None or due[0] not in before.schema.names:

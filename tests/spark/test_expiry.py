@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 
@@ -24,7 +25,7 @@ from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
-from tests.spark.tables import rows
+from tests.spark.tables import once, rows
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -423,3 +424,23 @@ def test_sessions_end_on_a_real_query_and_every_reader_agrees(job: Job, tmp_path
         assert {name: found[name] for name in counts} == counts, said.output
     said = CliRunner().invoke(command, ["show", job.root, "--json"])
     assert json.loads(said.stdout)["clock"] == "1970-01-01T00:00:15Z"
+
+
+def test_the_clock_stands_once_a_batch_has_asked_what_expires(job: Job) -> None:
+    """Rows that expire by a later time of this batch would be returned in no batch."""
+    caught: list[str] = []
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.advance_clock(START)
+        table = state.table("t", ["k"], schema="k long, at timestamp", expire=Expire("at", after=DAY))
+        table.expired()
+        state.advance_clock(START)
+        with pytest.raises(InvalidStateError, match=r"call advance_clock before expired\(\)") as error:
+            state.advance_clock(START + DAY)
+        caught.append(str(error.value))
+        raise error.value
+
+    with pytest.raises(StreamingQueryException):
+        once(job, body)
+    assert len(caught) == 1
+    assert Checkpointer(job.root).restore() is None
