@@ -29,7 +29,7 @@ class QueryRun:
         The checkpoint that the run began with may still have them.
         """
         self.table_hints: dict[str, TableHints] = {}
-        """What the last changes of each table say about the next ones, by its name."""
+        """Hints of the last changes of each table for the next ones, by its name."""
         self.has_committed = False
 
     def allow_changes(self) -> None:

@@ -31,8 +31,12 @@ from pyspark_checkpointer.table.writer import split
 READ_TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""
 
+MAX_LOOKUP_PARTITIONS = 8
 MAX_LOOKUP_KEYS = 65_536
-"""The most keys whose rows are in memory together, unless one partition has more."""
+"""The most partitions, and keys, whose rows are sought together, unless one partition has more keys.
+
+Row groups of all these partitions are in memory at the same time.
+"""
 
 MAX_BATCH_ROWS = 65_536
 MAX_BATCH_BYTES = 64 << 20
@@ -210,12 +214,12 @@ def read_keys(
 
 
 def _parts(keys: Mapping[int, pa.Table]) -> Iterator[dict[int, pa.Table]]:
-    """Yield the keys of some partitions at a time, of at most about `MAX_LOOKUP_KEYS` keys."""
+    """Yield the keys of a few partitions at a time."""
     part: dict[int, pa.Table] = {}
     count = 0
     for partition, some in keys.items():
         count += some.num_rows
-        if part and count > MAX_LOOKUP_KEYS:
+        if part and (count > MAX_LOOKUP_KEYS or len(part) == MAX_LOOKUP_PARTITIONS):
             yield part
             part, count = {}, some.num_rows
         part[partition] = some

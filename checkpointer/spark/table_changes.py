@@ -187,8 +187,8 @@ class TableChanges:
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
         version = self._known_version()
+        self._expiry.clock.hold()  # first: another thread may be about to move it
         due = self._expiry.due(version)
-        self._expiry.clock.hold()
         before = self._committed
         # Nothing was due before the table was there, or before its column was.
         if before is None or due[0] not in before.schema.names:

@@ -12,7 +12,7 @@ one, before either of them does anything.
 
 @dataclass(slots=True)
 class TableHints:
-    """What the last changes of a table say about the next ones, in one run of a query.
+    """Hints of the last changes of a table for the next ones, in one run of a query.
 
     No result depends on it.
     """

@@ -90,7 +90,7 @@ class StoreKind:
     The name of the folder is the extra that installs it.
     """
     environment: str | None = None
-    """How the names of its environment variables begin.
+    """The beginning of the names of its environment variables.
 
     What those with a key, secret, token or password hold is left out of every message.
     """

@@ -22,7 +22,7 @@ PARTS = {
     ("local-cluster[2,1,1024]", "absolute"): (0, 40),
     ("local-cluster[2,1,1024]", "relative"): (0, 60),
 }
-"""How many histories of each kind there are in the short run, and in the long one.
+"""The number of histories of each kind in the short run, and in the long one.
 
 In the short run tests/spark/test_cluster.py has tables on executors, under a relative root too.
 """
