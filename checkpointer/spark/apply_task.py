@@ -64,7 +64,7 @@ class ApplyTask:
     def _applied(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         with large_rows.explain_arrow_errors(self.target.table):
             made = _Made(self)
-            key, most = self.version.schema.key, max(1, MAX_CALL_STATE_BYTES // max(1, _width(self.version)))
+            key, most = self.version.schema.key, max(1, MAX_CALL_STATE_BYTES // max(1, self.version.row_bytes))
             for rows in whole_keys(batches, key):
                 made.output.applied |= set(rows[PARTITION].unique().to_pylist())
                 for part in some_keys(rows, key, most):
@@ -164,12 +164,6 @@ class _Made:
 
 def _size(tables: list[pa.Table]) -> int:
     return sum(table.nbytes for table in tables)
-
-
-def _width(version: TableVersion) -> int:
-    """Return the bytes in memory of an average row of a version."""
-    artifacts = [artifact for chain in version.chains.values() for artifact in chain]
-    return sum(artifact.raw_size for artifact in artifacts) // max(1, sum(artifact.records for artifact in artifacts))
 
 
 def some_keys(rows: pa.Table, key: list[str], most: int) -> Iterator[pa.Table]:

@@ -22,6 +22,7 @@ from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of,
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.due_rows import due_rows
+from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
@@ -30,13 +31,6 @@ from pyspark_checkpointer.table.writer import split
 
 READ_TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""
-
-MAX_LOOKUP_PARTITIONS = 8
-MAX_LOOKUP_KEYS = 65_536
-"""The most partitions, and keys, whose rows are sought together, unless one partition has more keys.
-
-Row groups of all these partitions are in memory at the same time.
-"""
 
 MAX_BATCH_ROWS = 65_536
 MAX_BATCH_BYTES = 64 << 20
@@ -208,23 +202,11 @@ def read_keys(
     key = version.schema.key
     sought = keys.select(key).cast(pa.schema([version.schema.arrow().field(name) for name in key]))
     of_partition = dict(split(sought.append_column(PARTITION, keys[PARTITION])))
-    reader = TableReader(session.store, session.host, version.only(list(of_partition)), columns, sought, root.copies())
-    for some in _parts({partition: part.select(key) for partition, part in of_partition.items()}):
-        yield run_sync(explaining(session, checkpoint, partial(reader.rows_of, some)))
-
-
-def _parts(keys: Mapping[int, pa.Table]) -> Iterator[dict[int, pa.Table]]:
-    """Yield the keys of a few partitions at a time."""
-    part: dict[int, pa.Table] = {}
-    count = 0
-    for partition, some in keys.items():
-        count += some.num_rows
-        if part and (count > MAX_LOOKUP_KEYS or len(part) == MAX_LOOKUP_PARTITIONS):
-            yield part
-            part, count = {}, some.num_rows
-        part[partition] = some
-    if part:
-        yield part
+    steps, reads = lookup_steps(version, {partition: part.select(key) for partition, part in of_partition.items()})
+    read = version.only(list(reads))
+    reader = TableReader(session.store, session.host, read, columns, sought, root.copies(), reads)
+    for step in steps:
+        yield run_sync(explaining(session, checkpoint, partial(reader.rows_of, step)))
 
 
 def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,11 @@ from pyarrow import Table
 
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.table import row_order
 from pyspark_checkpointer.table.conform import exact_array
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical
+from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -34,12 +37,16 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
     session = snapshot.session
     checkpoint = None if snapshot.manifest is None else snapshot.manifest.id
     if keys is not None:
-        sought = key_table(version, keys)
+        sought = row_order.in_order(key_table(version, keys), version.schema.key)
+        # Each key once: the steps of a lookup have no key in common.
+        sought = sought.take(pa.array(row_order.key_starts(sought, version.schema.key)))
         numbers = pa.array(partitions_of(sought, version.schema, version.partitions), pa.int32())
         # A key can only be in the partition that its hash says, so no other one is read.
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(version.chains.keys() & numbers.to_pylist())}
-        reader = TableReader(snapshot.store, session.host, version.only(list(wanted)), columns, sought)
-        return await explaining(session, checkpoint, lambda: reader.rows_of(wanted))
+        steps, reads = lookup_steps(version, wanted)
+        reader = TableReader(snapshot.store, session.host, version.only(list(reads)), columns, sought, reads=reads)
+        found = [await explaining(session, checkpoint, partial(reader.rows_of, step)) for step in steps]
+        return pa.concat_tables([reader.empty(), *found])
     reader = TableReader(snapshot.store, session.host, version, columns)
 
     async def load() -> list[pa.Table]:
@@ -75,6 +82,11 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
     Values are never rounded.
     """
     fields = [version.schema.arrow().field(name) for name in version.schema.key]
+    if not isinstance(keys, Sequence) or not all(isinstance(row, Mapping) for row in keys):
+        example = dict.fromkeys(version.schema.key, "…")
+        raise IllegalArgumentError(
+            f"table {version.name!r}: keys={keys!r:.80}: expected a list of rows such as {example}"
+        )
     try:
         columns = [exact_array([row[field.name] for row in keys], field.type) for field in fields]
     except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:

@@ -55,7 +55,12 @@ class Packs:
     """
 
     def __init__(
-        self, files: ObjectFiles, version: TableVersion, keys: pa.Table | None, copies: LocalCopies | None
+        self,
+        files: ObjectFiles,
+        version: TableVersion,
+        keys: pa.Table | None,
+        copies: LocalCopies | None,
+        reads: Mapping[int, int] | None,
     ) -> None:
         self._files = files
         self._host = files.host
@@ -66,11 +71,11 @@ class Packs:
         self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
         self._tasks: dict[str, asyncio.Task[_Pack]] = {}
         # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
-        self._expected_reads = Counter(artifact.path for chain in version.chains.values() for artifact in chain[1:])
-        """The number of reads of each pack that are still to come, by path.
-
-        This assumes that every partition is read once.
-        """
+        self._expected_reads = Counter[str]()
+        """The number of reads of each pack that are still to come, by path."""
+        for partition, chain in version.chains.items():
+            for artifact in chain[1:]:
+                self._expected_reads[artifact.path] += 1 if reads is None else reads[partition]
 
     async def delta(self, artifact: Artifact, partition: int) -> pa.Table:
         """Return the changes of one partition from a pack.

@@ -41,7 +41,8 @@ class TableReader:
     A pack that several partitions share is fetched and decoded once.
 
     With `keys`, only changes of these keys are held in memory; it must then be asked for no other keys. With
-    `copies`, objects of which a lookup needs much are decoded once and kept there.
+    `copies`, objects of which a lookup needs much are decoded once and kept there. `reads` says how often each
+    partition will be asked for, where that is more than once.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class TableReader:
         columns: Sequence[str] | None = None,
         keys: pa.Table | None = None,
         copies: LocalCopies | None = None,
+        reads: Mapping[int, int] | None = None,
     ) -> None:
         self.host = host
         self.version = version
@@ -59,7 +61,7 @@ class TableReader:
         self._shown = self.schema.names if columns is None else list(columns)
         self._copies = copies
         self.files = ObjectFiles(store, host, self.schema)
-        self.packs = Packs(self.files, version, keys, copies)
+        self.packs = Packs(self.files, version, keys, copies, reads)
 
     @property
     def bytes_read(self) -> int:

@@ -89,6 +89,14 @@ class TableVersion:
         }
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes in memory of an average row."""
+        artifacts = [artifact for chain in self.chains.values() for artifact in chain]
+        return sum(artifact.raw_size for artifact in artifacts) // max(
+            1, sum(artifact.records for artifact in artifacts)
+        )
+
+    @property
     def size(self) -> int:
         """Stored bytes of the table; an object that partitions share counts once."""
         return sum({a.path: a.length for chain in self.chains.values() for a in chain}.values())

@@ -30,7 +30,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import can_restore, diff, read_state, scan
+from pyspark_checkpointer.spark import can_restore, diff, read_state
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.datasource import MAX_SCAN_TASKS, SCAN_TASK_BYTES, scan_tasks
 from pyspark_checkpointer.spark.scan import READ_TASK_BYTES, group_by_bytes
@@ -657,13 +657,3 @@ def test_a_small_table_of_many_partitions_is_one_task_of_the_source(spark: Spark
     frame = load(spark, root, operator="t")
     assert frame.rdd.getNumPartitions() == 1
     assert sorted(row.k for row in frame.collect()) == [*range(100)]
-
-
-def test_keys_of_few_partitions_are_sought_at_a_time() -> None:
-    """In many partitions, and in time that grows with them and not with their square."""
-    keys = {number: pa.table({"k": [number]}) for number in range(50_000)}
-    parts = list(scan._parts(keys))
-    assert {len(part) for part in parts} == {scan.MAX_LOOKUP_PARTITIONS}
-    assert [number for part in parts for number in part] == list(keys)
-    many = pa.table({"k": range(scan.MAX_LOOKUP_KEYS)})
-    assert [list(part) for part in scan._parts({1: keys[1], 2: many, 3: keys[3], 4: keys[4]})] == [[1], [2], [3, 4]]

@@ -10,6 +10,7 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.codecs import MAX_TABLE_PARTITIONS
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import lookup_steps
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
@@ -49,6 +50,31 @@ def test_a_table_costs_what_has_rows(partitions: int, tmp_path: Path) -> None:
         assert restored.table("t", columns=["n"], keys=[]).schema.names == ["n"]
         assert time.process_time() - seconds < 2
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 << 10  # KiB
+
+
+def test_keys_that_are_no_rows_are_refused_with_an_example(tmp_path: Path) -> None:
+    with Checkpointer(str(tmp_path)) as client:
+        commit(client, 1)
+        restored = client.restore()
+        assert restored is not None
+        for keys in ([5], 5, "ab", {"k": 1}):
+            with pytest.raises(IllegalArgumentError, match=r"keys=.*: expected a list of rows such as \{'k': '…'\}"):
+                restored.table("t", keys=keys)  # type: ignore[arg-type]
+
+
+def test_a_key_that_is_given_twice_is_one_row_in_steps_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checkpointer(str(tmp_path)) as client:
+        commit(client, 3)
+        restored = client.restore()
+        assert restored is not None
+        monkeypatch.setattr(lookup_steps, "MAX_STEP_BYTES", 1)
+        assert rows_in(restored.table("t", keys=[{"k": 1}, {"k": 3}, {"k": 1}, {"k": 2}])) == [
+            (1, 10),
+            (2, 20),
+            (3, None),
+        ]
 
 
 def test_a_table_has_a_partition(tmp_path: Path) -> None:
