@@ -112,7 +112,8 @@ def table_of(what: str, rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) ->
         try:
             columns.append(exact_array([row[field.name] for row in rows], field.type))
         except KeyError:
-            raise IllegalArgumentError(f"{what}: column {field.name!r} is missing in one of {len(rows)} rows") from None
+            which = f" in one of {len(rows)} rows" if len(rows) > 1 else ""
+            raise IllegalArgumentError(f"{what}: column {field.name!r} is missing{which}") from None
         except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
             raise IllegalArgumentError(f"{what}: column {field.name!r}: {error}") from None
     return pa.table(columns, schema=wanted)

@@ -57,13 +57,17 @@ class Returned(NamedTuple):
     output: list[pa.Table]
 
 
+RAISED = (Exception, SystemExit)
+"""What is reported with the key. A `SystemExit` would otherwise end the worker, and nobody would learn why."""
+
+
 class UserFunctionError(Exception):
     """An error of a user's function, with the key. Its cause is the error itself.
 
     It is no error of the library, so that the errors of the function are not taken for refusals or for Arrow's own.
     """
 
-    def __init__(self, what: str, key: str, error: Exception) -> None:
+    def __init__(self, what: str, key: str, error: BaseException) -> None:
         super().__init__(f"{what} raised {type(error).__name__} when it was called for {key}: {error}")
 
 
@@ -81,7 +85,7 @@ class FrameCall:
     def __call__(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Returned:
         try:
             given = self._call(rows, state)
-        except Exception as error:
+        except RAISED as error:
             raise UserFunctionError(self.what, self._culprit(keys, rows, state, error), error) from error
         if given is None:
             raise IllegalArgumentError(
@@ -112,7 +116,7 @@ class FrameCall:
             )
         return [rows]
 
-    def _culprit(self, keys: Keys, rows: pa.Table, state: pa.Table, error: Exception) -> str:
+    def _culprit(self, keys: Keys, rows: pa.Table, state: pa.Table, error: BaseException) -> str:
         """Return a key, as text, of which the rows alone make the function fail in the same way.
 
         Returns all keys where no half of them does. The function is called about twice for each halving.
@@ -126,7 +130,7 @@ class FrameCall:
             below = state.take(pa.array(np.flatnonzero((of_state >= first) & (of_state < last))))
             try:
                 self._call(own, below)
-            except Exception as found:
+            except RAISED as found:
                 return (type(found), str(found)) == (type(error), str(error))
             return False
 
@@ -150,7 +154,7 @@ class _Collected:
     )
     """By their columns: columns that a row does not have keep their values, so rows with others stand apart."""
     deletes: list[int] = field(default_factory=list)
-    emitted: list[Mapping[str, Any]] = field(default_factory=list)
+    emitted: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     frames: list[pa.Table] = field(default_factory=list)
 
 
@@ -175,7 +179,7 @@ class GroupCall:
         for number, (key, own) in enumerate(zip(values, self._groups(keys, rows), strict=True)):
             try:
                 given = self.function(key, own, below.get(number))
-            except Exception as error:
+            except RAISED as error:
                 raise UserFunctionError(self.what, self._show(keys, number), error) from error
             self._collect(collected, keys, number, given)
         return self._returned(collected, keys)
@@ -217,25 +221,52 @@ class GroupCall:
             collected.deletes.append(number)
         if change.output is None:
             return
-        if (frame := to_arrow(change.output)) is not None:
+        try:
+            frame = to_arrow(change.output)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise refused(f"output that Arrow cannot hold: {error}") from None
+        if frame is not None:
             collected.frames.append(frame)
         elif isinstance(change.output, Sequence) and all(isinstance(row, Mapping) for row in change.output):
-            collected.emitted.extend(map(dict, change.output))
+            collected.emitted.extend((number, dict(row)) for row in change.output)
         else:
             raise refused(f"output is {type(change.output).__qualname__}: expected a list of dicts, or a frame")
 
     def _returned(self, collected: _Collected, keys: Keys) -> Returned:
         upserts = []
         for columns, some in collected.upserts.items():
-            made = _table(self.what, columns, [row for _, row in some], self.stored)
+            made = self._table(keys, "", columns, some, self.stored)
             numbers = pa.array([number for number, _ in some], pa.int64())
             upserts.append(self._with_own_keys(keys, numbers, made))
         deletes = [keys.rows.select(keys.names).take(pa.array(collected.deletes, pa.int64()))]
         output = _joined(collected.frames)
         if collected.emitted:
-            columns = tuple(dict.fromkeys(name for row in collected.emitted for name in row))
-            output.append(_table(f"{self.what}: output", columns, collected.emitted, self.output))
+            columns = tuple(dict.fromkeys(name for _, row in collected.emitted for name in row))
+            output.append(self._table(keys, ": output", columns, collected.emitted, self.output))
         return Returned(upserts, deletes, output)
+
+    def _table(
+        self,
+        keys: Keys,
+        part: str,
+        columns: Sequence[str],
+        rows: Sequence[tuple[int, Mapping[str, Any]]],
+        known: pa.Schema,
+    ) -> pa.Table:
+        """Return rows as Arrow, in the types of the known columns. Each row comes with the index of its key.
+
+        An unknown column has no type and no values: its name is refused later, with the names that there are.
+        """
+        wanted = pa.schema([known.field(name) for name in columns if name in known.names])
+        try:
+            made = conform.table_of(self.what + part, [row for _, row in rows], wanted)
+        except IllegalArgumentError:
+            # All at once is faster. Only after an error is it worth the time to find the row, and so the key.
+            for number, row in rows:
+                conform.table_of(f"{self.what} for {self._show(keys, number)}{part}", [row], wanted)
+            raise
+        unknown = {name: pa.nulls(len(rows)) for name in columns if name not in known.names}
+        return pa.table({name: made[name] for name in made.column_names} | unknown)
 
     def _with_own_keys(self, keys: Keys, numbers: pa.Array, made: pa.Table) -> pa.Table:
         """Return the rows with the key columns of their groups.
@@ -263,17 +294,6 @@ def _joined(frames: list[pa.Table]) -> list[pa.Table]:
     return [
         pa.concat_tables(list(same)).combine_chunks() for _, same in groupby(frames, key=lambda frame: frame.schema)
     ]
-
-
-def _table(what: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]], known: pa.Schema) -> pa.Table:
-    """Return rows as Arrow, in the types of the known columns.
-
-    An unknown column has no type and no values: its name is refused later, with the names that there are.
-    """
-    wanted = pa.schema([known.field(name) for name in columns if name in known.names])
-    made = conform.table_of(what, rows, wanted)
-    unknown = {name: pa.nulls(len(rows)) for name in columns if name not in known.names}
-    return pa.table({name: made[name] for name in made.column_names} | unknown)
 
 
 __all__ = ["FrameCall", "GroupCall", "GroupRows", "Keys", "Returned", "UserFunctionError"]

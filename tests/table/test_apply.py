@@ -223,6 +223,18 @@ BAD_OF_ONE = {
     "names that are no text": (lambda k, r, s: {1: 2}, "names that are no text"),
     "a dict as output": (lambda k, r, s: Change(output={"k": 1}), "output is dict: expected a list of dicts"),
     "upserted and deleted": (lambda k, r, s: Change({"n": 1}, deletes=True), "k=1, part='a' more than once"),
+    "text in one dict": (
+        lambda k, r, s: {"n": "1" if k == (1, "b") else 1},
+        "<lambda> for k=1, part='b': column 'n'",
+    ),
+    "a column missing in one output": (
+        lambda k, r, s: Change(output=[{"k": 1} if k == (3, "a") else {"k": 1, "sum": 1}]),
+        "<lambda> for k=3, part='a': output: column 'sum' is missing",
+    ),
+    "output that Arrow cannot hold": (
+        lambda k, r, s: Change(output=pd.DataFrame({"k": [object()]})),
+        "<lambda> for k=1, part='a': output that Arrow cannot hold",
+    ),
     "an unknown output column": (
         lambda k, r, s: Change(output=[{"k": 1, "sum": 1, "x": 2}]),
         "column x is not in output",
@@ -247,10 +259,11 @@ def test_output_without_a_schema_is_refused(groups: bool) -> None:
 
 @pytest.mark.parametrize("groups", [False, True])
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError("planted"), pa.ArrowInvalid("planted"), IllegalArgumentError("planted")]
+    "error",
+    [ZeroDivisionError("planted"), pa.ArrowInvalid("planted"), IllegalArgumentError("planted"), SystemExit("planted")],
 )
 @pytest.mark.parametrize("culprit", [0, 1, 2])
-def test_an_exception_of_the_function_names_the_key(culprit: int, error: Exception, groups: bool) -> None:
+def test_an_exception_of_the_function_names_the_key(culprit: int, error: BaseException, groups: bool) -> None:
     value, key = ((10, "k=1, part='a'"), (6, "k=1, part='b'"), (7, "k=3, part='a'"))[culprit]
 
     def fail(*arguments: Any) -> Any:
