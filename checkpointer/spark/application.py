@@ -1,8 +1,9 @@
 """Check what `table.apply` and `table.apply_groups` are given, before any task runs."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,8 @@ def _emitted_columns(where: str, output: StructType) -> pa.Schema:
 
 
 def _name(function: Any) -> str:
+    if isinstance(function, partial):
+        return f"partial of {_name(function.func)}"
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
@@ -109,12 +112,25 @@ def _check_picklable(where: str, function: Callable[..., Any]) -> None:
         )
 
 
-def _variables(function: Callable[..., Any]) -> Sequence[tuple[str, Any]]:
-    try:
-        used = inspect.getclosurevars(function)
-    except TypeError:  # It is no plain function, but for instance an object with __call__.
-        return list(vars(function).items()) if hasattr(function, "__dict__") else []
-    return [*used.nonlocals.items(), *used.globals.items()]
+def _variables(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what a function brings along, with the names by which its author knows it."""
+    if isinstance(function, partial):
+        yield from function.keywords.items()
+        yield from ((f"argument {number} of partial()", value) for number, value in enumerate(function.args, 1))
+        yield from _variables(function.func)
+    elif inspect.ismethod(function):
+        yield from _variables(function.__func__)
+        yield from ((f"self.{name}", value) for name, value in getattr(function.__self__, "__dict__", {}).items())
+    elif inspect.isfunction(function):
+        parameters = inspect.signature(function).parameters.values()
+        yield from ((p.name, p.default) for p in parameters if p.default is not p.empty)
+        try:
+            used = inspect.getclosurevars(function)
+        except ValueError:  # A variable around it has no value yet.
+            return
+        yield from {**used.nonlocals, **used.globals}.items()
+    else:  # An object with __call__.
+        yield from ((f"self.{name}", value) for name, value in getattr(function, "__dict__", {}).items())
 
 
 def _pickling_error(value: Any) -> Exception | None:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, VariantType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
@@ -71,7 +71,7 @@ def check_names(what: str, given: Any) -> list[str]:
 def check_columns(call: str, frame: DataFrame, order_by: Sequence[str]) -> None:
     """Raise `IllegalArgumentError` for columns that a task cannot tell apart.
 
-    This also checks that the columns of `order_by` exist. Spark ignores the case of names.
+    This also checks that the columns of `order_by` exist and have an order. Spark ignores the case of names.
     """
     names = [name.lower() for name in frame.columns]
     for name in frame.columns:
@@ -83,6 +83,21 @@ def check_columns(call: str, frame: DataFrame, order_by: Sequence[str]) -> None:
         raise IllegalArgumentError(
             f"{call}: order_by: there is no column {', '.join(missing)}; there are {', '.join(frame.columns)}"
         )
+    for name in order_by:
+        kind = frame.schema[name].dataType
+        if not _has_order(kind):
+            raise IllegalArgumentError(
+                f"{call}: order_by: column {name!r} is {kind.simpleString()}, whose values have no order: "
+                "make a column of one of its fields, and order by that"
+            )
+
+
+def _has_order(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_order(kind.elementType)
+    if isinstance(kind, StructType):
+        return all(_has_order(field.dataType) for field in kind.fields)
+    return not isinstance(kind, MapType | VariantType | CalendarIntervalType)
 
 
 def check_key(table: str, given: Any) -> list[str]:

@@ -1,6 +1,7 @@
 """`table.apply` on real Spark: a function sees the rows and the state of its keys, and decides what becomes of them."""
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -180,6 +181,19 @@ def test_columns_that_the_job_declares_are_added_to_the_table(job: Job, spark: S
     assert rows(read_state(spark, job.root, "t")) == [("x", 1, "new", 2)]
 
 
+LOCK = threading.Lock()
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = LOCK
+
+    def running(self, given: pa.Table, below: pa.Table) -> Change:
+        return Change()
+
+    __call__ = running
+
+
 BAD: dict[str, tuple[Callable[[State, DataFrame], Any], str]] = {
     "no schema": (
         lambda state, batch: state.table("new", ["key"]).apply(batch, running),
@@ -211,6 +225,12 @@ BAD: dict[str, tuple[Callable[[State, DataFrame], Any], str]] = {
         lambda state, batch: opened(state).apply(batch, running, order_by="amount"),
         "expected a list of column names",
     ),
+    "an order of maps": (
+        lambda state, batch: opened(state).apply(
+            batch.selectExpr("*", "array(named_struct('a', map(1, 2))) AS m"), running, order_by=["m"]
+        ),
+        "order_by: column 'm' is array<struct<a:map<int,int>>>, whose values have no order: make a column",
+    ),
     "unknown frames": (
         lambda state, batch: opened(state).apply(batch, running, frames="rows"),
         "frames='rows': expected one of arrow, pandas, polars",
@@ -226,6 +246,22 @@ BAD: dict[str, tuple[Callable[[State, DataFrame], Any], str]] = {
     "a session in the function": (
         lambda state, batch: opened(state).apply(batch, lambda given, below: batch.sparkSession.range(1)),
         "cannot be sent to tasks because of 'batch', which it uses",
+    ),
+    "a lock as a default": (
+        lambda state, batch: opened(state).apply(batch, lambda given, below, lock=LOCK: None),
+        "cannot be sent to tasks because of 'lock', which it uses",
+    ),
+    "a lock as an argument of partial": (
+        lambda state, batch: opened(state).apply(batch, partial(running, lock=LOCK)),
+        "partial of running cannot be sent to tasks because of 'lock', which it uses",
+    ),
+    "a lock in a method's object": (
+        lambda state, batch: opened(state).apply(batch, Locked().running),
+        "Locked.running cannot be sent to tasks because of 'self.lock', which it uses",
+    ),
+    "a lock in an object": (
+        lambda state, batch: opened(state).apply(batch, Locked()),
+        "Locked cannot be sent to tasks because of 'self.lock', which it uses",
     ),
     "another key": (
         lambda state, batch: opened(state).apply(batch, lambda given, below: pa.table({"key": ["other"], "n": [1]})),
