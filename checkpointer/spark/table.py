@@ -195,7 +195,8 @@ class TableState(NotPicklable):
 
         So each key is returned once, over batches, restarts and repeated batches. Columns that the table does not have
         are returned and not stored: a new table has the key, the column of `expire=` and those of `schema=`. With
-        `expire=` a key that has expired is new again.
+        `expire=` a key that has expired is new again. A row that has expired when it comes is returned too, each time:
+        the table does not remember it. Filter late rows before, if they must not count.
 
         Args:
             rows: The rows, with the key columns and any others.

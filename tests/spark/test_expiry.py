@@ -247,6 +247,16 @@ def test_first_seen_returns_each_key_once_until_it_expires(place: Place) -> None
     assert [(row["k"], set(row)) for row in place.rows()] == [(1, {"k", "seen"}), (4, {"k", "seen"})]
 
 
+def test_first_seen_returns_a_row_that_has_expired_when_it_comes_and_does_not_remember_it(place: Place) -> None:
+    for day in (10, 11):
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+        new = table.first_seen(place.frame(pa.table({"k": [1], "seen": pa.array([START], UTC_TIME)})))
+        assert new.rows["k"].to_pylist() == [1]  # type: ignore[attr-defined]
+        place.commit(state)
+        assert place.rows() == []
+
+
 # ---- the clock -------------------------------------------------------------------------------------------------------
 
 
