@@ -7,14 +7,15 @@ A codec belongs to one kind of operator, and nothing chooses a codec for a singl
 How to add a new kind of operator, with the files in the order in which the data passes them:
 
 1. Write its pure functions, `encode` and `decode` as `PureCodec` describes them, in a module of this package.
-2. Add one entry to `CODECS` below. Its name ends the paths of its objects: `object_paths.py`, `manifest_json.py` and
-   the readers of a manifest take name and partitioner from here. `chain_json.py` says what chains it may have.
+2. Add it to `CODECS` or `MAP_CODECS` below. Its name ends the paths of its objects: `object_paths.py`,
+   `manifest_json.py` and the readers of a manifest take name and partitioner from here. `chain_json.py` says what
+   chains it may have.
 3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest, so the
    format needs a new version (`manifest_json.py`). Teach them to the independent reader in `tests/judge/reader`.
 4. Write with it: a method of `CheckpointWriter` (`checkpoint/save.py`) like `add` or `save`, which gives the change of
-   an operator its codec, and the branch in `checkpoint/encode.py` that calls `encode` in the executor.
-5. Read with it: the branch in `checkpoint/decode.py`, a method of `CheckpointReader` (`checkpoint/restore.py`), and
-   `kind_of` there, which names what an operator holds for people.
+   an operator its codec. `checkpoint/encode.py` calls the codec's `encode` in the executor.
+5. Read with it: a method of `CheckpointReader` (`checkpoint/restore.py`). `checkpoint/decode.py` calls the codec's
+   `decode`.
 6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
 7. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name. `git grep kind_of` finds
    them; `cli/records.py`, `cli/keys.py` and `table/export.py` show records. Forecast what it costs in
@@ -23,19 +24,20 @@ How to add a new kind of operator, with the files in the order in which the data
 9. Add a sample to `tests/manifests/samples.py`, its content to `tests/manifests/test_codecs.py`, and an operator of it
    to `tests/proof/operations.py`.
 
-How to add a second codec for maps: steps 1 to 3 and 9, and something that chooses it. Until then `MSGPACK` is the codec
-of every map: `git grep MSGPACK` finds the modules that say so, and `git grep place_key` those that ask for the
-partition of a key without its codec. Two traps:
+How to add a second codec for maps: steps 1 to 3 and 9, and name it as `MAP_CODEC`, with which new maps are written. A
+map keeps the codec that it began with. Two traps:
 
-- `kind_of` in `checkpoint/restore.py` knows a map by its partitioner, so the codec keeps `crc32-key-1`.
+- The modules that `git grep place_key` finds ask for the partition of a key without its codec, so the partitioner of a
+  map stays `crc32-key-1`.
 - A `KeyedState` holds each value as its msgpack bytes, so `encode` is given packed bytes, and not values.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pyspark_checkpointer.manifests import keyed_records
+from pyspark_checkpointer.manifests.model import Operator
 
 Content = TypeVar("Content", contravariant=True)
 Decoded = TypeVar("Decoded", covariant=True)
@@ -58,6 +60,10 @@ MAX_TABLE_PARTITIONS = 2**31 - 1
 """Partitions of a table, at most: Spark divides the hash of a key by an integer of 32 bits."""
 
 
+Kind = Literal["bytes", "map", "table"]
+"""What an operator holds: bytes of the job's own format, the entries of a keyed state, or rows that Spark wrote."""
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """A codec and its partitioner, by their names in a manifest.
@@ -66,6 +72,7 @@ class Codec:
     """
 
     name: str
+    holds: Kind
     partitioner: str
     min_partitions: int
     max_partitions: int
@@ -100,7 +107,7 @@ def _give_as_is(name: str, stored: Stored, raw_size: int, records: int) -> bytes
     return bytes(stored)
 
 
-RAW = PureCodec("raw", "explicit", 0, MAX_PARTITIONS, _store_as_is, _give_as_is)
+RAW = PureCodec("raw", "bytes", "explicit", 0, MAX_PARTITIONS, _store_as_is, _give_as_is)
 """A job's own bytes.
 
 Only the job can merge them, and it names the partition of everything it writes.
@@ -108,6 +115,7 @@ Only the job can merge them, and it names the partition of everything it writes.
 
 MSGPACK = PureCodec(
     "msgpack+zstd",
+    "map",
     "crc32-key-1",
     1,
     MAX_MAP_PARTITIONS,
@@ -117,7 +125,7 @@ MSGPACK = PureCodec(
 )
 """The entries of a keyed state."""
 
-PARQUET = Codec("parquet", "spark-murmur3-1", 1, MAX_TABLE_PARTITIONS)
+PARQUET = Codec("parquet", "table", "spark-murmur3-1", 1, MAX_TABLE_PARTITIONS)
 """The rows of a table.
 
 `checkpointer/table`, which needs Arrow, encodes, decodes and spreads them.
@@ -125,5 +133,22 @@ PARQUET = Codec("parquet", "spark-murmur3-1", 1, MAX_TABLE_PARTITIONS)
 The partition of a key is `pmod(hash(keys), partitions)`, with Spark's 32-bit hash over the key columns in their order.
 """
 
-CODECS: Mapping[str, Codec] = {codec.name: codec for codec in (RAW, MSGPACK, PARQUET)}
+MAP_CODEC = MSGPACK
+"""The codec that new maps are written with."""
+
+MAP_CODECS = {MSGPACK.name: MSGPACK}
+"""The codecs that maps are read with, by their names."""
+
+CODECS: Mapping[str, Codec] = {RAW.name: RAW, **MAP_CODECS, PARQUET.name: PARQUET}
 """All codecs of the format, by the name in a manifest's `codec`."""
+
+
+def kind_of(operator: Operator) -> Kind:
+    """Return what an operator holds, by its codec."""
+    return CODECS[operator.codec].holds
+
+
+def decode_map(path: str, stored: Stored, raw_size: int, records: int) -> dict[Any, bytes | None]:
+    """Return the records of an artifact of a map. The path of its object ends with the name of its codec."""
+    codec = next(codec for name, codec in MAP_CODECS.items() if path.endswith(f".{name}"))
+    return codec.decode(path, stored, raw_size, records)

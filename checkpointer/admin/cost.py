@@ -305,7 +305,7 @@ def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_si
     maps = {
         artifact.path
         for operator in newest.operators.values()
-        if operator.codec == codecs.MSGPACK.name
+        if codecs.kind_of(operator) == "map"
         for artifact in checkpoint_sizes.artifacts_of(operator)
     }
     state = checkpoint_sizes.object_sizes(newest)

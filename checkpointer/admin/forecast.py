@@ -227,7 +227,7 @@ class _Model:
 
 
 class _Map(_Model):
-    codec = codecs.MSGPACK
+    codec = codecs.MAP_CODEC
 
     def change(self, batch: int, objects: _Objects) -> list[int]:
         waiting: list[tuple[int, int, Kind, int]] = []

@@ -32,7 +32,7 @@ async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[
 
 def decode(artifact: Artifact, data: bytes) -> Records:
     """Return the records of one artifact."""
-    return codecs.MSGPACK.decode(artifact.path, data, artifact.raw_size, artifact.records)
+    return codecs.decode_map(artifact.path, data, artifact.raw_size, artifact.records)
 
 
 def merge_all(chains: list[Chain], decoded: dict[Artifact, Records]) -> list[Merged]:

@@ -56,8 +56,8 @@ async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -
 
     def encode() -> list[EncodedBlob]:
         blobs = []
-        for _, change, _ in batch:
-            data, raw_size = codecs.MSGPACK.encode(change.records)
+        for slot, change, _ in batch:
+            data, raw_size = codecs.MAP_CODECS[slot.codec].encode(change.records)
             blobs.append(EncodedBlob(change.kind, data, raw_size, len(change.records)))
             # As early as possible: until then a map has to copy the partition's dict before it changes it.
             change.release()

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from pyspark_checkpointer.checkpoint.decode import decode
 from pyspark_checkpointer.checkpoint.download import read_artifact
-from pyspark_checkpointer.checkpoint.restore import explaining, kind_of
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.equal_keys import is_zoned
 from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import decode_schema, living

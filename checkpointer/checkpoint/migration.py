@@ -122,9 +122,10 @@ class Migration:
         self, reader: CheckpointReader, old: str, new: str, store: OverlayStore, owner: CheckpointId
     ) -> Operator:
         operator, function = reader.operator(old), self._transform[new]
-        if operator.codec == codecs.PARQUET.name:
+        kind = codecs.kind_of(operator)
+        if kind == "table":
             return await self._transform_table(reader, old, new, function, store, owner)
-        make = _transformed_map if operator.codec == codecs.MSGPACK.name else _transformed_bytes
+        make = _transformed_map if kind == "map" else _transformed_bytes
         slices = await make(reader, old, new, function)
         # Into the memory above the store, in packs as a commit would write them, so that the commit has only to change
         # the ids in their paths.
@@ -135,7 +136,7 @@ class Migration:
         await uploads.flush(new, operator.codec)
         chains: dict[int, Chain] = {partition: piece.artifacts for partition, piece in pieces.items()}
         schema = operator.schema
-        if operator.codec == codecs.MSGPACK.name and schema is not None:
+        if kind == "map" and schema is not None:
             schema = _counted_anew(reader, f"operator {old!r}", schema)
         return replace(operator, chains=chains, schema=schema, segments=(), patches=())
 
@@ -158,7 +159,7 @@ def _counted_anew(reader: CheckpointReader, what: str, schema: Json) -> Json:
 
 async def _transformed_map(reader: CheckpointReader, old: str, new: str, function: Transform) -> dict[int, EncodedBlob]:
     state = await reader.keyed(old, None)
-    where = f"operator {new!r}"
+    where, encode = f"operator {new!r}", codecs.MAP_CODECS[reader.operator(old).codec].encode
 
     def compute() -> dict[int, EncodedBlob]:
         made = call(where, function, state.to_dict())
@@ -174,7 +175,7 @@ async def _transformed_map(reader: CheckpointReader, old: str, new: str, functio
             ) from None
         slices = {}
         for change in capture.changes:
-            data, raw_size = codecs.MSGPACK.encode(change.records)
+            data, raw_size = encode(change.records)
             slices[change.partition] = EncodedBlob(SNAPSHOT, data, raw_size, len(change.records))
         return slices
 

@@ -47,20 +47,6 @@ logger = logging.getLogger("pyspark_checkpointer")
 OnCorruption = Literal["error", "previous"]
 
 
-Kind = Literal["table", "map"]
-
-
-def kind_of(operator: Operator) -> Kind | None:
-    """Return whether an operator is a table or a map; else None.
-
-    A table has rows that Spark wrote, and a map has the entries of a keyed state. Any other operator has bytes of the
-    job's own format.
-    """
-    if operator.codec == codecs.PARQUET.name:
-        return "table"
-    return "map" if operator.partitioner == codecs.MSGPACK.partitioner else None
-
-
 def find_operator(operators: Mapping[str, Operator], name: str) -> Operator:
     """Return the operator of this name.
 
@@ -130,9 +116,9 @@ class CheckpointReader:
         It has its own number of partitions, or `partitions` of them.
         """
         operator = self.operator(name)
-        if kind_of(operator) == "table":
+        if codecs.kind_of(operator) == "table":
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
-        if kind_of(operator) != "map":
+        if codecs.kind_of(operator) != "map":
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )

@@ -194,7 +194,7 @@ class CheckpointWriter:
         # Refused before the capture, which packs every change while the caller waits.
         self._refuse_written(operator)
         old = self._operators.get(operator)
-        if old is not None and old.codec != codecs.MSGPACK.name:
+        if old is not None and codecs.kind_of(old) != "map":
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
         if self.clock is None and state.expires:
             raise IllegalArgumentError(
@@ -220,7 +220,8 @@ class CheckpointWriter:
         if head is not None and head.schema != capture.schema:
             # Also where no partition changed: a rule alone is a change of the operator.
             self._operators[operator] = replace(head, schema=capture.schema)
-        change = self._change(operator, codecs.MSGPACK, partitions)
+        codec = codecs.MAP_CODEC if head is None else codecs.MAP_CODECS[head.codec]
+        change = self._change(operator, codec, partitions)
         # From here on every end of the attempt has to tell the map. If a line above refuses the save, nobody tells it
         # anything, and its changes stay pending.
         self._change_sets.append((operator, capture))
@@ -234,7 +235,7 @@ class CheckpointWriter:
         planned = []
         for part in capture.changes:
             old = change.parent.get(part.partition, ())
-            slot = ChainSlot(operator, part.partition, codecs.MSGPACK.name)
+            slot = ChainSlot(operator, part.partition, codec.name)
             change.plans[part.partition] = ChainPlan(old[: part.keep], [slot])
             planned.append(ToEncode(slot, part, old[0] if old and part.kind == SNAPSHOT else None))
         for batch in in_batches(planned):

@@ -285,7 +285,7 @@ class Check:
             for name, operator in manifest.operators.items():
                 for artifact in (artifact for chain in operator.chains.values() for artifact in chain):
                     named.setdefault(artifact.path, set()).add(artifact)
-                    if operator.codec == codecs.PARQUET.name:
+                    if codecs.kind_of(operator) == "table":
                         tables[artifact.path] = name, operator
         # What another checkpoint named in just this way was compared already.
         named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}

@@ -8,7 +8,7 @@ import click
 
 from pyspark_checkpointer.checkpoint.listing import read_listed
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
-from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.records import records, require_arrow
@@ -16,6 +16,7 @@ from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import NotFoundError
+from pyspark_checkpointer.manifests.codecs import kind_of
 
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
 format {"partition", "kind", "text"} for each artifact, or "base64" if they are not text. A value that JSON does not
@@ -93,7 +94,7 @@ def _write(
 ) -> None:
     """Write a table or map as one Parquet file, and print how many records it has."""
     kind = kind_of(reader.operator(name))
-    if kind is None:
+    if kind == "bytes":
         raise click.BadParameter(
             f"operator {name!r} holds bytes of the job's own format: only tables and maps can be written as Parquet",
             param_hint="--output",

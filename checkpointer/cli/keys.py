@@ -7,11 +7,12 @@ from hashlib import blake2b
 from typing import Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, expires, partitions_to_compare
-from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import to_text
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.manifests.model import Json, Operator
 from pyspark_checkpointer.manifests.tagged_json import to_json
@@ -64,7 +65,7 @@ def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
     None if the checkpoint does not have it.
     """
     found = snapshot.manifest.operators.get(name) if snapshot.manifest else None
-    if found is not None and kind_of(found) is None:
+    if found is not None and kind_of(found) == "bytes":
         raise IllegalArgumentError(
             f"operator {name!r}: holds bytes of the job's own format, whose keys nobody else can read: leave OPERATOR "
             "out to compare its partitions"

@@ -3,8 +3,9 @@
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 
-from pyspark_checkpointer.checkpoint.restore import CheckpointReader, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
+from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync

@@ -75,7 +75,7 @@ class BatchAttempt:
         keyed = run.maps.get(name)
         # A name is that of a map or of a table, so a table must not be opened as a map.
         known = self.checkpoint.writer.operator(name)
-        if keyed is None and known is not None and known.codec == codecs.PARQUET.name:
+        if keyed is None and known is not None and codecs.kind_of(known) == "table":
             raise IllegalArgumentError(
                 f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
             )

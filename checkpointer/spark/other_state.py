@@ -126,7 +126,7 @@ class OtherState(NotPicklable):
         with self._operation(name):
             assert self._restored.manifest is not None
             found = self._restored.manifest.operators.get(name)
-            if found is None or found.codec != codecs.MSGPACK.name:
+            if found is None or codecs.kind_of(found) != "map":
                 held = ", ".join(n for n in self.operators if _is_map(self._restored, n)) or "none"
                 raise OperatorNotFoundError(f"map {name!r}: {self._client.root}: {self.id} has {held}")
             return self._restored.keyed(name).to_dict()
@@ -137,7 +137,7 @@ class OtherState(NotPicklable):
 
 def _is_map(restored: Restored, name: str) -> bool:
     assert restored.manifest is not None
-    return restored.manifest.operators[name].codec == codecs.MSGPACK.name
+    return codecs.kind_of(restored.manifest.operators[name]) == "map"
 
 
 class OtherStates:

@@ -107,7 +107,7 @@ def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
 
 def _has_maps_alone(restored: Restored | None) -> bool:
     manifest = None if restored is None else restored.manifest
-    return manifest is not None and all(o.codec == codecs.MSGPACK.name for o in manifest.operators.values())
+    return manifest is not None and all(codecs.kind_of(o) == "map" for o in manifest.operators.values())
 
 
 def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:

@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from pyspark_checkpointer.checkpoint.latest import read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
-from pyspark_checkpointer.checkpoint.restore import CheckpointReader, Kind, kind_of
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime.host import Progress, tell
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
-from pyspark_checkpointer.table.parquet_file import PlainRows, open_writer
+from pyspark_checkpointer.table.parquet_file import PlainRows, RowKind, open_writer
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -36,7 +37,7 @@ class ExportedOperator:
     """The files of a table or map that was exported."""
 
     name: str
-    kind: Kind
+    kind: RowKind
     folder: str
     rows: int
     files: int
@@ -118,7 +119,7 @@ async def _put(target: Store, path: str, data: bytes) -> None:
         raise ConflictError(f"{target.url}/{path}: was written meanwhile, and is kept: give a new folder") from None
 
 
-def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict[str, Kind]:
+def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict[str, RowKind]:
     """Return the operators to write, with their kinds.
 
     These are all tables and maps, or those asked for.
@@ -126,15 +127,15 @@ def _choose(reader: CheckpointReader, operators: Collection[str] | None) -> dict
     known = reader.manifest.operators if reader.manifest else {}
     names = sorted(known) if operators is None else list(dict.fromkeys(operators))
     kinds = {name: kind_of(reader.operator(name)) for name in names}
-    if operators is not None and (raw := [name for name, kind in kinds.items() if kind is None]):
+    if operators is not None and (raw := [name for name, kind in kinds.items() if kind == "bytes"]):
         raise IllegalArgumentError(f"operator {raw[0]!r}: holds the job's own bytes, which are no table: use `cat`")
-    found: dict[str, Kind] = {name: kind for name, kind in kinds.items() if kind is not None}
+    found: dict[str, RowKind] = {name: kind for name, kind in kinds.items() if kind != "bytes"}
     if not found:
         raise IllegalArgumentError(f"{reader.store.url}: the checkpoint has no table and no map to write as Parquet")
     return found
 
 
-async def _partitions(reader: CheckpointReader, name: str, kind: Kind) -> AsyncIterator[tuple[int, pa.Table]]:
+async def _partitions(reader: CheckpointReader, name: str, kind: RowKind) -> AsyncIterator[tuple[int, pa.Table]]:
     """Yield each partition that has rows, with its rows.
 
     An empty operator yields one table without rows.

@@ -9,18 +9,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_checkpointer.checkpoint.restore import CheckpointReader, Kind
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.msgpack_values import unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.local import files
 from pyspark_checkpointer.table.opening import partition_reader, table_version
+
+RowKind = Literal["table", "map"]
+"""Kinds of operators that can be written as rows."""
 
 MAP_ENTRIES_SCHEMA = pa.schema(
     [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)]
@@ -37,7 +40,7 @@ class PlainRows:
     Its rows have plain columns, without this library's metadata.
     """
 
-    def __init__(self, snapshot: CheckpointReader, name: str, kind: Kind, partitions: Sequence[int]) -> None:
+    def __init__(self, snapshot: CheckpointReader, name: str, kind: RowKind, partitions: Sequence[int]) -> None:
         self._snapshot = snapshot
         self._name = name
         self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None

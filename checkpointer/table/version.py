@@ -35,11 +35,9 @@ class TableVersion:
     @classmethod
     def of(cls, name: str, operator: Operator, clock: Clock | None) -> "TableVersion":
         """Return a table of a manifest that has this clock."""
-        if operator.codec != codecs.PARQUET.name:
-            kind, way = "bytes", "operator"
-            if operator.codec == codecs.MSGPACK.name:
-                kind, way = "a map", "keyed"
-            raise IllegalArgumentError(f"operator {name!r}: is {kind}, not a table: restored.{way}({name!r}) reads it")
+        if (kind := codecs.kind_of(operator)) != "table":
+            what, way = ("a map", "keyed") if kind == "map" else ("bytes", "operator")
+            raise IllegalArgumentError(f"operator {name!r}: is {what}, not a table: restored.{way}({name!r}) reads it")
         schema = TableSchema.from_json(name, operator.schema)
         if schema.expire is not None and clock is None:
             raise MalformedError(f"operator {name!r}: its rows expire, and the manifest has no clock")

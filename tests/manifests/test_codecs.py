@@ -1,7 +1,12 @@
 """The registry of codecs says of each name what a manifest and a path mean by it, as the specification does."""
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +46,62 @@ def test_what_a_pure_codec_encodes_it_decodes() -> None:
     for name, codec in pure.items():
         stored, raw_size = codec.encode(content[name])
         assert codec.decode("object", memoryview(stored), raw_size, len(content[name])) == content[name]
+
+
+SECOND_CODEC = """
+def _encode_second(records):
+    stored, raw_size = keyed_records.encode(records)
+    return b"2" + stored, raw_size
+
+def _decode_second(path, stored, raw_size, records):
+    assert bytes(stored[:1]) == b"2", path
+    return keyed_records.decode(path, stored[1:], raw_size, records)
+
+MAP_CODEC = PureCodec(
+    "second", "map", MSGPACK.partitioner, 1, 8, _encode_second, _decode_second, keyed_records.partition_of
+)
+MAP_CODECS = {MSGPACK.name: MSGPACK, MAP_CODEC.name: MAP_CODEC}
+"""
+
+USE_OF_MAPS = """
+import sys
+from pyspark_checkpointer import Checkpointer, KeyedState
+
+with Checkpointer(sys.argv[1]) as client:
+    restored = client.restore()
+    states = {name: restored.keyed(name) if restored else KeyedState(partitions=2) for name in ("deltas", "kept")}
+    states["new"] = KeyedState(partitions=2)
+    for batch in range(8):
+        for name, state in states.items():
+            if name != "kept":
+                state.update({key: batch for key in range(9 * batch, 100)})
+        with client.begin() as checkpoint:
+            if restored:
+                checkpoint.drop("new")
+            for name, state in states.items():
+                checkpoint.save(name, state)
+        restored = None
+    again = client.restore()
+    assert all(dict(again.keyed(name)) == dict(states[name]) for name in states)
+    assert client.verify()
+    print(*(again.manifest.operators[name].codec for name in sorted(states)))
+"""
+
+
+def test_a_second_codec_of_maps_is_one_entry_and_maps_that_there_are_keep_theirs(tmp_path: Path) -> None:
+    def run(library: Path) -> list[str]:
+        command = [sys.executable, "-c", USE_OF_MAPS, str(tmp_path / "root")]
+        environment = os.environ | {"PYTHONPATH": str(library)}
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.split()
+
+    first = codecs.MSGPACK.name
+    assert run(ROOT / "src") == [first, first, first]
+    other = shutil.copytree(ROOT / "src", tmp_path / "library")  # with what its links name
+    registry = other / "pyspark_checkpointer" / "manifests" / "codecs.py"
+    before, mark, after = registry.read_text("utf-8").partition("CODECS: Mapping[str, Codec] = ")
+    assert mark
+    registry.write_text(f"{before}{SECOND_CODEC}{mark}{after}", "utf-8")
+    assert run(other) == [first, first, "second"]
 
 
 def test_only_the_entries_of_a_map_find_their_partition_here() -> None:
