@@ -21,7 +21,7 @@ MANIFESTS = "manifests/"
 SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"
 ARTIFACTS = "artifacts/"
-PROGRESS = "progress/"
+CONSUMERS = "progress/"
 FOLLOWERS = "progress/followers.json"
 
 PATH_CACHE = 256
@@ -64,7 +64,7 @@ _PART = r"[A-Za-z0-9_%~-][A-Za-z0-9_%.~-]*"
 _NAME_COUNTS = {"eventhub": 3, "eventprocessorhost": 2, "kinesis": 1}
 """Names that identify a group of consumers, by interface."""
 
-_PROGRESS = re.compile(
+_POSITION_PATH = re.compile(
     "|".join(
         rf"progress/{interface}(?:/{_PART}){{{names}}}/(?:ownership|store|positions/{_PART})\.json"
         for interface, names in _NAME_COUNTS.items()
@@ -149,12 +149,12 @@ def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
     return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
 
 
-def progress(interface: str, *scope: str) -> str:
+def group_folder(interface: str, *scope: str) -> str:
     """Return the folder of one group of consumers, with its slash.
 
     It is made of their interface, then the names that identify the group.
     """
-    return PROGRESS + "".join(f"{encode_part(part)}/" for part in (interface, *scope))
+    return CONSUMERS + "".join(f"{encode_part(part)}/" for part in (interface, *scope))
 
 
 def store(folder: str) -> str:
@@ -181,7 +181,7 @@ def position(folder: str, partition: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressName:
+class PositionPath:
     """The parts of a path below `progress/`.
 
     Names that were cut stand as they are in the path.
@@ -192,19 +192,19 @@ class ProgressName:
     kind: Literal["ownership", "position", "store"]
 
 
-def parse_progress(path: str) -> ProgressName | None:
+def parse_position_path(path: str) -> PositionPath | None:
     """Return the parts of a path below `progress/`.
 
     None for a path that is not of the format.
     """
-    if _PROGRESS.fullmatch(path) is None:
+    if _POSITION_PATH.fullmatch(path) is None:
         return None
     _, interface, *rest = path.removesuffix(".json").split("/")
     names, inside = rest[: _NAME_COUNTS[interface]], rest[_NAME_COUNTS[interface] :]
     if not all(map(_is_part, names)) or not _is_part(inside[-1]):
         return None
     kind = "position" if len(inside) == 2 else inside[0]
-    return ProgressName(path, (interface, *map(unquote, names)), kind)  # type: ignore[arg-type]  # by the pattern
+    return PositionPath(path, (interface, *map(unquote, names)), kind)  # type: ignore[arg-type]  # by the pattern
 
 
 def is_position(name: str) -> bool:

@@ -148,6 +148,25 @@ LAYERS = (
 
 BY_NAME = {layer.name: layer for layer in LAYERS}
 
+PURE = {
+    *("base64", "collections", "contextlib", "dataclasses", "datetime", "decimal", "functools", "hashlib", "io"),
+    *("itertools", "json", "math", "operator", "re", "reprlib", "sys", "types", "typing", "urllib", "uuid", "zlib"),
+    "zoneinfo",
+}
+"""What the format may use of the standard library: no files but the rules of time zones, no sockets, no clock."""
+
+IMPORTING_BY_NAME = {
+    "pyspark_checkpointer.storage": "the registry names the module of each kind of store",
+    "pyspark_checkpointer.storage.connection": "a thread imports the package of a store, which takes long",
+    "pyspark_checkpointer.storage.fsspec_any.store": "it asks whether the package of a filesystem is installed",
+    "pyspark_checkpointer.spark.interpreter": "a worker says which versions of other packages it has",
+    "pyspark_checkpointer.one_copy": "a folder of a checkout is the package",
+}
+"""Modules that import what no import statement names, and why."""
+
+REACHING = {"importlib", "imp", "pkgutil", "runpy", "zipimport"}
+"""Modules of the standard library that import by name."""
+
 
 PACKAGE = "pyspark_checkpointer"
 FOLDERS = {ROOT / "checkpointer": PACKAGE, ROOT / "manifests": f"{PACKAGE}.manifests"}
@@ -171,6 +190,29 @@ def layer_of(module: str) -> Layer | None:
         if module == prefix or module.startswith(prefix + ".")
     ]
     return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def by_name(tree: ast.AST) -> Iterator[str]:
+    """The places in which a module can import, or reach, what no import statement names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                yield from (name for name in _imported(node) if name.partition(".")[0] in REACHING)
+            case ast.Name(id="__import__" | "__builtins__") | ast.Attribute(attr="__import__"):
+                yield "__import__"
+            case ast.Attribute(value=ast.Name(id="sys"), attr="modules"):
+                yield "sys.modules"
+            case ast.Attribute(value=ast.Name(id=name)) if name == PACKAGE:
+                # `import pyspark_checkpointer.errors` gives a name through which every loaded module is reached.
+                yield ast.unparse(node)
+            case ast.Call(func=ast.Name(id="eval" | "exec" as name)):
+                yield name
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names]
 
 
 def imports(tree: ast.AST, *, top: bool = False) -> Iterator[str]:
@@ -208,10 +250,15 @@ def faults(module: str, tree: ast.AST) -> list[str]:
             target = layer_of(own_name(imported))
             if target is None or target.name not in allowed:
                 found.append(f"{module} ({layer.name}) imports {imported} ({target and target.name}): {layer.why}")
-        elif package not in sys.stdlib_module_names and package not in layer.packages:
+        elif package not in (sys.stdlib_module_names if layer.name != "format" else PURE) | {*layer.packages}:
             found.append(f"{module} ({layer.name}) imports {imported}: {layer.why}")
-        elif package == "importlib" and layer.name not in ("store", "folders"):
-            found.append(f"{module} ({layer.name}) imports by name, which this test cannot see")
+    if module not in IMPORTING_BY_NAME:
+        found += [
+            f"{module} ({layer.name}) reaches modules by name, unseen by this test: {way}" for way in by_name(tree)
+        ]
+    if layer.name == "format":
+        calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+        found += [f"{module} opens a file: {layer.why}" for call in calls if ast.unparse(call) in ("open", "io.open")]
     return found
 
 
@@ -233,6 +280,14 @@ def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
         ("pyspark_checkpointer.checkpoint.latest", "import s3fs.core"),
         ("pyspark_checkpointer.checkpoint.latest", "from pyspark_checkpointer.client._sync import Checkpointer"),
         ("pyspark_checkpointer.checkpoint.latest", "import importlib"),
+        ("pyspark_checkpointer.checkpoint.latest", "from importlib import import_module"),
+        ("pyspark_checkpointer.checkpoint.latest", "client = __import__('pyspark_checkpointer.client')"),
+        ("pyspark_checkpointer.checkpoint.latest", "import sys\nsys.modules['pyspark_checkpointer.client']"),
+        ("pyspark_checkpointer.checkpoint.latest", "import pyspark_checkpointer.errors\npyspark_checkpointer.client"),
+        ("pyspark_checkpointer.checkpoint.latest", "exec('import pyspark_checkpointer.client')"),
+        ("pyspark_checkpointer.manifests.manifest_json", "import socket"),
+        ("pyspark_checkpointer.manifests.manifest_json", "from pathlib import Path"),
+        ("pyspark_checkpointer.manifests.manifest_json", "data = open('_latest').read()"),
         ("pyspark_checkpointer.client._sync", "from pyspark.sql import DataFrame"),
         ("pyspark_checkpointer.client._sync", "import click"),
         ("pyspark_checkpointer.checkpoint.metering", "import opentelemetry"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import Spread
-from pyspark_checkpointer.checkpoint.listing import Overview, batched, read_overview
+from pyspark_checkpointer.checkpoint.listing import Listing, batched, read_listing
 from pyspark_checkpointer.checkpoint.metadata import Segments
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests import object_paths
@@ -63,13 +63,13 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
 
     Reads and lists manifests and segments, but reads no artifact. `progress` is told checkpoints.
     """
-    overview = await read_overview(session)
+    listing = await read_listing(session)
     segments = Segments(session.store, session.host)
     sizes: dict[str, int] = {}
     named: dict[str, str] = {}
     current: dict[str, Operator] = {}
     done = 0
-    for batch in batched(overview.checkpoints):
+    for batch in batched(listing.checkpoints):
         manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
         # A long history must not fill the memory: of the segments only those of this batch stay, which the next may
         # share.
@@ -82,32 +82,32 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
             if listed.state == "committed":
                 current = dict(sorted(manifest.operators.items()))
         done += len(batch)
-        await tell(session.host, progress, done, len(overview.checkpoints))
+        await tell(session.host, progress, done, len(listing.checkpoints))
     written = checkpoint_sizes.bytes_by_attempt(sizes)
-    metadata = await _metadata(session, overview, set(sizes))
+    metadata = await _metadata(session, listing, set(sizes))
     return StoreStats(
-        checkpoints=len(overview.checkpoints),
-        savepoints=sum(entry.name is not None for entry in overview.history.entries),
+        checkpoints=len(listing.checkpoints),
+        savepoints=sum(entry.name is not None for entry in listing.history.entries),
         held=_held(sizes, named),
         metadata_objects=len(metadata),
         metadata_bytes=sum(metadata.values()),
         current=current,
-        growth=Spread.of(written.get(str(ref.id), 0) for ref, _ in overview.history.chain),
+        growth=Spread.of(written.get(str(ref.id), 0) for ref, _ in listing.history.chain),
     )
 
 
-async def _metadata(session: Session, overview: Overview, known: set[str]) -> dict[str, int]:
+async def _metadata(session: Session, listing: Listing, known: set[str]) -> dict[str, int]:
     """Return the sizes of live objects that are no artifacts, by path.
 
     A listing alone tells the size of a manifest.
     """
-    wanted = {object_paths.LATEST, *(object_paths.manifest(listed.ref.id) for listed in overview.checkpoints)}
+    wanted = {object_paths.LATEST, *(object_paths.manifest(listed.ref.id) for listed in listing.checkpoints)}
     wanted |= {path for path in known if path.startswith(object_paths.SEGMENTS)}
     sections = await asyncio.gather(*(session.store.list(p) for p in (object_paths.MANIFESTS, object_paths.CATALOGS)))
     sizes = {entry.path: entry.size for section in sections for entry in section}
-    if overview.history.catalog is not None:
+    if listing.history.catalog is not None:
         # By the id before the digest: the digest in the path is not at hand here.
-        wanted |= {path for path in sizes if path.startswith(f"{object_paths.CATALOGS}{overview.history.catalog.id}.")}
+        wanted |= {path for path in sizes if path.startswith(f"{object_paths.CATALOGS}{listing.history.catalog.id}.")}
     sizes[object_paths.LATEST] = len((await session.store.get(object_paths.LATEST)).data)
     return {path: size for path, size in sizes.items() if path in wanted}
 

@@ -71,11 +71,11 @@ async def _commit(writer: CheckpointWriter) -> None:
             head = await session.swap_pointer(base, ref, plan_swap)
         except BaseException as error:
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
-            writer.settle(None)
+            writer.record_outcome(None)
             await _make_room(writer, error)
             raise
         session.rebase_on_commit(head, ref, manifest)
-        writer.settle(manifest)
+        writer.record_outcome(manifest)
 
 
 async def prepare(writer: CheckpointWriter) -> Prepared:
@@ -91,7 +91,7 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
         base = writer.base
         ref, manifest = await _write(writer)
         # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
-        prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.settle, writer.meter)
+        prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.record_outcome, writer.meter)
 
         async def plan_swap(head: Head, pointer: Pointer) -> Pointer | None:
             # An earlier try of this swap landed, and others moved the pointer after it.
@@ -130,7 +130,7 @@ async def abort(writer: CheckpointWriter) -> None:
         # Before the first wait: a commit that waits for the lock, or for the writes, has to find that it may not go on.
         writer.state = AttemptState.ABORTED
         failure = await writer.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
-        writer.settle(None)
+        writer.record_outcome(None)
         await _make_room(writer, failure)
 
 
@@ -169,7 +169,7 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
         writer.state = AttemptState.FAILED
         # All writes have to end before anything is deleted: one that lands later would leave its object behind.
         failed = await queue.cancel(error)
-        writer.settle(None)
+        writer.record_outcome(None)
         await _make_room(writer, error if isinstance(error, StoreRefusedError) else failed)
         raise
     # Nothing is awaited between the join and this line: an abort comes before and makes the join fail, or it comes

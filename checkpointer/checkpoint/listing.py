@@ -33,7 +33,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class Listing:
     """Every live checkpoint and the prepared one, oldest first.
 
     Chains that are in segments are not loaded.
@@ -43,23 +43,23 @@ class Overview:
     history: History
 
 
-async def read_overview(session: Session, *, chains: bool = False) -> Overview:
+async def read_listing(session: Session, *, chains: bool = False) -> Listing:
     """Return all manifests at once.
 
     This takes few round trips, however many manifests there are. With `chains`, the segments are read too.
     """
 
-    async def read(head: Head) -> Overview:
-        overview = await _overview(session, head)
+    async def read(head: Head) -> Listing:
+        listing = await _listing(session, head)
         if not chains:
-            return overview
+            return listing
         # One cache for all, because neighbours share most of their segments.
         segments = metadata.Segments(session.store, session.host)
         checkpoints: list[Listed] = []
-        for batch in batched(overview.checkpoints):
+        for batch in batched(listing.checkpoints):
             manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
             checkpoints += (replace(listed, manifest=m) for listed, m in zip(batch, manifests, strict=True))
-        return replace(overview, checkpoints=tuple(checkpoints))
+        return replace(listing, checkpoints=tuple(checkpoints))
 
     return await read_consistent(session.store, read)
 
@@ -70,7 +70,7 @@ def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
         yield checkpoints[start : start + LOAD_BATCH]
 
 
-async def _overview(session: Session, head: Head) -> Overview:
+async def _listing(session: Session, head: Head) -> Listing:
     history = await read_history(session.store, head)
     known = dict(history.chain)
     refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
@@ -83,7 +83,7 @@ async def _overview(session: Session, head: Head) -> Overview:
     )
     names = _names(history)
     listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
-    return Overview(tuple(listed), history)
+    return Listing(tuple(listed), history)
 
 
 def _names(history: History) -> dict[Ref, tuple[str, ...]]:

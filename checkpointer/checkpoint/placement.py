@@ -15,17 +15,17 @@ from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 
-def this_place(root: str) -> str:
-    """Name the place where this task writes.
+def this_executor(root: str) -> str:
+    """Return a name for the executor of this task, and for the root as it understands it.
 
-    The name has the machine, the process that started this worker, and the root. All workers of one executor have the
-    same place.
+    The name has the machine, the process that started this worker, and the root. It is the same in all workers of one
+    executor.
     """
     return f"{socket.gethostname()} (process {os.getppid()}), root {root}"
 
 
-async def prove(store: Store, place: str, artifact: Artifact) -> None:
-    """Read the last byte of an object that `place` wrote.
+async def prove(store: Store, written_by: str, artifact: Artifact) -> None:
+    """Read the last byte of an object that `written_by` wrote.
 
     This proves that the object is there, and that it is as long as the task said. Raises `InvalidStateError` otherwise.
     """
@@ -38,9 +38,9 @@ async def prove(store: Store, place: str, artifact: Artifact) -> None:
     except ObjectNotFoundError:
         found = "it is not there"
     raise InvalidStateError(
-        f"{store.url}/{artifact.path}: was written by {place}, but where the driver looks ({socket.gethostname()}, "
-        f"root {store.url}) {found}. Driver and executor use different storage, so nothing was committed, and "
-        "the last checkpoint is unchanged. Use a root that is the same for the driver and all executors: an "
-        "object store with "
-        "the same endpoint and credentials everywhere, or a folder that every container of this machine mounts"
+        f"{store.url}/{artifact.path}: was written by {written_by}, but where the driver looks "
+        f"({socket.gethostname()}, root {store.url}) {found}. Driver and executor use different storage, so nothing "
+        "was committed, and the last checkpoint is unchanged. Use a root that is the same for the driver and all "
+        "executors: an object store with the same endpoint and credentials everywhere, or a folder that every "
+        "container of this machine mounts"
     )

@@ -38,7 +38,7 @@ class Prepared:
         base: Base,
         ref: Ref,
         manifest: Manifest,
-        settle: Callable[[Manifest | None], None] = lambda manifest: None,
+        record_outcome: Callable[[Manifest | None], None] = lambda manifest: None,
         meter: Meter | None = None,
     ) -> None:
         self.id = ref.id
@@ -48,7 +48,7 @@ class Prepared:
         self.outcome: Literal["committed", "aborted"] | None = None
         self._session = session
         self._ref = ref
-        self._settle = settle
+        self._record_outcome = record_outcome
 
     async def commit(self) -> None:
         """Promote it to the committed checkpoint.
@@ -132,4 +132,4 @@ class Prepared:
 
     def _decided(self, outcome: Literal["committed", "aborted"], manifest: Manifest | None) -> None:
         self.outcome = outcome
-        self._settle(manifest)
+        self._record_outcome(manifest)

@@ -101,7 +101,7 @@ class CheckpointWriter:
 
         These maps are told how the attempt ended.
         """
-        self._proven_places: set[str] = set()
+        self._proven_executors: set[str] = set()
         """Other machines whose first artifact was found in this store."""
 
     # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
@@ -135,7 +135,7 @@ class CheckpointWriter:
         # A fold reads the older deltas into memory too, so they count as bytes under way.
         await self.queue.submit(write, len(data) + _size(older))
 
-    async def attach(self, artifact: Artifact, place: str = "another process") -> None:
+    async def attach(self, artifact: Artifact, written_by: str = "another process") -> None:
         """Take an artifact that was written under this attempt's id.
 
         `save_snapshot` or `save_delta` wrote it, in any process.
@@ -161,23 +161,23 @@ class CheckpointWriter:
                 change.grow(partition)  # before the first wait: a commit may begin meanwhile
                 await self.queue.submit(self._write_folded(folded, older, None), _size(older))
         change.grow(partition)
-        if place not in self._proven_places:
-            await self.queue.submit(self.prove(place, artifact), 0)
+        if written_by not in self._proven_executors:
+            await self.queue.submit(self.prove(written_by, artifact), 0)
 
-    async def prove(self, place: str, artifact: Artifact) -> None:
-        """Check that an artifact that was written at `place` is in this store.
+    async def prove(self, written_by: str, artifact: Artifact) -> None:
+        """Check that an artifact that `written_by` wrote is in this store.
 
-        There is one check for each place, however many artifacts it wrote.
+        There is one check for each executor, however many artifacts it wrote.
         """
-        if place in self._proven_places:
+        if written_by in self._proven_executors:
             return
-        # Noted before the wait, so that artifacts of one place that are attached together send one request. Forgotten
-        # after an error: an outage says nothing about the place, and the next artifact has to ask again.
-        self._proven_places.add(place)
+        # Noted before the wait, so that artifacts of one executor that are attached together send one request.
+        # Forgotten after an error: an outage says nothing about the executor, and the next artifact has to ask again.
+        self._proven_executors.add(written_by)
         try:
-            await placement.prove(self.session.store, place, artifact)
+            await placement.prove(self.session.store, written_by, artifact)
         except BaseException:
-            self._proven_places.discard(place)
+            self._proven_executors.discard(written_by)
             raise
 
     def capture(self, operator: str, state: KeyedState) -> ChangeSet:
@@ -339,14 +339,14 @@ class CheckpointWriter:
                 touched[name] = list(change.plans)
         return operators, touched
 
-    def settle(self, manifest: Manifest | None) -> None:
+    def record_outcome(self, manifest: Manifest | None) -> None:
         """Tell every captured map the outcome of its changes.
 
         The outcome is the manifest that holds them, or None.
         """
         for operator, capture in self._change_sets:
             saved = None if manifest is None else manifest.operators.get(operator)
-            capture.settle(None if saved is None else saved.chains)
+            capture.record_outcome(None if saved is None else saved.chains)
         self._change_sets.clear()
 
     def check_open(self) -> None:

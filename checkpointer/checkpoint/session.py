@@ -124,14 +124,14 @@ class Session:
 
     def rebase(self, base: Base) -> None:
         """Save on top of `base` from now on."""
-        self._stand_on(base)
+        self._set_standing(base)
 
     def view_only(self, checkpoint: CheckpointId) -> None:
         """Refuse to save from now on.
 
         A checkpoint was restored that is not the committed one.
         """
-        self._stand_on(ViewOnly(checkpoint))
+        self._set_standing(ViewOnly(checkpoint))
 
     def rebase_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
         """Go on from a checkpoint that was committed.
@@ -145,9 +145,9 @@ class Session:
 
     def invalidate(self, why: str) -> None:
         """Refuse every write until `restore()` is called. `why` says what happened."""
-        self._stand_on(MustRestore(why))
+        self._set_standing(MustRestore(why))
 
-    def _stand_on(self, standing: Standing) -> None:
+    def _set_standing(self, standing: Standing) -> None:
         if not isinstance(self._standing, Fenced):  # a zombie stays one, whatever it restores
             self._standing = standing
 
@@ -165,8 +165,8 @@ class Session:
     async def await_background(self) -> None:
         """Wait for the commit in the background, and raise its error.
 
-        A failure is raised again by the next call, until `told` says that it reached a caller: a caller that waits here
-        may have been cancelled meanwhile.
+        A failure is raised again by the next call, until `forget_failure` says that it reached a caller: a caller that
+        waits here may have been cancelled meanwhile.
         """
         task = self._background
         if task is None:
@@ -174,11 +174,11 @@ class Session:
         try:
             await asyncio.shield(task)  # who stops waiting does not stop the commit
         finally:
-            # The waiting caller may be gone, so the failure is kept until `told`. A cancelled commit has no failure.
+            # The waiting caller may be gone, so the failure is kept until `forget_failure`. Cancelled ones have none.
             if task.done() and (task.cancelled() or task.exception() is None):
                 self._forget(task)
 
-    def told(self, error: BaseException) -> None:
+    def forget_failure(self, error: BaseException) -> None:
         """Forget a commit that failed in the background.
 
         Its error has now reached a caller.
@@ -190,7 +190,7 @@ class Session:
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         if self._background is task:
             self._background = None
-            runtime.was_told(task)
+            runtime.forget_outcome(task)
 
     async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
         """Run `work` in the background, after what already runs there.
@@ -248,7 +248,7 @@ class Session:
             head = await cas_loop(self.store, base.head, step)
         # The order counts: fenced and retired are conflicts too.
         except FencedError as error:
-            self._stand_on(Fenced(error))
+            self._set_standing(Fenced(error))
             raise
         except RetiredError:  # a conflict about the target: what this session stands on is still right
             raise
@@ -264,7 +264,7 @@ class Session:
         if owner.owns(head) and not owner.owns(base.head):
             logger.info("%s: this writer took over (as writer %d)", self.store.url, owner.writer_on(head).epoch)
         if not owner.owns(head) and owner.owns(base.head):  # this commit counts; the next call is refused
-            self._stand_on(Fenced(await owner.overtaken(self.store, base, head, attempt)))
+            self._set_standing(Fenced(await owner.overtaken(self.store, base, head, attempt)))
         return head
 
     async def prove_conditions(self, head: Head) -> None:

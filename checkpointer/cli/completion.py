@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from pyspark_checkpointer.admin import savepoints
-from pyspark_checkpointer.checkpoint.listing import read_listed, read_overview
+from pyspark_checkpointer.checkpoint.listing import read_listed, read_listing
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -61,7 +61,7 @@ async def _savepoints(session: Session) -> list[str]:
 
 
 async def _ids(session: Session) -> list[str]:
-    return [str(listed.ref.id) for listed in (await read_overview(session)).checkpoints]
+    return [str(listed.ref.id) for listed in (await read_listing(session)).checkpoints]
 
 
 async def _operators(session: Session) -> list[str]:

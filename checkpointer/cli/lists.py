@@ -2,7 +2,7 @@
 
 import click
 
-from pyspark_checkpointer.checkpoint.listing import read_overview
+from pyspark_checkpointer.checkpoint.listing import read_listing
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.screen import print_json, print_table
 from pyspark_checkpointer.cli.table import Column
@@ -33,8 +33,8 @@ def command(store: Opened, sizes: bool) -> None:
     a restart continues, `prepared` for one that waits for its commit, `history` for the older ones, and `kept` for
     those that only a savepoint or a retention rule keeps.
     """
-    overview = store.read(lambda session: read_overview(session, chains=sizes))
-    found = list(map(documents.checkpoint, overview.checkpoints))
+    listing = store.read(lambda session: read_listing(session, chains=sizes))
+    found = list(map(documents.checkpoint, listing.checkpoints))
     if store.json:
         print_json(found)
         return
@@ -51,6 +51,6 @@ def command(store: Opened, sizes: bool) -> None:
             document["state"],
             ", ".join(document["savepoints"]),
         )
-        for listed, document in zip(overview.checkpoints, found, strict=True)
+        for listed, document in zip(listing.checkpoints, found, strict=True)
     ]
     print_table(_COLUMNS, rows)

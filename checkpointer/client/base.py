@@ -126,7 +126,7 @@ class Client:
         """
         return self._current if self._current.is_of_this_process else self._open_session()
 
-    async def _settled(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _after_background(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a verb once the commit in the background has ended.
 
         An error of that commit is raised here, once.

@@ -7,7 +7,7 @@ import asyncio
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import checkpoint_bytes
-from pyspark_checkpointer.checkpoint.listing import read_overview
+from pyspark_checkpointer.checkpoint.listing import read_listing
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import age, count, moment, note, size, table
 from pyspark_checkpointer.manifests.model import Manifest, Operator
@@ -28,7 +28,7 @@ def checkpoints_html(session: Session, name: str) -> str:
     It never raises: an error is shown in their place.
     """
     try:
-        checkpoints = run_sync(asyncio.wait_for(read_overview(session), SECONDS)).checkpoints
+        checkpoints = run_sync(asyncio.wait_for(read_listing(session), SECONDS)).checkpoints
     except TimeoutError:
         return note(f"{name}: the store did not answer within {SECONDS} seconds")
     # A notebook shows this without having been asked to, so it must not fail in the place of the cell.

@@ -23,7 +23,7 @@ class AsyncFace(Client):
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work that comes after the commit in the background."""
-        return await self._tell(self._settled(work))
+        return await self._tell(self._after_background(work))
 
     async def _tell(self, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
         """Await work, and note that its error has reached the caller."""
@@ -32,7 +32,7 @@ class AsyncFace(Client):
         except BaseException as error:
             # Only now is it certain that somebody has it: until then the next call raises it again, and the end of the
             # process logs it.
-            self.session.told(error)
+            self.session.forget_failure(error)
             raise
 
     async def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
@@ -40,7 +40,7 @@ class AsyncFace(Client):
 
         If it ended later, it would change what `begin` builds on.
         """
-        return await self._tell(self.session.reports.restoring(self._settled(work)), shield=False)
+        return await self._tell(self.session.reports.restoring(self._after_background(work)), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -54,17 +54,17 @@ class SyncFace(Client):
     """A client whose verbs block."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._tell(self._settled(work))
+        return self._tell(self._after_background(work))
 
     def _tell(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return run_sync(work)
         except BaseException as error:
-            self.session.told(error)
+            self.session.forget_failure(error)
             raise
 
     def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
-        return self._tell(self.session.reports.restoring(self._settled(work)))
+        return self._tell(self.session.reports.restoring(self._after_background(work)))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.

@@ -62,7 +62,9 @@ async def read_consumers(store: Store) -> ConsumersOverview:
     Damaged objects are named, and do not hide others.
     """
     names = [
-        name for entry in await store.list(object_paths.PROGRESS) if (name := object_paths.parse_progress(entry.path))
+        name
+        for entry in await store.list(object_paths.CONSUMERS)
+        if (name := object_paths.parse_position_path(entry.path))
     ]
     damage: list[str] = []
     found = await asyncio.gather(*(_read(store, name, damage) for name in names))
@@ -98,7 +100,7 @@ It raises what the consumers of the interface would raise.
 """
 
 
-def _check(name: object_paths.ProgressName, position: Position) -> None:
+def _check(name: object_paths.PositionPath, position: Position) -> None:
     """Raise if a position is not in its place, or its interface cannot read it.
 
     A position is not in its place if it belongs to another path.
@@ -112,7 +114,7 @@ def _check(name: object_paths.ProgressName, position: Position) -> None:
 
 
 async def _read(
-    store: Store, name: object_paths.ProgressName, damage: list[str]
+    store: Store, name: object_paths.PositionPath, damage: list[str]
 ) -> Ownership | Position | Marker | None:
     """Return an object, or None if it is gone or damaged.
 

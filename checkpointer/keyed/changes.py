@@ -61,7 +61,7 @@ class ChangeSet:
     None until then, and for good if the commit failed.
     """
 
-    def settle(self, chains: Mapping[int, Chain] | None) -> None:
+    def record_outcome(self, chains: Mapping[int, Chain] | None) -> None:
         """Record the outcome of the commit.
 
         It is the chains that the changes were committed in, or None if they were not committed.

@@ -299,7 +299,9 @@ class Content:
         """
         if self.captured is None:
             return
-        dirty = [change.dirty for change in self.captured.changes]  # before the outcome: `settle` drops them after it
+        dirty = [
+            change.dirty for change in self.captured.changes
+        ]  # before the outcome: `record_outcome` drops them after it
         outcome = self.captured.outcome
         for change, again in zip(self.captured.changes, dirty, strict=True):
             part = self.parts[change.partition]

@@ -526,9 +526,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         `chains` are the operator's chains in the parent. `now` is the job's clock in microseconds since 1970, for a
         state whose entries expire.
 
-        For `checkpoint/save.py`, which reports the outcome to `ChangeSet.settle`. A partition whose chain is the one
-        that it was last saved in or restored from writes a delta, or nothing; any other writes a snapshot. Raises
-        `IllegalArgumentError` for the first value that cannot be stored.
+        For `checkpoint/save.py`, which reports the outcome to `ChangeSet.record_outcome`. A partition whose chain is
+        the one that it was last saved in or restored from writes a delta, or nothing; any other writes a snapshot.
+        Raises `IllegalArgumentError` for the first value that cannot be stored.
         """
         capture, refused = self._owner.change(Content.capture, chains, max_chain, now)
         _refuse(refused)

@@ -19,7 +19,7 @@ from pyspark_checkpointer.runtime.event_loop import bridge, loop, on_loop, run_s
 from pyspark_checkpointer.runtime.forks import fork_count
 from pyspark_checkpointer.runtime.interpreter import require_gil
 from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu
-from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, was_told
+from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, forget_outcome
 from pyspark_checkpointer.runtime.user_functions import call_alone, call_later
 
 require_gil()
@@ -31,6 +31,7 @@ __all__ = [
     "call_alone",
     "call_later",
     "finish_at_exit",
+    "forget_outcome",
     "fork_count",
     "in_thread",
     "loop",
@@ -38,5 +39,4 @@ __all__ = [
     "on_loop",
     "run_sync",
     "submit",
-    "was_told",
 ]

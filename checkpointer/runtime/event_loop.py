@@ -86,7 +86,7 @@ async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
 
     def tell(work: "asyncio.Task[T]") -> None:
         with contextlib.suppress(RuntimeError):  # the waiter's loop was closed before the work ended
-            here.call_soon_threadsafe(_settle, waiter, work)
+            here.call_soon_threadsafe(_pass_on_outcome, waiter, work)
 
     cancel = _begin(coro, tell)
     try:
@@ -134,7 +134,7 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
     return cancel
 
 
-def _settle(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:
+def _pass_on_outcome(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:
     """Pass the outcome of `work` on to `waiter`.
 
     This does nothing if the waiter was cancelled meanwhile.

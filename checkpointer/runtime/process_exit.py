@@ -75,7 +75,7 @@ class UnfinishedWork:
         if (error := task.exception()) is not None:
             self._failed[weakref.ref(task)] = name, f"{type(error).__name__}: {error}"
 
-    def told(self, task: "asyncio.Task[Any]") -> None:
+    def forget_task(self, task: "asyncio.Task[Any]") -> None:
         """Forget a task whose outcome its caller has learned."""
         self._running.pop(task, None)
         self._failed.pop(weakref.ref(task), None)
@@ -137,9 +137,9 @@ def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
     return not _unfinished.exiting
 
 
-def was_told(task: "asyncio.Task[Any]") -> None:
+def forget_outcome(task: "asyncio.Task[Any]") -> None:
     """Note that somebody knows the outcome of a task.
 
     The task was handed to `finish_at_exit`.
     """
-    _unfinished.told(task)
+    _unfinished.forget_task(task)

@@ -158,7 +158,7 @@ class _Made:
         self._emitted.clear()
         path = object_paths.pack(target.table, target.owner, encoded.digest, codecs.PARQUET.name)
         run_sync(upload.put_once(session.store, path, encoded.data))
-        self.output.place = target.root.place
+        self.output.written_by = target.root.executor
         self.output.emitted.append(path)
 
 

@@ -175,7 +175,7 @@ class BatchAttempt:
         # checkpoint.
         self.run.refuse_changes()
         # Before the maps are saved: by this clock their entries expire.
-        self.clock.settle()
+        self.clock.move_to_batch()
         for name, keyed in self.run.maps.items():
             self.checkpoint.save(name, keyed)
         with self.checkpoint.writer.meter.blocking():

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
-from pyspark_checkpointer.admin.retention.expire import retire
 from pyspark_checkpointer.admin.retention.garbage_collect import (
     DELETE_BATCH,
     Cleaned,
@@ -25,6 +24,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import (
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan, Total
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
+from pyspark_checkpointer.admin.retention.retire import retire
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError

@@ -75,7 +75,7 @@ class JobClock:
         with self._lock:
             self._is_held = True
 
-    def settle(self) -> None:
+    def move_to_batch(self) -> None:
         """Move the clock of a job that has one to this batch, before the checkpoint is committed."""
         if self._writer.clock is not None:
             self.now()

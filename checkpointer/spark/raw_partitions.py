@@ -23,8 +23,8 @@ from pyspark_checkpointer.spark.arguments import check_frame, check_names, check
 from pyspark_checkpointer.spark.task_client import TaskRoot
 
 _PARTITION = "__partition"
-_RESULT = "path string, size bigint, place string"
-_ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64()), ("place", pa.string())])
+_RESULT = "path string, size bigint, written_by string"
+_ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64()), ("written_by", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +120,18 @@ def write_partitions(
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by the index of a task: adaptive execution moves rows between tasks.
         written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
-    return _artifacts(operator, [(row["path"], row["size"], row["place"]) for row in written.collect()])
+    return _artifacts(operator, [(row["path"], row["size"], row["written_by"]) for row in written.collect()])
 
 
 def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple[Artifact, str]]:
     artifacts: dict[int | None, tuple[Artifact, str]] = {}
-    for path, size, place in written:
+    for path, size, written_by in written:
         # The path says partition, kind and digest, so a task returns no more than that.
         name = object_paths.parse_artifact(path)
         # One of two artifacts of a partition would be lost without a word.
         if name.partition in artifacts or name.kind is None:
             raise InvalidStateError(f"operator {operator!r}: partition {name.partition} was written by two tasks")
-        artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest), place
+        artifacts[name.partition] = Artifact(path, name.kind, 0, size, size, size, 1, name.digest), written_by
     return list(artifacts.values())
 
 
@@ -157,13 +157,13 @@ class _PartitionTask:
         client = self.root.open()
         result = self.write(partition, batches)
         if result is None:
-            return pa.table({"path": [], "size": [], "place": []}, schema=_ARROW_RESULT)
+            return pa.table({"path": [], "size": [], "written_by": []}, schema=_ARROW_RESULT)
         if not isinstance(result, Snapshot | Delta):
             raise IllegalArgumentError(
                 f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
             )
         artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
-        row = {"path": [artifact.path], "size": [artifact.size], "place": [self.root.place]}
+        row = {"path": [artifact.path], "size": [artifact.size], "written_by": [self.root.executor]}
         return pa.table(row, schema=_ARROW_RESULT)
 
     def _save(self, client: Checkpointer, partition: int, kind: Kind, data: bytes) -> Artifact:

@@ -177,12 +177,12 @@ class TableChanges:
 
     def read(self, columns: Sequence[str] | None) -> DataFrame:
         """Return all rows as they are now."""
-        return scan(*self._jobs.place, self._known_version(), columns)
+        return scan(*self._jobs.scan_arguments, self._known_version(), columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows with these keys."""
         wanted = self._check_frame("lookup", keys)
-        return lookup(*self._jobs.place, self._known_version(), wanted, columns)
+        return lookup(*self._jobs.scan_arguments, self._known_version(), wanted, columns)
 
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
@@ -193,7 +193,7 @@ class TableChanges:
         # Nothing was due before the table was there, or before its column was.
         if before is None or due[0] not in before.schema.names:
             before = replace(before or version, chains={})
-        return scan(*self._jobs.place, before, columns, due=due)
+        return scan(*self._jobs.scan_arguments, before, columns, due=due)
 
     def compact(self) -> None:
         """Replace every chain that has deltas, or may have expired rows, with a snapshot."""
@@ -346,7 +346,7 @@ class TableChanges:
         version = replace(self._known_version(), schema=schema)
         # Without rows there is nothing to move, and no Spark job is needed.
         if version.chains:
-            rows = scan(*self._jobs.place, version)
+            rows = scan(*self._jobs.scan_arguments, version)
             self._write(rows, schema, MERGE, clear=True)
         else:
             self.version, self._has_changed = replace(version, partitions=self._partitions), True

@@ -52,7 +52,7 @@ class TableJobs:
         return None if manifest is None else manifest.id
 
     @property
-    def place(self) -> tuple[SparkSession, Checkpointer, CheckpointId | None]:
+    def scan_arguments(self) -> tuple[SparkSession, Checkpointer, CheckpointId | None]:
         """Return what `scan` and `lookup` take before the version: the session, the client and the parent."""
         return self.spark, self.client, self.parent
 
@@ -88,7 +88,7 @@ class TableJobs:
                 raise output.refused
             # The driver has to find what the task wrote before it reads any of it to compact chains.
             if (first := output.first(self._checkpoint.id)) is not None:
-                run_sync(self._checkpoint.prove(output.place, first))
+                run_sync(self._checkpoint.prove(output.written_by, first))
         # Rows of one partition in two tasks: one of two snapshots would be lost, or what one of two calls of a user's
         # function decided.
         counts = Counter(partition for output in outputs for partition in {*output.snapshots, *output.applied})

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pyspark_checkpointer.checkpoint.placement import this_place
+from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import InvalidStateError
@@ -59,9 +59,9 @@ class TaskRoot:
         return client
 
     @property
-    def place(self) -> str:
-        """Return the place where this task writes, as the driver compares it with its own."""
-        return this_place(self.open().root)
+    def executor(self) -> str:
+        """Return the name of the executor that writes, for errors of the driver."""
+        return this_executor(self.open().root)
 
     def copies(self) -> LocalCopies | None:
         """Return the copies of this executor, which it loses when it ends; None where there may be none."""

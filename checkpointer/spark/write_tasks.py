@@ -40,8 +40,8 @@ class TaskOutput:
     A task wrote `snapshots`, by partition, `packs` of deltas, each by partition and in their order, or the compacted
     `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
     user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the function
-    was given all rows: no other task may have any. `refused` says why the task wrote nothing. `place` is where it
-    wrote. `seconds` is how long a user's function and all around it took.
+    was given all rows: no other task may have any. `refused` says why the task wrote nothing. `written_by` names
+    the executor. `seconds` is how long a user's function and all around it took.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class TaskOutput:
     emitted: list[bytes | str] = field(default_factory=list)
     applied: set[int] = field(default_factory=set)
     refused: CheckpointError | None = None
-    place: str = ""
+    written_by: str = ""
     seconds: float = 0.0
 
     def first(self, owner: CheckpointId) -> Artifact | None:
@@ -106,7 +106,7 @@ class Target:
         check_partitions(rows, self.schema, self.partitions, self.table)
         session = self.root.open().session
         writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
-        into.place = self.root.place
+        into.written_by = self.root.executor
         if not whole:
             into.packs.append(run_sync(writer.pack(rows)))
             return
@@ -226,7 +226,7 @@ class CompactTask:
         reader = TableReader(session.store, session.host, version)
         writer = TableWriter(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}
-        return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), place=self.root.place)
+        return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), written_by=self.root.executor)
 
 
 def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTI
 from pyspark_checkpointer.table.user_calls import Keys, Returned
 
 
-class _Placed(NamedTuple):
+class _KeyedChanges(NamedTuple):
     """Changes that the function returned, and the index of each one's key."""
 
     changes: pa.Table
@@ -55,13 +55,13 @@ class UserFunction:
         order = pa.array(np.argsort(keys.positions(state), kind="stable"))
         state = large_rows.narrow(large_rows.widen(state)[0].take(order))
         returned = self.call(keys, rows, state)
-        placed = [self._upserts(keys, part) for part in returned.upserts]
-        placed += [self._deletes(keys, part) for part in returned.deletes]
-        self._check_once(keys, placed)
-        made = kept_columns.concat([self.schema.arrow_delta().empty_table(), *(part.changes for part in placed)])
+        changed = [self._upserts(keys, part) for part in returned.upserts]
+        changed += [self._deletes(keys, part) for part in returned.deletes]
+        self._check_once(keys, changed)
+        made = kept_columns.concat([self.schema.arrow_delta().empty_table(), *(part.changes for part in changed)])
         return Applied(made, self._emitted(keys, returned.output))
 
-    def _upserts(self, keys: Keys, given: pa.Table) -> _Placed:
+    def _upserts(self, keys: Keys, given: pa.Table) -> _KeyedChanges:
         where = f"{self.what} for {keys}: upserts"
         if unknown := [name for name in given.column_names if name not in self.schema.names]:
             raise IllegalArgumentError(
@@ -71,14 +71,14 @@ class UserFunction:
         columns = [c for c in self.schema.columns if c.role == "key" or c.name in given.column_names]
         rows = conform.conform(where, given, pa.schema([c.field() for c in columns]))
         absent = [c.id for c in self.schema.values if c.role == "last" and c not in columns]
-        return self._place(where, keys, rows, MERGE, kept_columns.text_of(absent))
+        return self._changes_of_keys(where, keys, rows, MERGE, kept_columns.text_of(absent))
 
-    def _deletes(self, keys: Keys, given: pa.Table) -> _Placed:
+    def _deletes(self, keys: Keys, given: pa.Table) -> _KeyedChanges:
         where = f"{self.what} for {keys}: deletes"
         stored = pa.schema([c.field() for c in self.schema.columns if c.role == "key"])
-        return self._place(where, keys, conform.conform(where, given, stored), DELETE, None)
+        return self._changes_of_keys(where, keys, conform.conform(where, given, stored), DELETE, None)
 
-    def _place(self, where: str, keys: Keys, rows: pa.Table, change: int, kept: str | None) -> _Placed:
+    def _changes_of_keys(self, where: str, keys: Keys, rows: pa.Table, change: int, kept: str | None) -> _KeyedChanges:
         """Return the rows as changes of one kind, with the partitions of their keys.
 
         Raises `IllegalArgumentError` for a key that the function was not called for: another task may change it too.
@@ -91,7 +91,7 @@ class UserFunction:
                 "the keys of the rows that it was given"
             )
         rows = rows.append_column(PARTITION, keys.rows[PARTITION].take(pa.array(found)))
-        return _Placed(self._as_changes(rows, change, kept), found)
+        return _KeyedChanges(self._as_changes(rows, change, kept), found)
 
     def _as_changes(self, rows: pa.Table, change: int, kept: str | None) -> pa.Table:
         stored = self.schema.arrow_delta(kept=kept is not None)
@@ -101,8 +101,8 @@ class UserFunction:
         arrays = [made[f.name] if f.name in made else pa.nulls(rows.num_rows, f.type) for f in stored]
         return pa.table(arrays, schema=stored)
 
-    def _check_once(self, keys: Keys, placed: list[_Placed]) -> None:
-        times = np.bincount(np.concatenate([np.empty(0, np.int64), *(part.positions for part in placed)]))
+    def _check_once(self, keys: Keys, changed: list[_KeyedChanges]) -> None:
+        times = np.bincount(np.concatenate([np.empty(0, np.int64), *(part.positions for part in changed)]))
         if (twice := np.flatnonzero(times > 1)).size:
             raise IllegalArgumentError(
                 f"{self.what}: returned {row_order.show_key(keys.rows, keys.names, int(twice[0]))} more than once, and "

@@ -34,10 +34,10 @@ def test_an_overview_reads_manifests_alone(world: World) -> None:
     with world.actor() as ck:
         spread_out(ck, 10)
         requests(ck)
-        found = runtime.run_sync(listing.read_overview(ck.session))
+        found = runtime.run_sync(listing.read_listing(ck.session))
         assert requests(ck) == {"get": 11, "list": 1}  # the pointer, and each manifest once
         assert [checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in found.checkpoints] == [None] * 10
-        whole = runtime.run_sync(listing.read_overview(ck.session, chains=True))
+        whole = runtime.run_sync(listing.read_listing(ck.session, chains=True))
         segments = {s.path for c in whole.checkpoints for s in c.manifest.operators["many"].segments}
         assert all(checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
         assert len(segments) <= requests(ck)["get"] - 11 < 10 * len(segments)
@@ -83,7 +83,7 @@ def test_a_prepared_checkpoint_is_seen_and_nothing_abandoned_is(world: World) ->
         with world.actor() as other, other.begin() as cp:
             cp.snapshot("op", 0, b"prepared")
             cp.prepare()
-            found = runtime.run_sync(listing.read_overview(other.session))
+            found = runtime.run_sync(listing.read_listing(other.session))
         states = [listed.state for listed in found.checkpoints]
     assert states == ["history", "history", "committed", "prepared"]
 

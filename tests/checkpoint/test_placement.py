@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
-from pyspark_checkpointer.checkpoint.placement import this_place
+from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
 from tests.checkpoint.test_budget import Counted, counted
@@ -72,10 +72,10 @@ def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
     for first in (client, elsewhere):
         second = elsewhere if first is client else client
         cp = client.begin()
-        with pytest.raises(InvalidStateError, match=re.escape(f"was written by {this_place(elsewhere.root)}")):
+        with pytest.raises(InvalidStateError, match=re.escape(f"was written by {this_executor(elsewhere.root)}")):
             for number, writer in enumerate((first, second)):
                 artifact = writer.save_snapshot(cp.id, "op", number, BIG)
-                run_sync(cp.writer.attach(artifact, this_place(writer.root)))
+                run_sync(cp.writer.attach(artifact, this_executor(writer.root)))
             cp.commit()
 
 

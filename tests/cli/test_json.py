@@ -143,7 +143,7 @@ def test_damage_and_outage_have_a_status_of_their_own(
     async def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(lists, "read_overview", fail)
+    monkeypatch.setattr(lists, "read_listing", fail)
     assert run("list", root).status == status
     found = failure(run, "list", root, "--json")
     assert found == (status, found[1] | {"type": type(error).__name__, "retryable": status == 75})

@@ -156,7 +156,7 @@ def test_a_bug_gets_one_sentence_too(root: Path, run: Run, monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(f"broken, with {SECRET}")
 
-    monkeypatch.setattr(lists, "read_overview", fail)
+    monkeypatch.setattr(lists, "read_listing", fail)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     done = run("list", root)
     said(done, 1, "unexpected RuntimeError: broken, with ***", "--debug")

@@ -50,7 +50,7 @@ def test_a_store_that_does_not_answer_is_given_up(world: World, monkeypatch: pyt
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(html, "read_overview", never)
+    monkeypatch.setattr(html, "read_listing", never)
     assert "did not answer" in world.actor()._repr_html_()
 
 

@@ -33,7 +33,7 @@ from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers import eph_hosts
 from tests.consumers.world import LEASE, TestHost
 
-FOLDER = object_paths.progress("eventprocessorhost", "default", "$Default")
+FOLDER = object_paths.group_folder("eventprocessorhost", "default", "$Default")
 PARTITIONS = ["0", "1", "2"]
 
 

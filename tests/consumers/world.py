@@ -24,7 +24,7 @@ T = TypeVar("T")
 LEASE = 10.0
 """Seconds of a lease, by the clocks of the tests."""
 
-FOLDER = object_paths.progress("tests", "stream", "group")
+FOLDER = object_paths.group_folder("tests", "stream", "group")
 OWNERSHIP = object_paths.ownership(FOLDER)
 
 _starts = itertools.count(1)

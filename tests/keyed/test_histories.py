@@ -46,7 +46,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         state.MIN_LIVE_VALUES = self._live
-        self._settle()
+        self._record_outcome()
         self.check()
         if self.prepared is not None:
             self.prepared.abort()
@@ -136,7 +136,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.prepared is None)
     @rule()
     def save_in_background(self) -> None:
-        self._settle()
+        self._record_outcome()
         with self.client.begin(background=True) as cp:
             cp.save("s", self.state)
         self.pending = copy.deepcopy(self.model)
@@ -144,13 +144,13 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.prepared is None)
     @rule()
     def save_that_fails(self) -> None:
-        self._settle()
+        self._record_outcome()
         failing_save(self.client, self.state)
 
     @precondition(lambda self: self.prepared is None)
     @rule()
     def save_that_the_store_refuses(self) -> None:
-        self._settle()
+        self._record_outcome()
         self.client.faults.fail("put", path="manifests/", times=6)
         with pytest.raises(DependencyError):
             save(self.client, self.state)
@@ -158,7 +158,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.prepared is None)
     @rule()
     def prepare(self) -> None:
-        self._settle()
+        self._record_outcome()
         cp = self.client.begin()
         cp.save("s", self.state)
         self.prepared = cp.prepare()
@@ -177,13 +177,13 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.prepared is None)
     @rule(other=VALUES)
     def another_operator(self, other: Any) -> None:
-        self._settle()
+        self._record_outcome()
         put(self.client, repr(other).encode())
 
     @precondition(lambda self: self.prepared is None and (self.committed or self.pending) is not None)
     @rule(partitions=st.sampled_from([None, 1, 2, 5]))
     def restore(self, partitions: int | None) -> None:
-        self._settle()
+        self._record_outcome()
         restored = self.client.restore()
         if "s" not in restored.operators:
             return

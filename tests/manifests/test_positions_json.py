@@ -296,7 +296,7 @@ def test_two_names_never_have_one_path(one: str, two: str) -> None:
 
 @given(names, names, names)
 def test_no_name_leaves_its_folder_or_meets_what_is_beside_it(interface: str, scope: str, partition: str) -> None:
-    folder = object_paths.progress(interface, scope)
+    folder = object_paths.group_folder(interface, scope)
     for path, depth in ((object_paths.ownership(folder), 4), (object_paths.position(folder, partition), 5)):
         parts = path.split("/")
         assert parts[0] == "progress"
@@ -308,9 +308,9 @@ def test_no_name_leaves_its_folder_or_meets_what_is_beside_it(interface: str, sc
 
 @given(st.lists(names, min_size=2, max_size=2), st.lists(names, min_size=2, max_size=2))
 def test_what_names_another_group_has_another_folder(one: list[str], two: list[str]) -> None:
-    assert (object_paths.progress("i", *one) == object_paths.progress("i", *two)) == (one == two)
+    assert (object_paths.group_folder("i", *one) == object_paths.group_folder("i", *two)) == (one == two)
     if one != two:
-        assert not object_paths.progress("i", *one).startswith(object_paths.progress("i", *two))
+        assert not object_paths.group_folder("i", *one).startswith(object_paths.group_folder("i", *two))
 
 
 # ---- what a path means -----------------------------------------------------------------------------------------------
@@ -331,8 +331,8 @@ def test_what_names_another_group_has_another_folder(one: list[str], two: list[s
     ],
 )
 def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], kind: Any) -> None:
-    found = object_paths.parse_progress(path)
-    assert found == object_paths.ProgressName(path, group, kind)
+    found = object_paths.parse_position_path(path)
+    assert found == object_paths.PositionPath(path, group, kind)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_a_path_has_one_meaning(path: str, group: tuple[str, ...], kind: Any) ->
     ],
 )
 def test_other_paths_have_none(path: str) -> None:
-    assert object_paths.parse_progress(path) is None
+    assert object_paths.parse_position_path(path) is None
 
 
 @pytest.mark.parametrize("name", ["", "p" * 16_385])

@@ -149,7 +149,7 @@ def test_a_json_example_is_what_the_library_reads_and_writes(name: str) -> None:
         assert dump(TableSchema.from_json("t", json.loads(data)).to_json()) == data
     elif path == object_paths.LATEST:
         assert encode_pointer(decode_pointer(data)) == data
-    elif path.startswith(object_paths.PROGRESS):
+    elif path.startswith(object_paths.CONSUMERS):
         encode_one, decode_one = PROGRESS_FORMS[Path(path).name]
         assert encode_one(decode_one(path, data), json.loads(data)["nonce"]) == data
     elif path.startswith(object_paths.CATALOGS):
@@ -469,9 +469,9 @@ def test_the_names_of_progress_are_encoded_as_shown() -> None:
 
 
 def test_the_objects_of_progress_stand_where_the_paths_say() -> None:
-    folder = object_paths.progress("kinesis", "clicks")
+    folder = object_paths.group_folder("kinesis", "clicks")
     assert {object_paths.ownership(folder), object_paths.position(folder, "0")} <= FILES.keys()
-    assert object_paths.store(object_paths.progress("eventprocessorhost", "clicks", "$Default")) in FILES
+    assert object_paths.store(object_paths.group_folder("eventprocessorhost", "clicks", "$Default")) in FILES
 
 
 def test_the_limits_of_progress_are_those_of_the_library() -> None:

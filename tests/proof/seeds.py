@@ -281,10 +281,10 @@ PATHS = tuple(
     for path in (
         alone(0).path,
         packed([1, 2], operator="naïve")[0].path,
-        object_paths.ownership(object_paths.progress("eventhub", "a", "b", "c/d")),
-        object_paths.position(object_paths.progress("kinesis", "app"), "shard:1"),
-        object_paths.position(object_paths.progress("kinesis", ".x" * 200), "~" + digest(3)),
-        object_paths.store(object_paths.progress("eventprocessorhost", "a", "é")),
+        object_paths.ownership(object_paths.group_folder("eventhub", "a", "b", "c/d")),
+        object_paths.position(object_paths.group_folder("kinesis", "app"), "shard:1"),
+        object_paths.position(object_paths.group_folder("kinesis", ".x" * 200), "~" + digest(3)),
+        object_paths.store(object_paths.group_folder("eventprocessorhost", "a", "é")),
     )
 )
 NUMBERS = (b"4959:3", b"SHARD_END", b"TRIM_HORIZON", b"9" * 129, b"0000000042-1a2b3c4d")

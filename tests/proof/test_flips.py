@@ -49,7 +49,7 @@ def places(size: int, all_of_them: bool, generator: random.Random) -> Iterator[t
 
 def check_found(whole: Whole, paths: list[str], figures: Counter[str], *, reading: bool) -> None:
     """Whether what was done to these objects is found. `reading`: everything is read too, although it was."""
-    if paths[0].startswith(object_paths.PROGRESS):
+    if paths[0].startswith(object_paths.CONSUMERS):
         damage = whole.survey().damage
         assert any(path in problem for path in paths for problem in damage), f"{paths}: {damage}"
         figures["damage found by the survey of progress"] += 1
@@ -88,7 +88,7 @@ def test_objects_cut_short_made_longer_emptied_or_exchanged_are_found(
     for path in paths:
         data = whole.read(path)
         other = generator.choice([p for p in paths if p != path and whole.read(p) != data])
-        if path.startswith(object_paths.PROGRESS) != other.startswith(object_paths.PROGRESS):
+        if path.startswith(object_paths.CONSUMERS) != other.startswith(object_paths.CONSUMERS):
             other = path
         changes = [
             {path: b""},

@@ -62,11 +62,11 @@ odd_names = st.lists(st.sampled_from(_ODD) | st.text(max_size=3), max_size=4).ma
 MAKERS: dict[str, Callable[[str], str]] = {
     "operator": lambda name: object_paths.pack(name, ID, D, "raw"),
     "operator's partition": lambda name: object_paths.artifact(name, 7, ID, "delta", D, "raw"),
-    "namespace": lambda name: object_paths.ownership(object_paths.progress("eventhub", name, "hub", "group")),
-    "event hub": lambda name: object_paths.ownership(object_paths.progress("eventhub", "namespace", name, "group")),
-    "group": lambda name: object_paths.store(object_paths.progress("eventprocessorhost", "hub", name)),
-    "application": lambda name: object_paths.ownership(object_paths.progress("kinesis", name)),
-    "partition": lambda name: object_paths.position(object_paths.progress("kinesis", "app"), name),
+    "namespace": lambda name: object_paths.ownership(object_paths.group_folder("eventhub", name, "hub", "group")),
+    "event hub": lambda name: object_paths.ownership(object_paths.group_folder("eventhub", "namespace", name, "group")),
+    "group": lambda name: object_paths.store(object_paths.group_folder("eventprocessorhost", "hub", name)),
+    "application": lambda name: object_paths.ownership(object_paths.group_folder("kinesis", name)),
+    "partition": lambda name: object_paths.position(object_paths.group_folder("kinesis", "app"), name),
 }
 
 
@@ -91,7 +91,7 @@ def test_what_is_accepted_stays_in_its_place_and_has_it_alone(what: str, one: st
     assert path.count("/") == plain.count("/")
     assert [a for a, b in zip(path.split("/"), plain.split("/"), strict=True) if "plain" not in b and a != b] == []
     assert max(map(len, path.split("/"))) <= 255
-    assert object_paths.owner(path) is not None or object_paths.parse_progress(path) is not None
+    assert object_paths.owner(path) is not None or object_paths.parse_position_path(path) is not None
     forms = {other, one.lower(), one.upper(), *(unicodedata.normalize(form, one) for form in ("NFC", "NFD", "NFKC"))}
     assert [form for form in forms if (path == path_of(what, form)) != (one == form)] == []
 

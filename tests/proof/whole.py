@@ -63,7 +63,10 @@ class Whole:
         with CheckpointStore(self.url) as store:
             store.claim_ownership([{**GROUP, "partition_id": str(n), "owner_id": "me"} for n in range(2)])
             store.update_checkpoint({**GROUP, "partition_id": "0", "sequence_number": 7, "offset": "120"})
-        host, shards = object_paths.progress("eventprocessorhost", "a", "b"), object_paths.progress("kinesis", "app")
+        host, shards = (
+            object_paths.group_folder("eventprocessorhost", "a", "b"),
+            object_paths.group_folder("kinesis", "app"),
+        )
         documents = {
             object_paths.position(host, "0"): seeds.position(seeds.EPH[0]),
             object_paths.store(host): encode_marker(Marker(AT), "n" * 32),

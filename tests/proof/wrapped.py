@@ -112,7 +112,7 @@ def as_text(data: bytes) -> str:
 
 def path(data: bytes) -> object:
     path = as_text(data)
-    object_paths.parse_progress(path)
+    object_paths.parse_position_path(path)
     object_paths.is_position(path)
     owner = object_paths.owner(path)
     name = object_paths.parse_artifact(path)
@@ -129,8 +129,8 @@ def encode_path(name: object_paths.ArtifactName) -> bytes:
     return object_paths.artifact(name.operator, name.partition, name.id, name.kind, name.digest, name.codec).encode()
 
 
-def progress_path(data: bytes) -> object_paths.ProgressName:
-    found = object_paths.parse_progress(as_text(data))
+def progress_path(data: bytes) -> object_paths.PositionPath:
+    found = object_paths.parse_position_path(as_text(data))
     if found is None:
         raise MalformedError("none of the format's own")
     assert object_paths.owner(found.path) is None

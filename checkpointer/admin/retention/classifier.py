@@ -68,7 +68,7 @@ class GarbageClassifier:
         """
         owner = object_paths.owner(path)
         alone = (object_paths.LATEST, object_paths.FOLLOWERS)
-        swapped = path in alone or object_paths.parse_progress(path) is not None
+        swapped = path in alone or object_paths.parse_position_path(path) is not None
         if not swapped and (owner is None or owner.sequence > self.sequence):
             return PlanRow(path, 0, KEEP, "a write that may still be running", leftover=token)
         return PlanRow(path, 0, DELETE, "left behind by an interrupted write", leftover=token)

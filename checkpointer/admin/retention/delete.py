@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier
-from pyspark_checkpointer.admin.retention.expire import LiveCheckpoints, decide, pointer_without
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
+from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide, pointer_without
 from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk

@@ -13,7 +13,10 @@ from itertools import islice
 
 from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
-from pyspark_checkpointer.admin.retention.expire import (
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool, Total
+from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
+from pyspark_checkpointer.admin.retention.retire import (
     LiveCheckpoints,
     RetentionDecision,
     decide,
@@ -23,9 +26,6 @@ from pyspark_checkpointer.admin.retention.expire import (
     retire_chosen,
     warn_of,
 )
-from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool, Total
-from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session

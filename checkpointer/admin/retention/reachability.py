@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Literal
 
-from pyspark_checkpointer.admin.retention.expire import RetentionDecision, is_in_grace
+from pyspark_checkpointer.admin.retention.retire import RetentionDecision, is_in_grace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk_from
 from pyspark_checkpointer.checkpoint.latest import Head

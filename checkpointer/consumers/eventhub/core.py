@@ -150,7 +150,7 @@ class EventHubGroups:
             await self._context.store.close()
 
     def _group(self, name: GroupName) -> Group:
-        folder = object_paths.progress("eventhub", *(part.lower() for part in name))
+        folder = object_paths.group_folder("eventhub", *(part.lower() for part in name))
         # There is one `Group` for each folder: keys compare groups by identity, and its objects remember what they
         # read.
         return self._groups.setdefault(folder, Group(self._context, folder, str.lower))

@@ -575,4 +575,4 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
 
 
 def _folder(event_hub: str, consumer_group: str) -> str:
-    return object_paths.progress("eventprocessorhost", event_hub, consumer_group)
+    return object_paths.group_folder("eventprocessorhost", event_hub, consumer_group)

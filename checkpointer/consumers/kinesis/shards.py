@@ -58,7 +58,7 @@ class Shards:
     ) -> None:
         self.host = context.host
         self.store = context.store
-        self.leases = Leases(Group(context, object_paths.progress("kinesis", application)), worker, duration)
+        self.leases = Leases(Group(context, object_paths.group_folder("kinesis", application)), worker, duration)
         self.checkpointers: dict[str, RecordCheckpointer] = {}
         self._initial = initial
         self._write_behind: WriteBehind[RecordCheckpointer, ShardState] = WriteBehind(
