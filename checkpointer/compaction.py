@@ -4,6 +4,9 @@ This is decided only here, by pure functions of sizes. These modules ask, and do
 `checkpoint/chains.py` for opaque bytes, `keyed/partition.py` for keyed states, `spark/table_changes.py` for tables,
 `checkpoint/metadata.py` for the lists of chains in manifests. `admin/forecast.py` asks to forecast costs.
 
+An answer is the index of the first thing to be folded or rewritten: what comes before it stays. `room_for_delta` and
+`is_small` answer what their names say.
+
 Each function states its rule and what the rule costs. Who changes a rule also changes what `docs/concepts.md`,
 `docs/cost.md` and `manifests/PROTOCOL.md` (Segments) say of it.
 """
@@ -69,10 +72,10 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
 # ---- opaque bytes ----------------------------------------------------------------------------------------------------
 
 
-def opaque_deltas_kept(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
-    """Return how many of a partition's deltas stay as they are.
+def opaque_fold_start(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
+    """Return the index of a partition's first delta to fold.
 
-    The others are folded with a new delta of `size` bytes that comes on top.
+    It is folded with a new delta of `size` bytes that comes on top.
 
     `objects` has the sizes of the deltas above the snapshot, oldest first, one sequence for each object. All sizes are
     stored bytes.
@@ -121,9 +124,9 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 
 
 def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int) -> dict[int, int]:
-    """Return how many artifacts stay in each chain that is to be shortened.
+    """Return the index of the first artifact to rewrite, for each chain that is to be shortened.
 
-    The result is by partition. 0 stands for a snapshot.
+    The result is by partition. 0 is the snapshot: then a new one is written.
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
     are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in

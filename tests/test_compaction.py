@@ -17,7 +17,7 @@ from pyspark_checkpointer.compaction import (
     fold_start,
     is_small,
     keyed_fold_start,
-    opaque_deltas_kept,
+    opaque_fold_start,
     room_for_delta,
     segment_fold_start,
     table_rewrites,
@@ -85,7 +85,7 @@ def test_a_delta_is_written_again_as_often_as_a_logarithm_says(limit: int) -> No
     ],
 )
 def test_opaque_deltas_are_folded_by_whole_objects(objects: list[list[int]], limit: int, kept: int) -> None:
-    assert opaque_deltas_kept(objects, 1, limit) == kept
+    assert opaque_fold_start(objects, 1, limit) == kept
 
 
 # ---- keyed states ----------------------------------------------------------------------------------------------------

@@ -168,11 +168,11 @@ async def create_root(
     # The source is not locked, so the checkpoint may be retired and swept while it is copied; then the error says so.
     copied, _ = await explaining(session, source, lambda: copier.copy(manifest, checkpoint))
 
-    async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+    async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
         return replace(pointer, committed=copied)
 
     # On the condition that there is no `_latest`: of two exports to one root, one fails.
-    await target.swap_pointer(Base(Head(), None), copied, plan_swap)
+    await target.swap_pointer(Base(Head(), None), copied, edit_pointer)
     logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
     return checkpoint
 

@@ -38,7 +38,7 @@ from pyspark_checkpointer.manifests.followers_json import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.storage.base import Blob, Store
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -230,7 +230,7 @@ async def _change(session: Session, plan: Plan) -> FollowerPositions:
         if len(data) > MAX_FOLLOWERS:
             raise IllegalArgumentError(f"{store.url}: {path} would have {len(data)} bytes: remove some followers")
         try:
-            found = await decide(store, path, data, None if blob is None else blob.version, MAX_FOLLOWERS)
+            found = await swap_until_decided(store, path, data, None if blob is None else blob.version, MAX_FOLLOWERS)
         except UndecidedError as error:
             raise OutcomeUnknownError(
                 f"{store.url}: a change of {path} was sent, and it is not known whether it took effect: do it again"

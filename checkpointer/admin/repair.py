@@ -93,7 +93,7 @@ async def repair(
             raise CorruptionError(f"{url}: {to} names an object that is gone: {missing}: choose another") from None
         catalog = await _write_catalog(session, copied.id, entries)
 
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # The number of takeovers may be lost with `_latest`. The epoch must not fall, so the sequence stands in.
             epoch = max(pointer.writer.epoch, copied.id.sequence)
             return replace(
@@ -109,7 +109,7 @@ async def repair(
 
         # The swap begins on the version that was examined: of two repairs, or of a repair and a commit, only one takes
         # effect.
-        session.rebase_on_commit(await session.swap_pointer(Base(head, None), copied, plan_swap), copied, whole)
+        session.rebase_on_commit(await session.swap_pointer(Base(head, None), copied, edit_pointer), copied, whole)
     logger.warning("%s: repaired to %s, as %s; of the older checkpoints only savepoints are kept", url, to, copied.id)
     if not plan:
         instead = "replaced by an older state if there was one" if older_partitions else "left out"

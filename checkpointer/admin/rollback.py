@@ -85,7 +85,7 @@ async def _rollback(
             extra={},
         )
 
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # A cleanup may have retired the target since it was read, and be deleting its objects.
             if await is_live(session.store, head, target.id) != target:
                 raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
@@ -95,7 +95,7 @@ async def _rollback(
 
         with session.reports.committing(meter, manifest.id, manifest.epoch):
             ref = await metadata.write_manifest(session.store, session.host, manifest)
-            head = await session.swap_pointer(base, ref, plan_swap)
+            head = await session.swap_pointer(base, ref, edit_pointer)
         session.rebase_on_commit(head, ref, manifest)
         logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
         return ref.id

@@ -82,11 +82,11 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
             f"savepoint {name!r}: reads like the id of a checkpoint, or a number, or like `latest`, `prepared` or "
             "`epoch=41`, which would be ambiguous: choose another name, such as one that begins with a letter"
         )
-    # Drawn once for all attempts, so that a repeated step recognises its own entry.
+    # Drawn once for all attempts, so that a repeated plan recognises its own entry.
     nonce, created = session.host.token(32), session.host.now()
     kept: Ref | None = None
 
-    async def step(head: Head) -> Pointer | None:
+    async def plan_swap(head: Head) -> Pointer | None:
         nonlocal kept
         entries = await read_entries(session.store, head)
         taken = next((entry for entry in entries if entry.name == name), None)
@@ -101,7 +101,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
         return await replace_catalog(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 
-    await cas_loop(session.store, await read_head(session.store), step)
+    await cas_loop(session.store, await read_head(session.store), plan_swap)
     assert kept is not None
     logger.info("%s: savepoint %r keeps %s", session.store.url, name, kept.id)
     return Savepoint(name, kept.id, created)
@@ -114,7 +114,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
     """
     meant: CatalogEntry | None = None
 
-    async def step(head: Head) -> Pointer | None:
+    async def plan_swap(head: Head) -> Pointer | None:
         nonlocal meant
         entries = await read_entries(session.store, head)
         # Only the first attempt looks for the name. Later ones go on with that very entry (SPEC.md, "Delete the
@@ -127,7 +127,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
         rest = tuple(entry for entry in entries if entry.nonce != meant.nonce)
         return None if len(rest) == len(entries) else await replace_catalog(session, head, rest)
 
-    await cas_loop(session.store, await read_head(session.store), step)
+    await cas_loop(session.store, await read_head(session.store), plan_swap)
     logger.info("%s: savepoint %r was deleted", session.store.url, name)
 
 

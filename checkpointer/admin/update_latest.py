@@ -82,7 +82,7 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
                 f"writer committed meanwhile: it was not committed ({error}); call restore() and go on from there"
             ) from None
 
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # Somebody else's prepared checkpoint has to be committed or dropped explicitly; a saved manifest must not
             # push it aside.
             if head.prepared != ref:
@@ -91,7 +91,7 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
 
         meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
         with session.reports.committing(meter, checkpoint, manifest.epoch):
-            head = await session.swap_pointer(base, ref, plan_swap)
+            head = await session.swap_pointer(base, ref, edit_pointer)
         session.rebase_on_commit(head, ref, manifest)
         return checkpoint
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from pyspark_checkpointer.checkpoint.upload import ChainSlot
-from pyspark_checkpointer.compaction import opaque_deltas_kept
+from pyspark_checkpointer.compaction import opaque_fold_start
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.model import Chain, Operator
@@ -101,7 +101,7 @@ def split_for_fold(plan: ChainPlan, size: int, limit: int, *, least: int = 1) ->
     if plan.added or not groups:
         return ()
     objects = [[artifact.length for artifact in group] for group in groups]
-    start = 1 + opaque_deltas_kept(objects, size, limit)
+    start = 1 + opaque_fold_start(objects, size, limit)
     if len({artifact.path for artifact in plan.kept[start:]}) < least:
         return ()
     folded, plan.kept = plan.kept[start:], plan.kept[:start]

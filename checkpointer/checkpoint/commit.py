@@ -62,13 +62,13 @@ async def _commit(writer: CheckpointWriter) -> None:
         base = writer.base
         ref, manifest = await _write(writer)
 
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # Whoever prepared it has to promote or abort it first: this attempt would take its place in the sequence.
             refuse_prepared(session, head.prepared)
             return replace(pointer, committed=ref)
 
         try:
-            head = await session.swap_pointer(base, ref, plan_swap)
+            head = await session.swap_pointer(base, ref, edit_pointer)
         except BaseException as error:
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
             writer.record_outcome(None)
@@ -93,7 +93,7 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
         # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
         prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.record_outcome, writer.meter)
 
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer | None:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer | None:
             # An earlier try of this swap landed, and others moved the pointer after it.
             if head.prepared == ref:
                 return None
@@ -101,7 +101,7 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
             return replace(pointer, prepared=ref)
 
         try:
-            head = await session.swap_pointer(base, ref, plan_swap)
+            head = await session.swap_pointer(base, ref, edit_pointer)
         except StoreRefusedError as error:
             await _make_room(writer, error)
             raise

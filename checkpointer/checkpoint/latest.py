@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
-from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, UndecidedError, decide, find
+from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, UndecidedError, find, swap_until_decided
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Head:
         return None if self.pointer is None else self.pointer.writer
 
 
-Step = Callable[[Head], Awaitable[Pointer | None]]
+PlanSwap = Callable[[Head], Awaitable[Pointer | None]]
 """Plan a swap on a version: return the pointer to write.
 
 Returns None if there is nothing left to do.
@@ -161,26 +161,26 @@ def _decode(blob: Blob | None) -> Head:
         ) from None
 
 
-async def cas_loop(store: Store, head: Head, step: Step) -> Head:
-    """Swap what `step` plans on `head`.
+async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
+    """Swap what `plan_swap` plans on `head`.
 
-    If somebody else moved the pointer first, `step` plans again on the new version.
+    If somebody else moved the pointer first, `plan_swap` plans again on the new version.
 
-    Returns the version on which the operation stands. Raises what `step` raises, or `OutcomeUnknownError` if a swap was
-    sent and its result cannot be read back.
+    Returns the version on which the operation stands. Raises what `plan_swap` raises, or `OutcomeUnknownError` if a
+    swap was sent and its result cannot be read back.
     """
     sent: Pointer | None = None
     for _ in range(ROUNDS):
         try:
             try:
-                planned = await step(head)
+                planned = await plan_swap(head)
             # A cleanup may have swept what this version names, after others moved the pointer. It is damage only if
             # they did not.
             except ObjectNotFoundError as error:
                 head = await refresh(store, head, error)
                 continue
         except (*READ_FAILURES, CorruptionError) as error:
-            # Once a swap was sent, only the history tells whether it landed. A step that cannot read it has proven no
+            # Once a swap was sent, only the history tells whether it landed. A plan that cannot read it has proven no
             # failure.
             if sent is None:
                 raise
@@ -204,7 +204,7 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
     """
     data = encode_pointer(planned)
     try:
-        blob = await decide(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
+        blob = await swap_until_decided(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
         if blob is not None and blob.data == data:
             return Head(planned, blob.version)
         return _decode(blob)

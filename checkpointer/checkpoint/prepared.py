@@ -67,7 +67,7 @@ class Prepared:
             await self._commit()
 
     async def _commit(self) -> None:
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # A rollback clears `prepared`. A promotion that is tried again must not land on top of it.
             if head.prepared != self._ref:
                 raise ConflictError(
@@ -80,7 +80,7 @@ class Prepared:
             if self.outcome == "committed":  # by a second call that held the lock
                 return
             self._check_undecided()
-            head = await self._session.swap_pointer(self.base, self._ref, plan_swap)
+            head = await self._session.swap_pointer(self.base, self._ref, edit_pointer)
             self._session.rebase_on_commit(head, self._ref, self.manifest)
             self._decided("committed", self.manifest)
 
@@ -97,7 +97,7 @@ class Prepared:
     async def _abort(self) -> None:
         cleared: set[str] = set()
 
-        async def plan_swap(head: Head, pointer: Pointer) -> Pointer:
+        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # An old handle must not drop what was prepared after it.
             if head.prepared not in (None, self._ref):
                 raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
@@ -110,7 +110,7 @@ class Prepared:
             if self.outcome == "aborted":  # by a second call that held the lock
                 return
             self._check_undecided()
-            head = await self._session.swap_pointer(self.base, self._ref, plan_swap)
+            head = await self._session.swap_pointer(self.base, self._ref, edit_pointer)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
             self._session.rebase(replace(self.base, head=head))

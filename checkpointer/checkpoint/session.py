@@ -32,7 +32,7 @@ from pyspark_checkpointer.storage.conditional_write_check import probe
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-PlanSwap = Callable[[Head, Pointer], Awaitable[Pointer | None]]
+EditPointer = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 """Function that plans a swap.
 
 It gets a version, and a pointer that is the version's successor in this writer's name. It returns what to write.
@@ -218,7 +218,7 @@ class Session:
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
-    async def swap_pointer(self, base: Base, attempt: Ref, plan_swap: PlanSwap) -> Head:
+    async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:
         """Swap the pointer in this session's name.
 
         The session takes over with its first swap. Each swap is on top of what was restored.
@@ -230,7 +230,7 @@ class Session:
         # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.
         await self.prove_conditions(base.head)
 
-        async def step(head: Head) -> Pointer | None:
+        async def plan_swap(head: Head) -> Pointer | None:
             # An earlier try landed and its answer was lost, or another writer promoted what was prepared here.
             if head.committed == attempt:
                 return None
@@ -242,10 +242,10 @@ class Session:
                 raise await owner.explain(self.store, base, head, attempt, self.restored)
             # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
             # it a delayed swap that waits for that version.
-            return await plan_swap(head, successor(head, owner.writer_on(head), self.host.token(32)))
+            return await edit_pointer(head, successor(head, owner.writer_on(head), self.host.token(32)))
 
         try:
-            head = await cas_loop(self.store, base.head, step)
+            head = await cas_loop(self.store, base.head, plan_swap)
         # The order counts: fenced and retired are conflicts too.
         except FencedError as error:
             self._set_standing(Fenced(error))

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
 from pyspark_checkpointer.storage.base import Blob
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -172,7 +172,9 @@ class CasObject(Generic[T]):
         if known.version is None:
             await self._context.check_conditional_writes()
         try:
-            blob = await decide(self._context.store, self._path, data, known.version, self._serializer.limit)
+            blob = await swap_until_decided(
+                self._context.store, self._path, data, known.version, self._serializer.limit
+            )
         except asyncio.CancelledError:
             self._maybe_not_durable = True  # a swap that has begun goes on in its thread, and nobody hears how it ends
             raise

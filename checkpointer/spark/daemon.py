@@ -12,7 +12,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 from pyspark_checkpointer.spark import apply_task  # noqa: F401
-from pyspark_checkpointer.spark.dataframes import freeze_imports
+from pyspark_checkpointer.spark.dataframes import exempt_imports_from_gc
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
         import pandas  # noqa: F401
     # Before the fork: a garbage collection in a worker would write to memory that it shares with this process, and the
     # system would copy that memory.
-    freeze_imports()
+    exempt_imports_from_gc()
     manager()
 
 

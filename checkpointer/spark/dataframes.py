@@ -127,13 +127,13 @@ def run_tasks(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
 
     # A function of its own: Spark looks at the signature of the function, which a bound method hides.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_imports()
+        exempt_imports_from_gc()
         return work(batches)
 
     return frame.mapInArrow(run, result)
 
 
-def freeze_imports() -> None:
+def exempt_imports_from_gc() -> None:
     """Take what this process has imported out of garbage collection.
 
     PySpark collects all garbage after every task, and looking at some hundred thousand objects of imported packages
@@ -219,8 +219,8 @@ def _items(sequence: Any) -> list[Any]:
 
 __all__ = [
     "Work",
+    "exempt_imports_from_gc",
     "fields_of",
-    "freeze_imports",
     "has_unique_keys",
     "keys_of",
     "map_batches",

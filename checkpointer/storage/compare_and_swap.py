@@ -41,7 +41,7 @@ async def find(store: Store, path: str, limit: int) -> Blob | None:
         return None
 
 
-async def decide(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
+async def swap_until_decided(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
     """Swap `data` in, find out what came of it, and return what is at `path` then.
 
     That is `data` itself, or another writer's object. `data` must differ from everything that was ever written to

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, CleanupPlan, RetentionPolicy
 from pyspark_checkpointer.admin import followers
-from pyspark_checkpointer.admin.retention import expire
+from pyspark_checkpointer.admin.retention import retire
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.errors import (
     CorruptionError,
@@ -230,7 +230,7 @@ def test_a_retirement_under_way_never_outruns_a_follower_that_registers(
             except RetiredError:
                 outcome.append("came too late")
 
-    decide, pointer = expire.decide_now, expire.pointer_without
+    decide, pointer = retire.decide_retention_now, retire.pointer_without
 
     async def decide_between(*args: Any) -> Any:
         if registered_at == "read":
@@ -242,8 +242,8 @@ def test_a_retirement_under_way_never_outruns_a_follower_that_registers(
             await asyncio.to_thread(now)
         return await pointer(*args)
 
-    monkeypatch.setattr(expire, "decide_now", decide_between)
-    monkeypatch.setattr(expire, "pointer_without", pointer_between)
+    monkeypatch.setattr(retire, "decide_retention_now", decide_between)
+    monkeypatch.setattr(retire, "pointer_without", pointer_between)
     cleaner = ck.copy()
     cleaned = cleaner.clean(newest())
     now()
@@ -258,7 +258,7 @@ def test_a_registration_that_died_halfway_is_made_whole_by_the_next(
 ) -> None:
     """The position is there, and a retirement has planned without it: the next start is safe all the same."""
     ids = commit(ck, 5)
-    pointer = expire.pointer_without
+    pointer = retire.pointer_without
     touch = followers._touch
     times = itertools.count()
 
@@ -278,7 +278,7 @@ def test_a_registration_that_died_halfway_is_made_whole_by_the_next(
             await asyncio.to_thread(halfway)
         return await pointer(*args)
 
-    monkeypatch.setattr(expire, "pointer_without", between)
+    monkeypatch.setattr(retire, "pointer_without", between)
     ck.copy().clean(newest())
     assert ck.list_checkpoints() == ids[1:]
 

@@ -249,7 +249,7 @@ def test_a_swap_without_an_answer_names_the_verb(root: Path, run: Run, monkeypat
     async def fail(*_: object) -> None:
         raise UndecidedError("no answer")
 
-    monkeypatch.setattr(latest, "decide", fail)
+    monkeypatch.setattr(latest, "swap_until_decided", fail)
     names_its_own(run("savepoint", root, "new"), "on the command line use `checkpointer list`")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_checkpointer.admin import rollback, savepoints
-from pyspark_checkpointer.admin.retention import classifier, delete, expire, garbage_collect, policy, reachability
+from pyspark_checkpointer.admin.retention import classifier, delete, garbage_collect, policy, reachability, retire
 from pyspark_checkpointer.checkpoint import (
     commit,
     fencing,
@@ -125,7 +125,7 @@ PLANTED = (
     ),
     Planted(
         "retention retries its old plan",
-        expire.retire_chosen,
+        retire.retire_chosen,
         "live, gone = await choose(head)",
         "live, gone = planned.setdefault('', await choose(head))",
         scene="a savepoint of what stands in the catalog, beside a cleanup",
@@ -139,14 +139,14 @@ PLANTED = (
     ),
     Planted(
         "no read-back",
-        compare_and_swap.decide,
+        compare_and_swap.swap_until_decided,
         "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
         "except (RetryableError, PreconditionFailedError) as error:\n            raise",
         scene="two takeovers",
     ),
     Planted(
         "a refused read-back taken for a failure",
-        compare_and_swap.decide,
+        compare_and_swap.swap_until_decided,
         "except READ_FAILURES as error:",
         "except RetryableError as error:",
         walk=243,
@@ -308,7 +308,7 @@ PLANTED = (
     ),
     Planted(
         "a boundary that goes back",
-        expire.pointer_without,
+        retire.pointer_without,
         "max(old.boundary, live.chain[run - 1].id.sequence)",
         "live.chain[run - 1].id.sequence - 1",
     ),
@@ -321,7 +321,7 @@ PLANTED = (
     ),
     Planted(
         "savepoints are retired with the rest",
-        expire.decide,
+        retire.decide_retention,
         "elif ref in live.savepoints:",
         "elif False:",
     ),

@@ -87,7 +87,7 @@ FOUND = [
     (
         Planted(
             "an answer that was lost is a failure",
-            compare_and_swap.decide,
+            compare_and_swap.swap_until_decided,
             "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
             "except (RetryableError, PreconditionFailedError) as error:\n            raise",
         ),

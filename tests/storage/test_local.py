@@ -366,7 +366,7 @@ def test_a_swap_that_the_disk_is_slow_to_confirm_is_not_proven_by_its_bytes(
     store = request_path.RetryingStore(limited, sleep=no_pause)
     try:
         with pytest.raises(compare_and_swap.UndecidedError):
-            run_sync(compare_and_swap.decide(store, "_latest", b"2", version, 100))
+            run_sync(compare_and_swap.swap_until_decided(store, "_latest", b"2", version, 100))
         assert (root / "_latest").read_bytes() == b"2"
     finally:
         slow.set()

@@ -11,7 +11,7 @@ from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
-from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide, pointer_without
+from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide_retention, pointer_without
 from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
@@ -43,7 +43,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
     checkpoint = wanted.id or await find(session, wanted)
     meant: Ref | None = None
 
-    async def step(head: Head) -> Pointer | None:
+    async def plan_swap(head: Head) -> Pointer | None:
         nonlocal meant
         # Asked before liveness, since a prepared checkpoint does not count as live and the error would not say what to
         # do.
@@ -75,7 +75,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
         # Without an entry in `retired`: the caller wants the objects gone at once, whoever is reading them.
         return replace(planned, retired=head.pointer.retired if head.pointer else ())
 
-    await cas_loop(session.store, await read_head(session.store), step)
+    await cas_loop(session.store, await read_head(session.store), plan_swap)
     assert meant is not None
     logger.info("%s: %s was deleted", url, checkpoint)
     try:
@@ -120,7 +120,7 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
 
     async def classifier(head: Head) -> tuple[GarbageClassifier, bool]:
         # A policy that keeps everything: whatever is live keeps its objects.
-        decision = await decide(session, head, RetentionPolicy())
+        decision = await decide_retention(session, head, RetentionPolicy())
         retired = head.pointer.retired if head.pointer is not None else ()
         leads_to_retired = any(old.boundary <= gone.id.sequence for old in retired)
         return GarbageClassifier(

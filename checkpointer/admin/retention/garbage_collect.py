@@ -19,8 +19,8 @@ from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, ind
 from pyspark_checkpointer.admin.retention.retire import (
     LiveCheckpoints,
     RetentionDecision,
-    decide,
-    decide_now,
+    decide_retention,
+    decide_retention_now,
     find_protected,
     retire,
     retire_chosen,
@@ -135,7 +135,7 @@ async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Cleanup
         if head.pointer is None:
             nothing = "there is no _latest, so this is not a store: nothing was deleted"
             return CleanupPlan(session.store.url, None, policy.grace, note=nothing), None
-        decision, note = await decide_now(session, head, policy)
+        decision, note = await decide_retention_now(session, head, policy)
         plan = CleanupPlan(
             root=session.store.url,
             nonce=head.pointer.nonce,
@@ -193,7 +193,7 @@ async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[
     if fresh and not plan.retired:
         return LiveCheckpoints((), None), ()
     # The policy is not asked again: the plan says what is to go, and only what must stay now is looked up.
-    now = await decide(session, head, RetentionPolicy(grace=plan.grace))
+    now = await decide_retention(session, head, RetentionPolicy(grace=plan.grace))
     needed = find_protected(head, now.live, plan.retired)
     if needed is not None:
         raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")

@@ -81,7 +81,7 @@ It also returns the ones to retire, oldest first.
 """
 
 
-async def decide(
+async def decide_retention(
     session: Session, head: Head, policy: RetentionPolicy, known: KnownManifests | None = None
 ) -> RetentionDecision:
     """Ask the policy about every live checkpoint, the newest first.
@@ -157,7 +157,7 @@ async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
         nonlocal note, followers
         if head.pointer is None:
             return LiveCheckpoints((), None), ()
-        decision, note = await decide_now(session, head, policy, known)
+        decision, note = await decide_retention_now(session, head, policy, known)
         followers = decision.followers
         return decision.live, decision.retired
 
@@ -182,7 +182,7 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
     """
     planned: dict[str, tuple[Ref, ...]] = {}
 
-    async def step(head: Head) -> Pointer | None:
+    async def plan_swap(head: Head) -> Pointer | None:
         live, gone = await choose(head)
         # No swap where nothing is retired: it would only make the swaps of others fail.
         if not gone:
@@ -192,7 +192,7 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
         planned[pointer.nonce] = gone
         return pointer
 
-    head = await cas_loop(session.store, await read_head(session.store), step)
+    head = await cas_loop(session.store, await read_head(session.store), plan_swap)
     # By nonce: of several attempts at the swap only one took effect, and the last version may be another writer's.
     done = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
     if done:
@@ -200,14 +200,14 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
     return done
 
 
-async def decide_now(
+async def decide_retention_now(
     session: Session, head: Head, policy: RetentionPolicy, known: KnownManifests | None = None
 ) -> tuple[RetentionDecision, str | None]:
-    """Decide as `decide` does, but retire nothing soon after the last retirement.
+    """Decide as `decide_retention` does, but retire nothing soon after the last retirement.
 
     Then the note says so; else it is None.
     """
-    decision = await decide(session, head, policy, known)
+    decision = await decide_retention(session, head, policy, known)
     # Each retirement adds an entry to `retired`, which every sweep has to follow. Without this limit, a cleanup after
     # each batch would make the list long, and `_latest` with it.
     if decision.retired and is_too_soon(head, policy.grace, session.host.now()):

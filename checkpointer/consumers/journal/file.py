@@ -25,7 +25,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import SWAP_LIMIT, Blob, ObjectExistsError, Store
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, decide, find
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
 from pyspark_checkpointer.storage.conditional_write_check import probe
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -202,7 +202,7 @@ class JournalFile:
         It is `data`, durably, or what somebody else wrote.
         """
         try:
-            return await decide(self._store, path, data, expected, SWAP_LIMIT)
+            return await swap_until_decided(self._store, path, data, expected, SWAP_LIMIT)
         except UndecidedError as undecided:
             if undecided.__cause__ is None:
                 raise
