@@ -4,18 +4,20 @@ rows in order of partition and key → parts of whole keys → state of these ke
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import cloudpickle
 
 from pyspark_checkpointer.checkpoint import upload
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
+from pyspark_checkpointer.spark.task_client import DriverRoot
 from pyspark_checkpointer.spark.write_tasks import Target, TaskOutput, run_task, stream
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_encode, row_order
 from pyspark_checkpointer.table.apply import UserFunction
@@ -54,6 +56,14 @@ class ApplyTask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield run_task(partial(self._apply, batches))
 
+    def in_driver(self, root: DriverRoot) -> "ApplyTask":
+        """Return the task as it works in the driver.
+
+        It has a copy of the user's function, as each task on an executor: what that changes in itself is lost.
+        """
+        copied: UserFunction = cloudpickle.loads(cloudpickle.dumps(self.function))  # type: ignore[no-untyped-call]
+        return replace(self, target=replace(self.target, root=root), function=copied)
+
     def _apply(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         clock = self.target.root.open().session.host.clock
         begin = clock()
@@ -66,6 +76,8 @@ class ApplyTask:
             made = _Made(self)
             key, most = self.version.schema.key, max(1, MAX_CALL_STATE_BYTES // max(1, self.version.row_bytes))
             for rows in whole_keys(batches, key):
+                made.output.given_rows += rows.num_rows
+                made.output.given_bytes += rows.nbytes
                 made.output.applied |= set(rows[PARTITION].unique().to_pylist())
                 for part in some_keys(rows, key, most):
                     made.take(*self._call(self._prepared(part)))

@@ -79,22 +79,22 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
     return _with_partition(frame, cells, schema, partitions)
 
 
-def whole_rows_of(
-    frame: DataFrame, schema: TableSchema, partitions: int, order_by: list[str], tasks: int | None = None
-) -> DataFrame:
-    """Return all columns of the rows, each row with its partition, and all rows of a partition in one task.
-
-    They come in order of partition, key and `order_by`. The key columns have the types of the schema. Spark decides how
-    many tasks there are, unless `tasks` says so.
-    """
+def all_columns_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
+    """Return all columns of the rows, each row with its partition. The key columns have the types of the schema."""
     given = {field["name"]: field["type"] for field in fields_of(frame)}
     keys = [column for column in schema.columns if column.role == "key"]
     of_key = {c.name: _cell(c, f, given[c.name]) for c, f in zip(keys, struct_of(keys), strict=True)}
     cells = [of_key.get(name, quote(name)) for name in given]
-    order = [PARTITION, *schema.key, *(name for name in order_by if name not in schema.key)]
+    return _with_partition(frame, cells, schema, partitions)
+
+
+def bring_together(rows: DataFrame, order: list[str], tasks: int | None = None) -> DataFrame:
+    """Return rows so that one task has all rows of a partition, in this order.
+
+    Spark decides how many tasks there are, unless `tasks` says so.
+    """
     # Spark sorts, since its sort may spill to disk, and a task then needs only some keys in memory at a time.
-    placed = _with_partition(frame, cells, schema, partitions)
-    spread = placed.repartition(PARTITION) if tasks is None else placed.repartition(tasks, PARTITION)
+    spread = rows.repartition(PARTITION) if tasks is None else rows.repartition(tasks, PARTITION)
     return spread.sortWithinPartitions(*map(quote, order))
 
 
@@ -219,6 +219,8 @@ def _items(sequence: Any) -> list[Any]:
 
 __all__ = [
     "Work",
+    "all_columns_of",
+    "bring_together",
     "exempt_imports_from_gc",
     "fields_of",
     "has_unique_keys",
@@ -228,5 +230,4 @@ __all__ = [
     "rows_of",
     "run_tasks",
     "struct_of",
-    "whole_rows_of",
 ]

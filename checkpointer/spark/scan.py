@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, run_tasks, struct_of
-from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
@@ -188,7 +188,7 @@ class LookupTask:
 
 
 def read_keys(
-    root: TaskRoot,
+    root: Root,
     checkpoint: CheckpointId | None,
     version: TableVersion,
     keys: pa.Table,

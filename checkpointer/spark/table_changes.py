@@ -29,14 +29,22 @@ from pyspark_checkpointer.spark.arguments import (
     check_num_partitions,
     check_schema,
 )
-from pyspark_checkpointer.spark.dataframes import fields_of, has_unique_keys, keys_of, rows_of, whole_rows_of
+from pyspark_checkpointer.spark.dataframes import (
+    all_columns_of,
+    bring_together,
+    fields_of,
+    has_unique_keys,
+    keys_of,
+    rows_of,
+)
+from pyspark_checkpointer.spark.driver_task import sorts_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
-from pyspark_checkpointer.spark.write_tasks import Living, WriteTask
+from pyspark_checkpointer.spark.write_tasks import Living, TaskOutput, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
@@ -137,12 +145,18 @@ class TableChanges:
         schema = self._accept_keys(rows)
         function = call.function(schema)
         version = self._placed_version(schema)
-        placed = whole_rows_of(rows, schema, self._partitions, call.order_by, self._hints.apply_tasks)
+        placed = all_columns_of(rows, schema, self._partitions)
+        order = [PARTITION, *schema.key, *(name for name in call.order_by if name not in schema.key)]
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
         below = self._expiry.now(replace(version, schema=schema))
-        outputs = jobs.run(placed, ApplyTask(target, jobs.parent, below, function).run)
+        task, outputs = ApplyTask(target, jobs.parent, below, function), None
+        if (few := self._hints.driver_rows) and sorts_alike(rows, order[1:]):
+            outputs = jobs.run_in_driver(placed, few, task, order)
+        if outputs is None:
+            outputs = jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
         most = min(self._partitions, jobs.spark.sparkContext.defaultParallelism)
         self._hints.learn_from_apply(sum(output.seconds for output in outputs), most)
+        self._learn_size(outputs)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
         self._change(schema, chains)
@@ -293,10 +307,15 @@ class TableChanges:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool) -> None:
+    def _learn_size(self, outputs: list[TaskOutput]) -> None:
+        rows, size = sum(output.given_rows for output in outputs), sum(output.given_bytes for output in outputs)
+        self._hints.learn_size(rows, size, sum(output.seconds for output in outputs))
+
+    def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool, moves: bool = False) -> None:
         """Write rows as changes of one kind.
 
-        With `clear`, they go on top of nothing and take the place of all rows of the table.
+        With `clear`, they go on top of nothing and take the place of all rows of the table. With `moves` they are all
+        rows of the table itself, and say nothing about the size of a batch.
         """
         below = None if clear else self._placed_version(schema)
         chains: dict[int, Chain] = {} if below is None else dict(below.chains)
@@ -310,12 +329,17 @@ class TableChanges:
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.
         may_split_keys = may_split_keys and living is None
-        placed = keyed if may_split_keys and not self._hints.shuffle_first else keyed.repartition(PARTITION)
         task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, living)
-        outputs = self._jobs.run(placed, task.run)
-        # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
-        packs = sum(bool(output.packs) for output in outputs)
-        self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
+        few = 0 if moves else self._hints.driver_rows
+        outputs = self._jobs.run_in_driver(keyed, few, task) if few else None
+        if outputs is None:
+            placed = keyed if may_split_keys and not self._hints.shuffle_first else keyed.repartition(PARTITION)
+            outputs = self._jobs.run(placed, task.run)
+            # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
+            packs = sum(bool(output.packs) for output in outputs)
+            self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
+        if not moves:
+            self._learn_size(outputs)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains)
 
@@ -347,7 +371,7 @@ class TableChanges:
         # Without rows there is nothing to move, and no Spark job is needed.
         if version.chains:
             rows = scan(*self._jobs.scan_arguments, version)
-            self._write(rows, schema, MERGE, clear=True)
+            self._write(rows, schema, MERGE, clear=True, moves=True)
         else:
             self.version, self._has_changed = replace(version, partitions=self._partitions), True
 

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+MAX_DRIVER_ROWS = 65_536
+MAX_DRIVER_BYTES = 8 << 20
+"""The most rows of changes, and bytes of them, after which the driver writes the next ones itself."""
+
 SECONDS_OF_TASK = 0.15
 """The seconds of work in `apply` for which a task more pays off.
 
@@ -24,6 +28,16 @@ class TableHints:
     """
     apply_tasks: int | None = None
     """The number of tasks of `apply`; None if Spark decides."""
+    driver_rows: int = 0
+    """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
+
+    def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
+        """Leave the next changes to the driver if these were few, and the seconds of work on them too.
+
+        They may be some times as many. So their bytes are bounded too.
+        """
+        is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds <= SECONDS_OF_TASK
+        self.driver_rows = min(4 * rows + 1000, MAX_DRIVER_ROWS) if is_small else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:
         """Take as many tasks, up to `most`, as are worth their cost for the seconds that all tasks took together."""

@@ -1,7 +1,7 @@
 """Run the Spark jobs of one table in a batch, and write what their tasks leave to the driver."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,10 +12,12 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.dataframes import Work, map_batches
+from pyspark_checkpointer.spark.driver_task import run_in_driver
 from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
-from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput
+from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
+from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -95,6 +97,20 @@ class TableJobs:
         twice = [partition for partition, count in counts.items() if count > 1]
         if twice:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
+        return outputs
+
+    def run_in_driver(
+        self, frame: DataFrame, most: int, task: WriteTask | ApplyTask, order: Sequence[str] | None = None
+    ) -> list[TaskOutput] | None:
+        """Do in the driver what tasks would do with at most so many rows; return None if tasks have to do it.
+
+        With `order`, the rows are sorted by these columns. Raises what the task refused.
+        """
+        root = DriverRoot.of(self.client, self.spark)
+        outputs = run_in_driver(frame, most, lambda batches: task.in_driver(root).run(batches), order)
+        for output in outputs or ():
+            if output.refused is not None:
+                raise output.refused
         return outputs
 
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:

@@ -45,9 +45,7 @@ class TaskRoot:
         _refuse_foreign_executors(client, spark)
         ensure_interpreter(spark, client.root)
         # As bytes it is hashable, which the cache of `_client` needs.
-        # Who has Spark encrypt its local files does not want rows there in plain text.
-        encrypts = spark.conf.get("spark.io.encryption.enabled", "false") == "true"
-        return cls(pickle.dumps(client), socket.gethostname(), not encrypts)
+        return cls(pickle.dumps(client), socket.gethostname(), _may_keep_copies(spark))
 
     def open(self) -> Checkpointer:
         """Return the client of this Python worker, which is kept for its next tasks."""
@@ -67,6 +65,39 @@ class TaskRoot:
         """Return the copies of this executor, which it loses when it ends; None where there may be none."""
         folders = os.environ.get("SPARK_LOCAL_DIRS", "") if self.keeps_copies else ""
         return _copies(folders.split(",")[0]) if folders else None
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRoot:
+    """A root for a task object that works in the driver: with the driver's own client and folder for copies."""
+
+    client: Checkpointer = field(repr=False)
+    folder: str | None
+
+    @classmethod
+    def of(cls, client: Checkpointer, spark: SparkSession) -> "DriverRoot":
+        # PySpark's own folder, below Spark's for local files, which is removed when Spark ends.
+        folder = getattr(spark.sparkContext, "_temp_dir", None)
+        return cls(client, folder if _may_keep_copies(spark) else None)
+
+    def open(self) -> Checkpointer:
+        return self.client
+
+    @property
+    def executor(self) -> str:
+        return this_executor(self.client.root)
+
+    def copies(self) -> LocalCopies | None:
+        return None if self.folder is None else _copies(self.folder)
+
+
+Root = TaskRoot | DriverRoot
+"""The root as a task object sees it, on an executor or in the driver."""
+
+
+def _may_keep_copies(spark: SparkSession) -> bool:
+    # Who has Spark encrypt its local files does not want rows there in plain text.
+    return spark.conf.get("spark.io.encryption.enabled", "false") != "true"
 
 
 @functools.lru_cache(maxsize=8)

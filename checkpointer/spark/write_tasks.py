@@ -8,7 +8,7 @@ attempts carry the checkpoint's id and another digest; no manifest names them, a
 
 import pickle
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
@@ -22,7 +22,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
-from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.task_client import DriverRoot, Root, TaskRoot
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.hashing import check_partitions
 from pyspark_checkpointer.table.reader import TableReader
@@ -41,7 +41,8 @@ class TaskOutput:
     `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
     user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the function
     was given all rows: no other task may have any. `refused` says why the task wrote nothing. `written_by` names
-    the executor. `seconds` is how long a user's function and all around it took.
+    the executor. `given_rows` and `given_bytes` are the size of its rows, and `seconds` is how long a user's function
+    and all around it took.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
@@ -52,6 +53,8 @@ class TaskOutput:
     applied: set[int] = field(default_factory=set)
     refused: CheckpointError | None = None
     written_by: str = ""
+    given_rows: int = 0
+    given_bytes: int = 0
     seconds: float = 0.0
 
     def first(self, owner: CheckpointId) -> Artifact | None:
@@ -84,7 +87,7 @@ class Target:
     never written by tasks, and from 1,000 tasks the driver gets at most 7.5 times `inline`.
     """
 
-    root: TaskRoot
+    root: Root
     owner: CheckpointId
     table: str
     schema: TableSchema
@@ -94,8 +97,8 @@ class Target:
     def leaves_to_driver(self, size: int) -> bool:
         """Return whether this task leaves rows of so many bytes to the driver."""
         context = TaskContext.get()
-        assert context is not None
-        return size <= self.inline // (context.partitionId() + 1)
+        number = 0 if context is None else context.partitionId()  # There is none where the driver does the work.
+        return size <= self.inline // (number + 1)
 
     def write(self, rows: pa.Table, whole: Collection[int], into: TaskOutput) -> None:
         """Write changes, in order of partition and key, with one change for each key.
@@ -131,7 +134,7 @@ class Living:
     checkpoint: CheckpointId | None
     version: TableVersion
 
-    def begin_anew(self, rows: pa.Table, root: TaskRoot) -> pa.Table:
+    def begin_anew(self, rows: pa.Table, root: Root) -> pa.Table:
         """Return changes that begin a row anew where their key has no living one."""
         key = self.version.schema.key
         found = pa.concat_tables(read_keys(root, self.checkpoint, self.version, rows, key))
@@ -158,9 +161,15 @@ class WriteTask:
         if found:
             yield run_task(partial(self._write_all, pa.Table.from_batches(found)))
 
+    def in_driver(self, root: DriverRoot) -> "WriteTask":
+        """Return the task as it works in the driver."""
+        return replace(self, target=replace(self.target, root=root))
+
     def _write_all(self, given: pa.Table) -> TaskOutput:
         with large_rows.explain_arrow_errors(self.target.table):
-            return self._write(given)
+            output = self._write(given)
+        output.given_rows, output.given_bytes = given.num_rows, given.nbytes
+        return output
 
     def _write(self, given: pa.Table) -> TaskOutput:
         """Fold and sort the rows, and write them.

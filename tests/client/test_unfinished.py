@@ -22,7 +22,7 @@ async def _ended(unfinished: UnfinishedWork, *, tell: bool) -> None:
     unfinished.add(task, "the commit of 7")
     await asyncio.wait([task])
     if tell:
-        unfinished.told(task)
+        unfinished.forget_task(task)
 
 
 def test_a_dropped_client_whose_commit_failed_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_a_failure_that_somebody_was_told_is_not_said(caplog: pytest.LogCaptureF
 def test_a_failure_told_before_the_loop_noted_it_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
     async def tell_at_once(unfinished: UnfinishedWork) -> None:
         task = asyncio.ensure_future(_fail())
-        task.add_done_callback(unfinished.told)
+        task.add_done_callback(unfinished.forget_task)
         unfinished.add(task, "the commit of 7")
         await asyncio.gather(task, return_exceptions=True)
 

@@ -53,7 +53,7 @@ class Histories(RuleBasedStateMachine):
         self.save()
         assert saved(self.world) == self.model
 
-    def _settle(self) -> None:
+    def _record_outcome(self) -> None:
         if self.pending is not None:
             self.client.read_latest()
             self.committed, self.pending = self.pending, None

@@ -25,13 +25,16 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import table_changes, table_jobs
+from pyspark_checkpointer.spark import batch_attempt, table_changes, table_jobs
 from pyspark_checkpointer.spark import write_tasks as write_module
+from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.emitted import EmittedTask
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.scan import LookupTask
 from pyspark_checkpointer.spark.state import State
+from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.write_tasks import WriteTask
 from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
@@ -78,6 +81,13 @@ class PlainFrame:
         numbers = rows[column].to_numpy() % tasks
         return PlainFrame(self.draw, [rows.filter(pa.array(numbers == task)) for task in range(tasks)])
 
+    def limit(self, count: int) -> "PlainFrame":
+        return PlainFrame(self.draw, [self.rows.slice(0, count)])
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        _running.task = None  # What follows is done in the driver.
+        return self.rows
+
     def collect(self) -> list[dict[str, bytes]]:
         return [{"written": row} for row in self.rows["written"].to_pylist()]
 
@@ -105,18 +115,21 @@ def _placed(frame: PlainFrame, schema: TableSchema, partitions: int) -> PlainFra
     return PlainFrame(frame.draw, list(map(place, frame.parts)))
 
 
-def _whole(
-    frame: PlainFrame, schema: TableSchema, partitions: int, order_by: list[str], tasks: int | None
-) -> PlainFrame:
-    """All columns, each row with its partition, all rows of a partition in one task, in order."""
+def _all_columns(frame: PlainFrame, schema: TableSchema, partitions: int) -> PlainFrame:
+    """All columns, each row with its partition."""
     keys = _placed(_keys("", frame, schema), schema, partitions)
     parts = []
     for part, of_key in zip(frame.parts, keys.parts, strict=True):
         others = {name: part[name] for name in part.column_names if name not in schema.key}
         parts.append(pa.table({name: of_key[name] for name in of_key.column_names} | others))
-    order = [(name, "ascending", "at_start") for name in (PARTITION, *schema.key, *order_by)]
-    moved = PlainFrame(frame.draw, parts).repartition(PARTITION)
-    return PlainFrame(frame.draw, [part.take(pc.sort_indices(part, order)) for part in moved.parts])
+    return PlainFrame(frame.draw, parts)
+
+
+def _together(frame: PlainFrame, order: list[str], tasks: int | None) -> PlainFrame:
+    """All rows of a partition in one task, in order."""
+    keys = [(name, "ascending", "at_start") for name in order]
+    moved = frame.repartition(PARTITION)
+    return PlainFrame(frame.draw, [part.take(pc.sort_indices(part, keys)) for part in moved.parts])
 
 
 def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], result: Any) -> PlainFrame:
@@ -170,7 +183,10 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         copies = LocalCopies(Path(folder), max_bytes=draw.choice([20_000, 1 << 20]))
 
         def root_of(client: Checkpointer, *_: Any) -> Any:
-            return SimpleNamespace(open=lambda: client, place="a task", copies=copies_of_task)
+            return SimpleNamespace(open=lambda: client, executor="a task", copies=copies_of_task)
+
+        def learn_nothing(hints: TableHints, *_: Any) -> None:
+            hints.driver_rows = draw.choice([0, 5, 1000])
 
         def copies_of_task() -> LocalCopies | None:
             return draw.choice([copies, copies, None])
@@ -180,7 +196,8 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_changes, "fields_of", _fields)
         patch.setattr(table_changes, "keys_of", _keys)
         patch.setattr(table_changes, "rows_of", _placed)
-        patch.setattr(table_changes, "whole_rows_of", _whole)
+        patch.setattr(table_changes, "all_columns_of", _all_columns)
+        patch.setattr(table_changes, "bring_together", _together)
         patch.setattr(table_changes, "frame_of_emitted", emitted)
         patch.setattr(table_jobs, "map_batches", _mapped)
         patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
@@ -188,6 +205,12 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_changes, "lookup", looked_up)
         patch.setattr(table_jobs, "task_numbers", task_numbers)
         patch.setattr(table_jobs.TaskRoot, "of", root_of)
+        patch.setattr(table_jobs.DriverRoot, "of", root_of)
+        # No copy of the function: those of tests note their calls.
+        patch.setattr(ApplyTask, "in_driver", WriteTask.in_driver)
+        # Whatever the sizes are, the driver does some of the work, and tasks the rest.
+        patch.setattr(batch_attempt, "TableHints", lambda: TableHints(driver_rows=draw.choice([0, 5, 1000])))
+        patch.setattr(TableHints, "learn_size", learn_nothing)
         yield
 
 

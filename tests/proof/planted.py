@@ -224,9 +224,9 @@ PLANTED = (
     Planted(
         "savepoint deletion without a swap",
         savepoints.delete_savepoint,
-        "await cas_loop(session.store, await read_head(session.store), step)",
+        "await cas_loop(session.store, await read_head(session.store), plan_swap)",
         "from pyspark_checkpointer.manifests.manifest_json import encode_pointer\n"
-        "    planned = await step(await read_head(session.store))\n"
+        "    planned = await plan_swap(await read_head(session.store))\n"
         "    now = await read_head(session.store)\n"
         "    if planned is not None:\n"
         "        await session.store.compare_and_swap('_latest', encode_pointer(planned), now.version)",
@@ -342,14 +342,14 @@ PLANTED = (
     Planted(
         "a savepoint that is acknowledged and not made",
         savepoints.savepoint,
-        "await cas_loop(session.store, await read_head(session.store), step)",
-        "await step(await read_head(session.store))",
+        "await cas_loop(session.store, await read_head(session.store), plan_swap)",
+        "await plan_swap(await read_head(session.store))",
         scene="a savepoint beside a commit",
     ),
     Planted(
         "a savepoint whose deletion is acknowledged and not made",
         savepoints.delete_savepoint,
-        "await cas_loop(session.store, await read_head(session.store), step)",
+        "await cas_loop(session.store, await read_head(session.store), plan_swap)",
         "pass",
         scene="a savepoint made and another deleted",
     ),

@@ -13,7 +13,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.compaction import SMALL_PARTITION
-from pyspark_checkpointer.spark import State, read_state, stateful, table_jobs
+from pyspark_checkpointer.spark import State, read_state, stateful, table_hints, table_jobs
 from tests.spark.conftest import Job
 from tests.spark.tables import artifacts, once, rows
 
@@ -23,6 +23,7 @@ def test_many_changes_are_brought_together_from_the_next_batch_on(
 ) -> None:
     """One pack of each task makes all chains longer; that happens once, not in every batch."""
     monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 4 << 10)
+    monkeypatch.setattr(table_hints, "MAX_DRIVER_ROWS", -1)
     lengths = []
 
     @stateful(job.root, max_chain=30)

@@ -1,0 +1,87 @@
+"""Do the work of tasks in the driver, where a batch has few rows.
+
+A shuffle and a stage of Python workers take longer than the work on some thousand rows. So the rows come to the driver
+as Arrow, and the same task object works on them there. Whatever fails is left to real tasks, which may have packages
+that the driver lacks, and which report errors as always.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pyspark_checkpointer.spark.dataframes import Work
+from pyspark_checkpointer.spark.write_tasks import TaskOutput
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+_SORTED_ALIKE = (
+    IntegralType,
+    StringType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    TimestampType,
+    TimestampNTZType,
+)
+"""Types of which Arrow sorts the values as Spark does. It puts NaN in another place, and sorts no structs."""
+
+
+def run_in_driver(
+    frame: DataFrame, most: int, work: Work, order: Sequence[str] | None = None
+) -> list[TaskOutput] | None:
+    """Return what the work on all rows wrote; None if tasks have to do it, as there are more rows than `most`.
+
+    With `order`, the rows are sorted by these columns, ascending and nulls first.
+    """
+    try:
+        names = frame.columns
+        # With a limit, so that a batch that is suddenly large does not fill the driver's memory.
+        rows = frame.limit(most + 1).toArrow().rename_columns(names)
+        if rows.num_rows > most:
+            return None
+        if order is not None:
+            rows = rows.take(_sorted(rows, order))
+        batches = rows.combine_chunks().to_batches()
+        return [TaskOutput.load(done) for made in work(iter(batches)) for done in made.column(0).to_pylist()]
+    except Exception as error:
+        logger.info("tasks do what failed in the driver: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
+    """Return the indices of rows, sorted by columns as Spark sorts them."""
+    columns: list[pa.ChunkedArray] = []
+    for name in order:
+        # Arrow puts nulls last.
+        columns += [rows[name].is_valid()] if rows[name].null_count else []
+        columns.append(rows[name])
+    names = [str(number) for number in range(len(columns))]
+    return pc.sort_indices(pa.table(columns, names), sort_keys=[(name, "ascending") for name in names])
+
+
+def sorts_alike(frame: DataFrame, columns: Sequence[str]) -> bool:
+    """Return whether Arrow sorts rows by these columns in the order in which Spark does."""
+    return all(_sorts_alike(frame.schema[name].dataType) for name in columns)
+
+
+def _sorts_alike(kind: DataType) -> bool:
+    # A collation gives text another order than its bytes have.
+    return isinstance(kind, _SORTED_ALIKE) and kind.simpleString().partition(" ")[0] == kind.simpleString()
+
+
+__all__ = ["run_in_driver", "sorts_alike"]

@@ -1,0 +1,178 @@
+"""Few rows are written by the driver without tasks, and nobody can tell from the state who did it."""
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_hints
+from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike
+from pyspark_checkpointer.spark.table_hints import TableHints
+from tests.spark.conftest import Job
+from tests.spark.tables import rows
+
+SCHEMA = "k long, n long, seen string"
+
+
+def where() -> str:
+    return "driver" if TaskContext.get() is None else "task"
+
+
+def run(job: Job, spark: SparkSession, sizes: list[int], function: Any, **arguments: Any) -> list[set[str]]:
+    """Apply a function to batches of these sizes, and return where it ran for each."""
+    places: list[set[str]] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        size = sizes[batch_id]
+        given = spark.range(size).selectExpr("id % 10 AS k", f"nullif(id, {size // 2}) AS at", "double(id) AS part")
+        table = state.table("t", ["k"], num_partitions=4, schema=SCHEMA)
+        emitted = table.apply_groups(given.repartition(3), function, "place string", **arguments)
+        assert emitted is not None
+        places.append({row.place for row in emitted.collect()})
+
+    for _ in sizes:
+        job.feed(("x", 1))
+    job.run(update)
+    return places
+
+
+def look(key: tuple[Any, ...], given: list[dict[str, Any]], row: dict[str, Any] | None) -> Change:
+    n = len(given) + (row["n"] if row else 0)
+    return Change({"n": n, "seen": repr([one["at"] for one in given])}, output=[{"place": where()}])
+
+
+def test_few_rows_come_to_the_driver_from_the_second_batch_on(job: Job, spark: SparkSession) -> None:
+    sizes = [40, 40, 3000, 40, 40]
+    assert run(job, spark, sizes, look, order_by=["at"]) == [{"task"}, {"driver"}, {"task"}, {"driver"}, {"driver"}]
+    expected = [[None if at == 20 else at for at in range(k, 40, 10)] for k in range(10)]
+    ordered = [sorted(ats, key=lambda at: -1 if at is None else at) for ats in expected]
+    assert rows(read_state(spark, job.root, "t")) == [(k, sum(sizes) // 10, repr(ats)) for k, ats in enumerate(ordered)]
+
+
+@pytest.mark.parametrize("order_by", [["part"], ["k", "part"]])
+def test_an_order_that_arrow_does_not_have_is_left_to_tasks(job: Job, spark: SparkSession, order_by: list[str]) -> None:
+    assert run(job, spark, [40, 40], look, order_by=order_by) == [{"task"}, {"task"}]
+
+
+def test_work_that_takes_long_is_left_to_tasks(job: Job, spark: SparkSession) -> None:
+    def slow(key: Any, given: Any, row: Any) -> Change:
+        time.sleep(0.02)
+        return Change(output=[{"place": where()}])
+
+    assert run(job, spark, [40, 40], slow) == [{"task"}, {"task"}]
+
+
+def test_a_function_that_fails_in_the_driver_is_called_by_tasks(job: Job, spark: SparkSession) -> None:
+    """It may need packages that only executors have."""
+
+    def picky(key: Any, given: Any, row: Any) -> Change:
+        if where() == "driver":
+            raise SystemExit("a module is missing")
+        return look(key, given, row)
+
+    assert run(job, spark, [40, 40, 40], picky) == [{"task"}] * 3
+    assert [row[1] for row in rows(read_state(spark, job.root, "t"))] == [12] * 10
+
+
+def test_an_error_of_the_function_is_that_of_a_task(job: Job, spark: SparkSession) -> None:
+    def fail(key: Any, given: Any, row: Any) -> Change:
+        if row:
+            raise ZeroDivisionError("planted")
+        return look(key, given, row)
+
+    with pytest.raises(StreamingQueryException, match="fail raised ZeroDivisionError when it was called for k="):
+        run(job, spark, [40, 40], fail)
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.epoch == 0
+
+
+def test_what_a_function_keeps_for_itself_is_lost_after_each_batch(job: Job, spark: SparkSession) -> None:
+    calls: list[int] = []
+
+    def keep(key: Any, given: Any, row: Any) -> Change:
+        calls.append(1)
+        return Change({"n": len(calls)}, output=[{"place": where()}])
+
+    assert run(job, spark, [40, 40, 40], keep)[1:] == [{"driver"}] * 2
+    assert calls == []
+    assert sorted(row[1] for row in rows(read_state(spark, job.root, "t"))) == [*range(1, 11)]
+
+
+@pytest.mark.parametrize("verb", ["upsert", "delete", "replace"])
+def test_other_changes_come_to_the_driver_too(
+    job: Job, spark: SparkSession, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the rows are more than the driver keeps for its own object, or the table moves."""
+    used = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["k"], num_partitions=4 if batch_id < 3 else 7)
+        given = spark.range(batch_id * 100, batch_id * 100 + 150).selectExpr("id AS k", f"{batch_id} AS n")
+        if batch_id in (0, 1):
+            table.upsert(given)
+        elif verb == "delete":
+            table.delete(given.select("k"))
+        else:
+            getattr(table, verb)(given)
+        used.append(table._changes._hints.driver_rows)
+
+    for _ in range(5):
+        job.feed(("x", 1))
+    job.run(update)
+    assert used == [1600] * 5
+    model: dict[int, int] = {}
+    for batch in range(5):
+        keys = range(batch * 100, batch * 100 + 150)
+        if batch > 1 and verb == "delete":
+            model = {k: n for k, n in model.items() if k not in keys}
+        else:
+            model = ({} if batch > 1 and verb == "replace" else model) | dict.fromkeys(keys, batch)
+    assert rows(read_state(spark, job.root, "t")) == sorted(model.items(), key=repr)
+
+
+def test_more_rows_than_the_driver_takes_are_refused_to_it(spark: SparkSession) -> None:
+    def work(batches: Any) -> Any:
+        raise AssertionError("called")
+
+    assert run_in_driver(spark.range(101).repartition(7), 100, work) is None
+
+
+def test_rows_are_sorted_as_spark_sorts_them_or_not_at_all(spark: SparkSession) -> None:
+    types = StructType.fromDDL(
+        "a long, b string, c binary, d boolean, e date, f decimal(38,9), g timestamp, h timestamp_ntz, i tinyint,"
+        "j float, k double, l struct<x: int>, m array<int>, n string collate UTF8_LCASE, o interval day to second"
+    )
+    frame = spark.createDataFrame([], types)
+    assert [name for name in frame.columns if sorts_alike(frame, [name])] == list("abcdefghi")
+    texts = [None, "", "a", "B", "ab", "é", "\U0001f600", "\ufffd", "z"]
+    given = [(text, flag) for text in texts for flag in (None, True, False)]
+    drawn = spark.createDataFrame(given, "b string, d boolean").selectExpr("b", "cast(b AS binary) AS c", "d")
+    order = ["d", "b", "c"]
+    seen: list[pa.RecordBatch] = []
+    assert run_in_driver(drawn, 100, lambda batches: iter(seen.extend(batches) or ()), order) == []  # type: ignore[func-returns-value]
+    expected = [tuple(row) for row in drawn.coalesce(1).sortWithinPartitions(*order).select("d", "b").collect()]
+    assert [(row["d"], row["b"]) for row in pa.Table.from_batches(seen).to_pylist()] == expected
+
+
+def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work() -> None:
+    hints = TableHints()
+    rows, size = table_hints.MAX_DRIVER_ROWS, table_hints.MAX_DRIVER_BYTES
+    for given, taken in (
+        ((0, 0, 0.0), 1000),
+        ((100, 100, 0.1), 1400),
+        ((rows, size, 0.15), rows),
+        ((rows + 1, 1, 0.0), 0),
+        ((1, size + 1, 0.0), 0),
+        ((1, 1, 0.16), 0),
+    ):
+        hints.learn_size(*given)
+        assert hints.driver_rows == taken
