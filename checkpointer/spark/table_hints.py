@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 MAX_DRIVER_ROWS = 65_536
-MAX_DRIVER_BYTES = 8 << 20
+MAX_DRIVER_BYTES = 4 << 20
 """The most rows of changes, and bytes of them, after which the driver writes the next ones itself."""
 
 SECONDS_OF_TASK = 0.15

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from examples.flights.events import emit
-from pyspark_checkpointer.spark import Change, Expire, State, stateful, table_jobs
+from pyspark_checkpointer.spark import Change, Expire, State, stateful, table_hints, table_jobs
 from tests.proof.kills.ledger import ADDED, Ledger
 
 OPTIONS = "TEST_STORAGE_OPTIONS"
@@ -68,6 +68,8 @@ def main(root: str, folder: str, master: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     table_jobs.DRIVER_BYTES = 1  # what is written is written by tasks
+    if master != "local[2]":
+        table_hints.MAX_DRIVER_ROWS = -1  # and it is done on executors, which are killed meanwhile
     ledger = Ledger(Path(folder) / "ledgers" / "driver.jsonl")
 
     @stateful(root, json.loads(os.environ.get(OPTIONS, "{}")) or None)
