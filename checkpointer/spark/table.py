@@ -93,11 +93,13 @@ class TableState(NotPicklable):
     ) -> DataFrame | None:
         """Let a function read the state of keys and decide what becomes of it.
 
-        Tasks call `function(rows, state)`, or the driver does if the batch before was small. It gets all rows of the batch for some keys, and the rows of the table with
-        these keys as they are now, in the same order of keys. It returns the rows to upsert, or a `Change` with
-        upserts, deletes and output. A key that it does not return stays as it is.
+        Tasks call `function(rows, state)`, or the driver does if the batch before was small. It gets all rows of the
+        batch for some keys, and the rows of the table with these keys as they are now, in the same order of keys. It
+        returns the rows to upsert, or a `Change` with upserts, deletes and output. A key that it does not return stays
+        as it is.
 
-        One shuffle brings the rows of a key together. Where a task is repeated, the function sees the same state again. Where the function fails, it is called again with fewer keys, to find the key for the error.
+        One shuffle brings the rows of a key together. Where a task is repeated, the function sees the same state again.
+        Where the function fails, it is called again with fewer keys, to find the key for the error.
 
         Args:
             rows: The rows, with the key columns and any others.
