@@ -5,7 +5,6 @@ as Arrow, and the same task object works on them there. Whatever fails is left t
 that the driver lacks, and which report errors as always.
 """
 
-import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -26,8 +25,6 @@ from pyspark.sql.types import (
 from pyspark_checkpointer.spark.dataframes import Work
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 _SORTED_ALIKE = (
     IntegralType,
     StringType,
@@ -41,12 +38,17 @@ _SORTED_ALIKE = (
 """Types of which Arrow sorts the values as Spark does. It puts NaN in another place, and sorts no structs."""
 
 
+class DriverTaskError(Exception):
+    """Something failed in the driver, which is its cause: tasks have to do the work."""
+
+
 def run_in_driver(
     frame: DataFrame, most: int, work: Work, order: Sequence[str] | None = None
 ) -> list[TaskOutput] | None:
     """Return what the work on all rows wrote; None if tasks have to do it, as there are more rows than `most`.
 
-    With `order`, the rows are sorted by these columns, ascending and nulls first.
+    With `order`, the rows are sorted by these columns, ascending and nulls first. Raises `DriverTaskError` for whatever
+    fails.
     """
     try:
         names = frame.columns
@@ -59,8 +61,7 @@ def run_in_driver(
         batches = rows.combine_chunks().to_batches()
         return [TaskOutput.load(done) for made in work(iter(batches)) for done in made.column(0).to_pylist()]
     except Exception as error:
-        logger.info("tasks do what failed in the driver: %s: %s", type(error).__name__, error)
-        return None
+        raise DriverTaskError(f"{type(error).__name__}: {error}") from error
 
 
 def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
@@ -84,4 +85,4 @@ def _sorts_alike(kind: DataType) -> bool:
     return isinstance(kind, _SORTED_ALIKE) and kind.simpleString().partition(" ")[0] == kind.simpleString()
 
 
-__all__ = ["run_in_driver", "sorts_alike"]
+__all__ = ["DriverTaskError", "run_in_driver", "sorts_alike"]

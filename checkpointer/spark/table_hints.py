@@ -6,6 +6,9 @@ MAX_DRIVER_ROWS = 65_536
 MAX_DRIVER_BYTES = 4 << 20
 """The most rows of changes, and bytes of them, after which the driver writes the next ones itself."""
 
+MAX_DRIVER_STATE_BYTES = 512 << 20
+"""The most bytes in memory of a table whose rows the driver reads for that: it has no copies of them at first."""
+
 SECONDS_OF_TASK = 0.15
 """The seconds of work in `apply` for which a task more pays off.
 
@@ -30,6 +33,8 @@ class TableHints:
     """The number of tasks of `apply`; None if Spark decides."""
     driver_rows: int = 0
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
+    is_driver_unfit: bool = False
+    """True once something failed in the driver that tasks may be able to do."""
 
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Leave the next changes to the driver if these were few, and the seconds of work on them too.
@@ -37,7 +42,7 @@ class TableHints:
         They may be some times as many. So their bytes are bounded too.
         """
         is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds <= SECONDS_OF_TASK
-        self.driver_rows = min(4 * rows + 1000, MAX_DRIVER_ROWS) if is_small else 0
+        self.driver_rows = min(4 * rows + 1000, MAX_DRIVER_ROWS) if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:
         """Take as many tasks, up to `most`, as are worth their cost for the seconds that all tasks took together."""

@@ -104,7 +104,8 @@ class TableJobs:
     ) -> list[TaskOutput] | None:
         """Do in the driver what tasks would do with at most so many rows; return None if tasks have to do it.
 
-        With `order`, the rows are sorted by these columns. Raises what the task refused.
+        With `order`, the rows are sorted by these columns. Raises what the task refused, and `DriverTaskError` for
+        anything else that failed.
         """
         root = DriverRoot.of(self.client, self.spark)
         outputs = run_in_driver(frame, most, lambda batches: task.in_driver(root).run(batches), order)

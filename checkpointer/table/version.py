@@ -89,10 +89,13 @@ class TableVersion:
     @property
     def row_bytes(self) -> int:
         """Bytes in memory of an average row."""
-        artifacts = [artifact for chain in self.chains.values() for artifact in chain]
-        return sum(artifact.raw_size for artifact in artifacts) // max(
-            1, sum(artifact.records for artifact in artifacts)
-        )
+        rows = sum(artifact.records for chain in self.chains.values() for artifact in chain)
+        return self.memory_bytes // max(1, rows)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes in memory of all rows and changes."""
+        return sum(artifact.raw_size for chain in self.chains.values() for artifact in chain)
 
     @property
     def size(self) -> int:

@@ -1,6 +1,7 @@
 """Few rows are written by the driver without tasks, and nobody can tell from the state who did it."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_hints
+from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_changes, table_hints
 from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike
 from pyspark_checkpointer.spark.table_hints import TableHints
 from tests.spark.conftest import Job
@@ -61,6 +62,11 @@ def test_an_order_that_arrow_does_not_have_is_left_to_tasks(job: Job, spark: Spa
     assert run(job, spark, [40, 40], look, order_by=order_by) == [{"task"}, {"task"}]
 
 
+def test_a_large_state_is_left_to_tasks(job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_changes, "MAX_DRIVER_STATE_BYTES", 300)
+    assert run(job, spark, [4, 40, 40, 40], look) == [{"task"}, {"driver"}, {"task"}, {"task"}]
+
+
 def test_work_that_takes_long_is_left_to_tasks(job: Job, spark: SparkSession) -> None:
     def slow(key: Any, given: Any, row: Any) -> Change:
         time.sleep(0.02)
@@ -69,15 +75,19 @@ def test_work_that_takes_long_is_left_to_tasks(job: Job, spark: SparkSession) ->
     assert run(job, spark, [40, 40], slow) == [{"task"}, {"task"}]
 
 
-def test_a_function_that_fails_in_the_driver_is_called_by_tasks(job: Job, spark: SparkSession) -> None:
+def test_a_function_that_fails_in_the_driver_is_called_by_tasks_from_then_on(job: Job, spark: SparkSession) -> None:
     """It may need packages that only executors have."""
+    tries = Path(job.root).parent / "tries"
 
     def picky(key: Any, given: Any, row: Any) -> Change:
         if where() == "driver":
+            with tries.open("a") as file:
+                file.write("x")
             raise SystemExit("a module is missing")
         return look(key, given, row)
 
     assert run(job, spark, [40, 40, 40], picky) == [{"task"}] * 3
+    assert tries.read_text() == "x"
     assert [row[1] for row in rows(read_state(spark, job.root, "t"))] == [12] * 10
 
 
