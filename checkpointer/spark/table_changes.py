@@ -37,12 +37,12 @@ from pyspark_checkpointer.spark.dataframes import (
     keys_of,
     rows_of,
 )
-from pyspark_checkpointer.spark.driver_task import DriverTaskError, sorts_alike
+from pyspark_checkpointer.spark.driver_task import sorts_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
-from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, TableHints
+from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import Living, TaskOutput, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
@@ -150,12 +150,16 @@ class TableChanges:
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
         below = self._expiry.now(replace(version, schema=schema))
         task = ApplyTask(target, jobs.parent, below, function)
-        fits = below.memory_bytes <= MAX_DRIVER_STATE_BYTES and sorts_alike(rows, order[1:])
-        if not fits or (outputs := self._in_driver(placed, task, order)) is None:
-            outputs = jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
+
+        def by_tasks() -> list[TaskOutput]:
+            return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
+
+        if sorts_alike(rows, order[1:]):
+            outputs = jobs.change(placed, task, by_tasks, self._hints, below, order)
+        else:
+            outputs = by_tasks()
         most = min(self._partitions, jobs.spark.sparkContext.defaultParallelism)
         self._hints.learn_from_apply(sum(output.seconds for output in outputs), most)
-        self._learn_size(outputs)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
         self._change(schema, chains)
@@ -306,22 +310,6 @@ class TableChanges:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def _in_driver(
-        self, rows: DataFrame, task: WriteTask | ApplyTask, order: list[str] | None = None
-    ) -> list[TaskOutput] | None:
-        """Change the table in the driver, if the batch before was small; return None if tasks have to do it."""
-        try:
-            few = self._hints.driver_rows
-            return self._jobs.run_in_driver(rows, few, task, order) if few else None
-        except DriverTaskError as error:
-            logger.info("table %r: tasks do what failed in the driver: %s", self.name, error)
-            self._hints.is_driver_unfit = True
-            return None
-
-    def _learn_size(self, outputs: list[TaskOutput]) -> None:
-        rows, size = sum(output.given_rows for output in outputs), sum(output.given_bytes for output in outputs)
-        self._hints.learn_size(rows, size, sum(output.seconds for output in outputs))
-
     def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool, moves: bool = False) -> None:
         """Write rows as changes of one kind.
 
@@ -341,15 +329,20 @@ class TableChanges:
         # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.
         may_split_keys = may_split_keys and living is None
         task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, living)
-        fits = not moves and (living is None or living.version.memory_bytes <= MAX_DRIVER_STATE_BYTES)
-        if not fits or (outputs := self._in_driver(keyed, task)) is None:
+
+        def by_tasks() -> list[TaskOutput]:
             placed = keyed if may_split_keys and not self._hints.shuffle_first else keyed.repartition(PARTITION)
             outputs = self._jobs.run(placed, task.run)
             # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
             packs = sum(bool(output.packs) for output in outputs)
             self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
-        if not moves:
-            self._learn_size(outputs)
+            return outputs
+
+        if moves:
+            outputs = by_tasks()
+        else:
+            read = None if living is None else living.version
+            outputs = self._jobs.change(keyed, task, by_tasks, self._hints, read)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains)
 

@@ -1,7 +1,8 @@
 """Run the Spark jobs of one table in a batch, and write what their tasks leave to the driver."""
 
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,8 +15,9 @@ from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.dataframes import Work, map_batches
-from pyspark_checkpointer.spark.driver_task import run_in_driver
+from pyspark_checkpointer.spark.driver_task import DriverTaskError, run_in_driver
 from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
+from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, TableHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
@@ -23,6 +25,8 @@ from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 DRIVER_BYTES = 16 << 20
 """Stored bytes that the driver reads to compact chains itself.
@@ -99,19 +103,39 @@ class TableJobs:
             raise InvalidStateError(f"table {self._name!r}: partition {twice[0]} was written by two tasks")
         return outputs
 
-    def run_in_driver(
-        self, frame: DataFrame, most: int, task: WriteTask | ApplyTask, order: Sequence[str] | None = None
-    ) -> list[TaskOutput] | None:
-        """Do in the driver what tasks would do with at most so many rows; return None if tasks have to do it.
+    def change(
+        self,
+        rows: DataFrame,
+        task: WriteTask | ApplyTask,
+        by_tasks: Callable[[], list[TaskOutput]],
+        hints: TableHints,
+        read: TableVersion | None,
+        order: Sequence[str] | None = None,
+    ) -> list[TaskOutput]:
+        """Do the work of a task on all rows, and return what was written.
 
-        With `order`, the rows are sorted by these columns. Raises what the task refused, and `DriverTaskError` for
-        anything else that failed.
+        The driver does it, on rows sorted by `order`, if the rows of the batch before were few, and `read`, the version
+        that the task reads, is small. Otherwise `by_tasks` does it. Raises what the task refused.
         """
-        root = DriverRoot.of(self.client, self.spark)
-        outputs = run_in_driver(frame, most, lambda batches: task.in_driver(root).run(batches), order)
-        for output in outputs or ():
+        outputs = None
+        if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):
+            root = DriverRoot.of(self.client, self.spark)
+            try:
+                work: Work = lambda batches: task.in_driver(root).run(batches)  # noqa: E731
+                outputs = run_in_driver(rows, hints.driver_rows, work, order)
+            except DriverTaskError as error:
+                logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
+                hints.is_driver_unfit = True
+        if outputs is None:
+            outputs = by_tasks()
+        for output in outputs:
             if output.refused is not None:
                 raise output.refused
+        hints.learn_size(
+            sum(output.given_rows for output in outputs),
+            sum(output.given_bytes for output in outputs),
+            sum(output.seconds for output in outputs),
+        )
         return outputs
 
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_changes, table_hints
+from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_hints, table_jobs
 from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike
 from pyspark_checkpointer.spark.table_hints import TableHints
 from tests.spark.conftest import Job
@@ -63,7 +63,7 @@ def test_an_order_that_arrow_does_not_have_is_left_to_tasks(job: Job, spark: Spa
 
 
 def test_a_large_state_is_left_to_tasks(job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_changes, "MAX_DRIVER_STATE_BYTES", 300)
+    monkeypatch.setattr(table_jobs, "MAX_DRIVER_STATE_BYTES", 300)
     assert run(job, spark, [4, 40, 40, 40], look) == [{"task"}, {"driver"}, {"task"}, {"task"}]
 
 
