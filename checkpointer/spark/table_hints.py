@@ -37,11 +37,11 @@ class TableHints:
     """True once something failed in the driver that tasks may be able to do."""
 
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
-        """Leave the next changes to the driver if these were few, and the seconds of work on them too.
+        """Leave the next changes to the driver if these were few, and no second task was worth their seconds of work.
 
         They may be some times as many. So their bytes are bounded too.
         """
-        is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds <= SECONDS_OF_TASK
+        is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
         self.driver_rows = min(4 * rows + 1000, MAX_DRIVER_ROWS) if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:

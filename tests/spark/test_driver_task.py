@@ -69,7 +69,7 @@ def test_a_large_state_is_left_to_tasks(job: Job, spark: SparkSession, monkeypat
 
 def test_work_that_takes_long_is_left_to_tasks(job: Job, spark: SparkSession) -> None:
     def slow(key: Any, given: Any, row: Any) -> Change:
-        time.sleep(0.02)
+        time.sleep(0.05)
         return Change(output=[{"place": where()}])
 
     assert run(job, spark, [40, 40], slow) == [{"task"}, {"task"}]
@@ -179,10 +179,10 @@ def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work() -> None:
     for given, taken in (
         ((0, 0, 0.0), 1000),
         ((100, 100, 0.1), 1400),
-        ((rows, size, 0.15), rows),
+        ((rows, size, 0.29), rows),
         ((rows + 1, 1, 0.0), 0),
         ((1, size + 1, 0.0), 0),
-        ((1, 1, 0.16), 0),
+        ((1, 1, 0.31), 0),
     ):
         hints.learn_size(*given)
         assert hints.driver_rows == taken
