@@ -64,6 +64,9 @@ def job(module: str, *arguments: object) -> Any:
     """Return what a job prints as its last line. It works in a folder that is removed afterwards."""
     with folder() as path:
         command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
-        environment = os.environ | {"PYTHONPATH": str(PROJECT)}  # for executors, which start elsewhere
+        environment = os.environ | {
+            "PYTHONPATH": str(PROJECT),  # for executors, which start elsewhere
+            "PYTHONHASHSEED": "0",  # as `spark-submit` sets it
+        }
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=path, check=True)
         return json.loads(done.stdout.strip().splitlines()[-1])

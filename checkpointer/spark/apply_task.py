@@ -59,7 +59,7 @@ class ApplyTask:
     def in_driver(self, root: DriverRoot) -> "ApplyTask":
         """Return the task as it works in the driver.
 
-        It has a copy of the user's function, as each task on an executor: what that changes in itself is lost.
+        It has a copy of the user's function, as each task on an executor.
         """
         copied: UserFunction = cloudpickle.loads(cloudpickle.dumps(self.function))  # type: ignore[no-untyped-call]
         return replace(self, target=replace(self.target, root=root), function=copied)
@@ -103,8 +103,20 @@ class ApplyTask:
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type that state has for times: Spark gives them the time zone of its session."""
-    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
+    """Return the type that state has for times, also inside: Spark gives them the time zone of its session."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(kind.unit, "UTC") if kind.tz else kind
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_in_utc(kind.key_type)), kind.item_field.with_type(_in_utc(kind.item_type))
+        )
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
 
 
 class _Made:

@@ -5,10 +5,13 @@ as Arrow, and the same task object works on them there. Whatever fails is left t
 that the driver lacks, and which report errors as always.
 """
 
+import os
+import sys
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     BinaryType,
@@ -60,7 +63,8 @@ def run_in_driver(
             rows = rows.take(_sorted(rows, order))
         batches = rows.combine_chunks().to_batches()
         return [TaskOutput.load(done) for made in work(iter(batches)) for done in made.column(0).to_pylist()]
-    except Exception as error:
+    # Not only an `Exception`: Spark would wait for ever for a thread that anything else has ended.
+    except BaseException as error:
         raise DriverTaskError(f"{type(error).__name__}: {error}") from error
 
 
@@ -75,6 +79,16 @@ def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
     return pc.sort_indices(pa.table(columns, names), sort_keys=[(name, "ascending") for name in names])
 
 
+def works_alike(context: SparkContext) -> bool:
+    """Return whether a user's function gives the same in the driver as in Python workers.
+
+    They may have other environment variables, and another seed of hashes, so that sets of text have another order.
+    `spark-submit` and `pyspark` start a driver with the seed of its workers, and plain `python` does not.
+    """
+    variables: dict[str, str] = context.environment
+    return not sys.flags.hash_randomization and all(os.environ.get(name) == variables[name] for name in variables)
+
+
 def sorts_alike(frame: DataFrame, columns: Sequence[str]) -> bool:
     """Return whether Arrow sorts rows by these columns in the order in which Spark does."""
     return all(_sorts_alike(frame.schema[name].dataType) for name in columns)
@@ -82,7 +96,7 @@ def sorts_alike(frame: DataFrame, columns: Sequence[str]) -> bool:
 
 def _sorts_alike(kind: DataType) -> bool:
     # A collation gives text another order than its bytes have.
-    return isinstance(kind, _SORTED_ALIKE) and kind.simpleString().partition(" ")[0] == kind.simpleString()
+    return isinstance(kind, _SORTED_ALIKE) and " collate " not in kind.simpleString()
 
 
-__all__ = ["DriverTaskError", "run_in_driver", "sorts_alike"]
+__all__ = ["DriverTaskError", "run_in_driver", "sorts_alike", "works_alike"]

@@ -147,6 +147,14 @@ class StatefulSink:
             # Spark wraps the error in many lines and ends with its plan. This one line is what a person looks for.
             logger.error("%s: batch %s failed: %s", self.checkpointer.root, batch_id, describe(error))
             raise
+        except BaseException as error:
+            if threading.current_thread() is threading.main_thread():  # an interrupt, not within a query
+                raise
+            # It would end the thread that Spark waits for, and Spark would wait for ever.
+            raise InvalidStateError(
+                f"{self.checkpointer.root}: batch {batch_id} failed: it raised {type(error).__name__}, which is no "
+                f"Exception, and was not committed: {error}"
+            ) from error
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Run the callback for a batch and commit.

@@ -37,7 +37,7 @@ from pyspark_checkpointer.spark.dataframes import (
     keys_of,
     rows_of,
 )
-from pyspark_checkpointer.spark.driver_task import sorts_alike
+from pyspark_checkpointer.spark.driver_task import sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
@@ -154,7 +154,8 @@ class TableChanges:
         def by_tasks() -> list[TaskOutput]:
             return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
 
-        if sorts_alike(rows, order[1:]):
+        is_ours = isinstance(call.user, FirstSeen)
+        if (is_ours or works_alike(jobs.spark.sparkContext)) and sorts_alike(rows, order[1:]):
             outputs = jobs.change(placed, task, by_tasks, self._hints, below, order)
         else:
             outputs = by_tasks()

@@ -39,10 +39,11 @@ class TableHints:
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Leave the next changes to the driver if these were few, and no second task was worth their seconds of work.
 
-        They may be some times as many. So their bytes are bounded too.
+        Those may be some times as many, so few of them if each of these was large.
         """
         is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
-        self.driver_rows = min(4 * rows + 1000, MAX_DRIVER_ROWS) if is_small and not self.is_driver_unfit else 0
+        most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * max(rows, 1) // max(size, 1))
+        self.driver_rows = most if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:
         """Take as many tasks, up to `most`, as are worth their cost for the seconds that all tasks took together."""

@@ -57,8 +57,11 @@ class Returned(NamedTuple):
     output: list[pa.Table]
 
 
-RAISED = (Exception, SystemExit)
-"""What is reported with the key. A `SystemExit` would otherwise end the worker, and nobody would learn why."""
+RAISED = BaseException
+"""What is reported with the key. What is no `Exception` would end the worker or its thread, and say nothing of why.
+
+A `SystemExit` is such an error, a cancellation, and whatever a panic of a package in Rust becomes.
+"""
 
 
 class UserFunctionError(Exception):

@@ -206,6 +206,7 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_jobs, "task_numbers", task_numbers)
         patch.setattr(table_jobs.TaskRoot, "of", root_of)
         patch.setattr(table_jobs.DriverRoot, "of", root_of)
+        patch.setattr(table_changes, "works_alike", lambda context: True)
         # No copy of the function: those of tests note their calls.
         patch.setattr(ApplyTask, "in_driver", WriteTask.in_driver)
         # Whatever the sizes are, the driver does some of the work, and tasks the rest.

@@ -1,7 +1,9 @@
 """Few rows are written by the driver without tasks, and nobody can tell from the state who did it."""
 
+import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +14,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_hints, table_jobs
-from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike
+from pyspark_checkpointer.spark import (
+    Change,
+    State,
+    driver_task,
+    read_state,
+    stateful,
+    table_changes,
+    table_hints,
+    table_jobs,
+)
+from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike, works_alike
 from pyspark_checkpointer.spark.table_hints import TableHints
 from tests.spark.conftest import Job
 from tests.spark.tables import rows
 
 SCHEMA = "k long, n long, seen string"
+
+
+@pytest.fixture(autouse=True)
+def _alike(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Let functions run in this driver, whose Python may have another seed of hashes than workers have."""
+    if request.node.name != "test_a_function_stays_in_tasks_where_the_driver_has_another_seed":
+        monkeypatch.setattr(table_changes, "works_alike", lambda context: True)
 
 
 def where() -> str:
@@ -91,13 +109,16 @@ def test_a_function_that_fails_in_the_driver_is_called_by_tasks_from_then_on(job
     assert [row[1] for row in rows(read_state(spark, job.root, "t"))] == [12] * 10
 
 
-def test_an_error_of_the_function_is_that_of_a_task(job: Job, spark: SparkSession) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
+def test_an_error_of_the_function_is_that_of_a_task(job: Job, spark: SparkSession, error: type[BaseException]) -> None:
+    """Also one that ends threads: Spark would wait for ever for that of the callback."""
+
     def fail(key: Any, given: Any, row: Any) -> Change:
         if row:
-            raise ZeroDivisionError("planted")
+            raise error("planted")
         return look(key, given, row)
 
-    with pytest.raises(StreamingQueryException, match="fail raised ZeroDivisionError when it was called for k="):
+    with pytest.raises(StreamingQueryException, match=f"fail raised {error.__name__} when it was called for k="):
         run(job, spark, [40, 40], fail)
     restored = Checkpointer(job.root).restore()
     assert restored is not None
@@ -114,6 +135,73 @@ def test_what_a_function_keeps_for_itself_is_lost_after_each_batch(job: Job, spa
     assert run(job, spark, [40, 40, 40], keep)[1:] == [{"driver"}] * 2
     assert calls == []
     assert sorted(row[1] for row in rows(read_state(spark, job.root, "t"))) == [*range(1, 11)]
+
+
+def test_a_callback_that_raises_no_exception_fails_its_query(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        raise asyncio.CancelledError("planted")
+
+    job.feed(("x", 1))
+    with pytest.raises(
+        StreamingQueryException, match="batch 0 failed: it raised CancelledError, which is no Exception"
+    ):
+        job.run(update)
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_a_function_stays_in_tasks_where_the_driver_has_another_seed(job: Job, spark: SparkSession) -> None:
+    def hashed(key: Any, given: Any, row: Any) -> Change:
+        return Change({"n": hash("abc")}, output=[{"place": where()}])
+
+    expected = {"driver"} if works_alike(spark.sparkContext) else {"task"}
+    assert run(job, spark, [40, 40], hashed) == [{"task"}, expected]
+
+
+@pytest.mark.parametrize(
+    ("randomized", "variables", "alike"),
+    [
+        (0, {"PYTHONHASHSEED": "0"}, True),
+        (1, {"PYTHONHASHSEED": "0"}, False),
+        (0, {"PYTHONHASHSEED": "0", "REGION": "eu"}, False),
+    ],
+)
+def test_a_driver_works_as_workers_with_their_seed_and_variables(
+    monkeypatch: pytest.MonkeyPatch, randomized: int, variables: dict[str, str], alike: bool
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setattr(driver_task, "sys", SimpleNamespace(flags=SimpleNamespace(hash_randomization=randomized)))
+    assert works_alike(SimpleNamespace(environment=variables)) == alike  # type: ignore[arg-type]
+
+
+def test_times_within_values_are_in_utc_for_functions_too(job: Job, spark: SparkSession) -> None:
+    """In tasks and in the driver, whatever the time zone of the session is."""
+    seen: list[str] = []
+
+    def show(key: Any, given: list[dict[str, Any]], row: Any) -> Change:
+        return Change({"n": 1}, output=[{"place": where(), "shown": repr(given)}])
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        given = spark.sql(
+            "SELECT 1 AS k, t, named_struct('t', t) AS s, array(t) AS a, map(t, array(named_struct('t', t))) AS m,"
+            " timestamp_ntz'2024-01-01 10:00:00' AS n FROM (SELECT timestamp'2024-01-01 10:00:00 UTC' AS t)"
+        )
+        table = state.table("t", ["k"], num_partitions=1, schema="k int, n long")
+        emitted = table.apply_groups(given, show, "place string, shown string")
+        assert emitted is not None
+        seen.extend(f"{row.place} {row.shown}" for row in emitted.collect())
+
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        for _ in range(2):
+            job.feed(("x", 1))
+        job.run(update)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert seen[0].removeprefix("task ") == seen[1].removeprefix("driver ")
+    assert "New_York" not in seen[0]
 
 
 @pytest.mark.parametrize("verb", ["upsert", "delete", "replace"])
@@ -183,6 +271,7 @@ def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work() -> None:
         ((rows + 1, 1, 0.0), 0),
         ((1, size + 1, 0.0), 0),
         ((1, 1, 0.31), 0),
+        ((1, size, 0.0), 4),
     ):
         hints.learn_size(*given)
         assert hints.driver_rows == taken

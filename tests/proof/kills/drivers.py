@@ -10,6 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from examples.flights.process import JobFailedError, JobProcess, Limit
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from tests.proof.kills.stream import FIRES_AFTER, MINUTE, OPTIONS, START, write_input
@@ -25,12 +27,13 @@ HOURS = 3 * 3600.0
 
 
 def start(place: Place, folder: Path, master: str) -> JobProcess:
-    os.environ[OPTIONS] = json.dumps(place.storage_options)
+    # With the seed of `spark-submit`, so that functions are called in the driver too.
+    variables = {OPTIONS: json.dumps(place.storage_options), "PYTHONHASHSEED": "0"}
     arguments = [place.url, str(folder), master]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
         return JobProcess("tests.proof.kills.stream", arguments, folder / "log", Limit.begin(HOURS))
-    finally:
-        del os.environ[OPTIONS]
 
 
 def kill_drivers(place: Place, folder: Path, kills: int, numbers: random.Random) -> tuple[int, int, int]:
