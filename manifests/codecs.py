@@ -61,7 +61,7 @@ MAX_TABLE_PARTITIONS = 2**31 - 1
 
 
 Kind = Literal["bytes", "map", "table"]
-"""What an operator holds: bytes of the job's own format, the entries of a keyed state, or rows that Spark wrote."""
+"""Name what an operator holds: bytes of the job's own format, entries of a keyed state, or rows that Spark wrote."""
 
 
 @dataclass(frozen=True, slots=True)

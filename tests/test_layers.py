@@ -153,7 +153,7 @@ PURE = {
     *("itertools", "json", "math", "operator", "re", "reprlib", "sys", "types", "typing", "urllib", "uuid", "zlib"),
     "zoneinfo",
 }
-"""What the format may use of the standard library: no files but the rules of time zones, no sockets, no clock."""
+"""List what the format may use of the standard library: no files but the rules of time zones, no sockets, no clock."""
 
 IMPORTING_BY_NAME = {
     "pyspark_checkpointer.storage": "the registry names the module of each kind of store",

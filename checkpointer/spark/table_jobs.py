@@ -89,9 +89,7 @@ class TableJobs:
         results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
         outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
         for output in outputs:
-            # A refusal comes back as a value, since Spark would repeat a task that raises it.
-            if output.refused is not None:
-                raise output.refused
+            output.raise_refused()
             # The driver has to find what the task wrote before it reads any of it to compact chains.
             if (first := output.first(self._checkpoint.id)) is not None:
                 run_sync(self._checkpoint.prove(output.written_by, first))
@@ -126,11 +124,10 @@ class TableJobs:
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
                 hints.is_driver_unfit = True
+        for output in outputs or ():
+            output.raise_refused()
         if outputs is None:
             outputs = by_tasks()
-        for output in outputs:
-            if output.refused is not None:
-                raise output.refused
         hints.learn_size(
             sum(output.given_rows for output in outputs),
             sum(output.given_bytes for output in outputs),

@@ -69,6 +69,11 @@ class TaskOutput:
             (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
         )
 
+    def raise_refused(self) -> None:
+        """Raise what the task refused. It comes back as a value, since Spark would repeat a task that raises it."""
+        if self.refused is not None:
+            raise self.refused
+
     def dump(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"written": pa.array([pickle.dumps(self)], pa.binary())})
 

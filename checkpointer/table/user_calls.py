@@ -57,17 +57,13 @@ class Returned(NamedTuple):
     output: list[pa.Table]
 
 
-RAISED = BaseException
-"""What is reported with the key. What is no `Exception` would end the worker or its thread, and say nothing of why.
-
-A `SystemExit` is such an error, a cancellation, and whatever a panic of a package in Rust becomes.
-"""
-
-
 class UserFunctionError(Exception):
     """An error of a user's function, with the key. Its cause is the error itself.
 
     It is no error of the library, so that the errors of the function are not taken for refusals or for Arrow's own.
+
+    It is raised for what is no `Exception` too, such as a cancellation or a panic of a package in Rust. That would end
+    the worker or its thread, and say nothing of why.
     """
 
     def __init__(self, what: str, key: str, error: BaseException) -> None:
@@ -88,7 +84,7 @@ class FrameCall:
     def __call__(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Returned:
         try:
             given = self._call(rows, state)
-        except RAISED as error:
+        except BaseException as error:
             raise UserFunctionError(self.what, self._culprit(keys, rows, state, error), error) from error
         if given is None:
             raise IllegalArgumentError(
@@ -133,7 +129,7 @@ class FrameCall:
             below = state.take(pa.array(np.flatnonzero((of_state >= first) & (of_state < last))))
             try:
                 self._call(own, below)
-            except RAISED as found:
+            except BaseException as found:
                 return (type(found), str(found)) == (type(error), str(error))
             return False
 
@@ -182,7 +178,7 @@ class GroupCall:
         for number, (key, own) in enumerate(zip(values, self._groups(keys, rows), strict=True)):
             try:
                 given = self.function(key, own, below.get(number))
-            except RAISED as error:
+            except BaseException as error:
                 raise UserFunctionError(self.what, self._show(keys, number), error) from error
             self._collect(collected, keys, number, given)
         return self._returned(collected, keys)

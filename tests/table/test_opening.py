@@ -3,15 +3,18 @@
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.codecs import MAX_TABLE_PARTITIONS
+from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import lookup_steps
 from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
 from pyspark_checkpointer.table.version import TableVersion
@@ -75,6 +78,25 @@ def test_a_key_that_is_given_twice_is_one_row_in_steps_of_any_size(
             (2, 20),
             (3, None),
         ]
+
+
+def test_a_pack_is_fetched_once_for_all_steps_of_a_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    fetch = ObjectFiles.data
+
+    async def counted(self: ObjectFiles, artifact: Artifact) -> Any:
+        fetched.append(artifact.path)
+        return await fetch(self, artifact)
+
+    with Checkpointer(str(tmp_path)) as client:
+        commit(client, 1)
+        restored = client.restore()
+        assert restored is not None
+        monkeypatch.setattr(lookup_steps, "MAX_STEP_BYTES", 1)
+        monkeypatch.setattr(ObjectFiles, "data", counted)
+        assert rows_in(restored.table("t", keys=[{"k": key} for key, _ in ROWS])) == sorted(ROWS, key=repr)
+    packs = [path for path in fetched if "/packs/" in path]
+    assert len(packs) == len(set(packs)) == 4
 
 
 def test_a_table_has_a_partition(tmp_path: Path) -> None:
