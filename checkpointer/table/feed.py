@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest
 from pyspark_checkpointer.table.schema import Column, TableSchema
 from pyspark_checkpointer.table.types import is_wider
 from pyspark_checkpointer.table.version import TableVersion
@@ -63,8 +63,8 @@ def feed_steps(
         before, after = _version(name, parent), _version(name, manifest)
         groups = [*_groups(before, after, shown)]
         if groups:
-            wanted = frozenset(rule for side in (before, after) if (rule := rule_id(side)) is not None)
-            old, new = (None if side is None else version_shown(side, shown, wanted) for side in (before, after))
+            times = [time_of(before), time_of(after)]
+            old, new = (None if side is None else version_shown(side, shown, times) for side in (before, after))
             yield FeedStep(
                 None if parent is None else parent.id,
                 manifest.id,
@@ -81,8 +81,7 @@ def starting_step(name: str, manifest: Manifest, shown: TableSchema) -> FeedStep
     version = _version(name, manifest)
     if version is None:
         return None
-    rule = rule_id(version)
-    after = version_shown(version, shown, frozenset() if rule is None else frozenset({rule}))
+    after = version_shown(version, shown, [time_of(version)])
     groups = tuple((number,) for number in sorted(version.chains))
     return FeedStep(None, manifest.id, manifest.epoch, _nothing(after), after, groups)
 
@@ -118,7 +117,7 @@ def _layout(version: TableVersion | None) -> object:
 
 
 def limit_of(version: TableVersion | None) -> object:
-    return None if version is None else (rule_id(version), version.expired_until)
+    return None if version is None else (time_of(version), version.expired_until)
 
 
 def shows_others(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> bool:
@@ -139,20 +138,34 @@ def is_forward(before: TableVersion, after: TableVersion) -> bool:
     """
     if before.expired_until is None:
         return True
-    if after.expired_until is None or rule_id(before) != rule_id(after):
+    if after.expired_until is None or time_of(before) != time_of(after):
         return False
     return after.expired_until >= before.expired_until
 
 
-def rule_id(version: TableVersion | None) -> int | None:
-    """Return the id of the column by which rows of a version expire."""
+Time = tuple[int, str, Json]
+"""The id, name and type of a column by which rows expire. The id alone may be that of another column by now: a table
+that was dropped and made again begins with the first id again."""
+
+
+def time_of(version: TableVersion | None) -> Time | None:
+    """Return the column by which rows of a version expire."""
     rule = None if version is None else version.schema.expire
     if version is None or rule is None:
         return None
-    return next(column.id for column in version.schema.columns if column.name == rule.column)
+    return next(_time(column) for column in version.schema.columns if column.name == rule.column)
 
 
-def version_shown(version: TableVersion, shown: TableSchema, times: frozenset[int]) -> TableVersion:
+def _time(column: Column) -> Time:
+    return column.id, column.name, column.type
+
+
+def time_column(schema: TableSchema, time: Time | None) -> str | None:
+    """Return the name of a column by which rows of a version expire, if a schema has the same one."""
+    return next((column.name for column in schema.columns if _time(column) == time), None)
+
+
+def version_shown(version: TableVersion, shown: TableSchema, times: Sequence[Time | None]) -> TableVersion:
     """Return a version with the columns to show, in their newest types, and those columns of times that it needs.
 
     A column is the same one if it has the same id and name: an operator that was dropped and made again begins with the
@@ -163,7 +176,7 @@ def version_shown(version: TableVersion, shown: TableSchema, times: frozenset[in
     for column in version.schema.columns:
         if _is_shown(column, shown):
             columns.append(replace(newest[column.id], role=column.role))
-        elif column.id in times:
+        elif _time(column) in times:
             # It is read, and not shown; another column that is shown may have its name by now.
             names[column.name] = _hidden(column, shown)
             columns.append(replace(column, name=names[column.name]))
@@ -185,7 +198,8 @@ def _is_shown(column: Column, shown: TableSchema) -> bool:
 
 
 def _hidden(column: Column, shown: TableSchema) -> str:
-    name = column.name
+    # The id tells apart two columns of one version. The name tells apart two columns of one id.
+    name = f"__time_{column.id}_{column.name}"
     while name in shown.names:
         name += "_"
     return name
@@ -203,8 +217,9 @@ __all__ = [
     "is_forward",
     "limit_of",
     "newest_schema",
-    "rule_id",
     "shows_others",
     "starting_step",
+    "time_column",
+    "time_of",
     "version_shown",
 ]

@@ -22,8 +22,9 @@ from pyspark_checkpointer.table.feed import (
     FeedStep,
     is_forward,
     limit_of,
-    rule_id,
     shows_others,
+    time_column,
+    time_of,
 )
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_equality import equal_rows
@@ -82,20 +83,15 @@ class FeedReader:
             old_rows, new_rows = await asyncio.gather(
                 self._reader(before, keys).rows(number, keys), self._reader(after, keys).rows(number, keys)
             )
-        column = self._time(before)
+        column = time_column(before.schema, time_of(self._step.after))
         if self._keys is None and column is not None and after.expired_until is not None and moves:
             due = await due_rows(self._reader(before), number, column, after.expired_until)
             untouched = merge.positions(due, keys, key) < 0
             old_rows = pa.concat_tables([old_rows, due.filter(pa.array(untouched)).select(old_rows.column_names)])
         return await self._host.run(lambda: self._compare(old_rows, new_rows))
 
-    def _time(self, before: TableVersion) -> str | None:
-        """Return the name in the parent of the column by which rows expire now, if it has it."""
-        wanted = rule_id(self._step.after)
-        return next((column.name for column in before.schema.columns if column.id == wanted), None)
-
     def _compare(self, old: pa.Table, new: pa.Table) -> pa.Table:
-        limit, column = self._step.after.expired_until, self._time(self._step.before)
+        limit, column = self._step.after.expired_until, time_column(self._step.before.schema, time_of(self._step.after))
         before, after = self._project(old), self._project(new)
         at = merge.positions(after, before, self._shown.key)
         known = np.flatnonzero(at >= 0)

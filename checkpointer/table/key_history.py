@@ -20,9 +20,10 @@ from pyspark_checkpointer.table.feed import (
     feed_steps,
     is_forward,
     newest_schema,
-    rule_id,
     shows_others,
     starting_step,
+    time_column,
+    time_of,
 )
 from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -101,7 +102,7 @@ def _stays(step: FeedStep, places: list[int | None], shown: TableSchema, row: pa
         return False
     if row is None:
         return True
-    column = next((column.name for column in shown.columns if column.id == rule_id(after)), None)
+    column = time_column(shown, time_of(after))
     # Nothing but the clock has moved, so all depends on the time of this row.
     if column is None or after.expired_until is None:
         return False

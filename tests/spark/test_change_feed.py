@@ -120,6 +120,31 @@ def test_a_table_that_was_dropped_and_made_again(job: Job) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "other", ["array('a') AS tags", "TIMESTAMP'2024-01-01T00:00:00Z' AS seen", "DATE'2024-01-01' AS at"]
+)
+def test_a_table_made_again_has_another_column_by_the_id_of_its_time(job: Job, other: str) -> None:
+    def rows(first: bool) -> Body:
+        def body(batch: DataFrame, batch_id: int, state: State) -> None:
+            state.advance_clock(DAY + timedelta(days=9))
+            state.drop("t") if not first else None
+            table = state.table("t", ["k"], expire=None if first else Expire("at", after=timedelta(days=2)))
+            table.upsert(
+                batch.sparkSession.sql(other if first else "SELECT 2 AS k, TIMESTAMP'2024-01-10T00:00:00Z' AS at")
+            )
+
+        return body
+
+    other = f"SELECT 1 AS k, {other}"
+    once(job, rows(True))
+    once(job, rows(False))
+    assert [row[1:] for row in changes(job)] == [
+        (0, "insert", 1, None),
+        (1, "delete", 1, None),
+        (1, "insert", 2, DAY.replace(tzinfo=None, day=10)),
+    ]
+
+
 def test_errors_say_what_can_be_done(job: Job, spark: SparkSession) -> None:
     for number in range(4):
         once(job, upsert(f"(1, '{number}')"))
