@@ -89,7 +89,8 @@ class ApplyTask:
         found = self.function.apply(keys, rows.drop_columns([PARTITION]), state)
         changes = found.changes
         if self.version.schema.expire is not None:
-            changes = merge.reset_absent(changes, state, self.version.schema.key)
+            # A key without a living row may have an expired one.
+            changes = merge.reset(changes, merge.positions(changes, state, self.version.schema.key) < 0)
         # In a partition without rows there is nothing to delete.
         known = pa.array(list(self.version.chains), pa.int32())
         useless = pc.and_(pc.equal(changes[CHANGE], DELETE), pc.invert(pc.is_in(changes[PARTITION], known)))

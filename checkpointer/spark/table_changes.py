@@ -44,7 +44,7 @@ from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
-from pyspark_checkpointer.spark.write_tasks import Living, TaskOutput, WriteTask
+from pyspark_checkpointer.spark.write_tasks import Below, TaskOutput, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
@@ -322,14 +322,14 @@ class TableChanges:
         keyed = rows_of(rows, schema, self._partitions)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
-        living = None
+        expired = None
         if below is not None and chains and change != DELETE and _combines_with_below(rows, schema):
-            living = Living(self._jobs.parent, self._expiry.now(replace(below, schema=schema)))
+            expired = Below(self._jobs.parent, self._expiry.now(replace(below, schema=schema)))
         # Rows of one key may lie in different tasks only where their order does not matter, or where there is but one.
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.
-        may_split_keys = may_split_keys and living is None
-        task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, living)
+        may_split_keys = may_split_keys and expired is None
+        task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, expired)
 
         def by_tasks() -> list[TaskOutput]:
             placed = keyed if may_split_keys and not self._hints.shuffle_first else keyed.repartition(PARTITION)
@@ -342,7 +342,7 @@ class TableChanges:
         if moves:
             outputs = by_tasks()
         else:
-            read = None if living is None else living.version
+            read = None if expired is None else expired.version
             outputs = self._jobs.change(keyed, task, by_tasks, self._hints, read)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains)

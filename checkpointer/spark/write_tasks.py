@@ -13,9 +13,11 @@ from functools import partial
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.compaction import is_small
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
@@ -24,9 +26,11 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.task_client import DriverRoot, Root, TaskRoot
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.due_rows import may_be_due
+from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.hashing import check_partitions
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, rewrite, split
 
@@ -130,8 +134,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
-    """The version of a table below the changes of a task, which knows the keys that have a living row.
+class Below:
+    """The version of a table below the changes of a task, at the time of the job's clock.
 
     `checkpoint` keeps its objects alive.
     """
@@ -140,10 +144,21 @@ class Living:
     version: TableVersion
 
     def begin_anew(self, rows: pa.Table, root: Root) -> pa.Table:
-        """Return changes that begin a row anew where their key has no living one."""
-        key = self.version.schema.key
-        found = pa.concat_tables(read_keys(root, self.checkpoint, self.version, rows, key))
-        return merge.reset_absent(rows, found, key)
+        """Return changes that begin a row anew where the row of their key is expired."""
+        rule, limit, key = self.version.schema.expire, self.version.expired_until, self.version.schema.key
+        assert rule is not None
+        assert limit is not None
+        session, version = root.open().session, self.version.only(rows[PARTITION].unique().to_pylist())
+        reader = TableReader(session.store, session.host, version, key)
+        due = run_sync(explaining(session, self.checkpoint, partial(may_be_due, reader, rule.column, limit)))
+        if not due:  # Mostly. The bounds of the times alone are read then.
+            return rows
+        keys = rows.filter(pc.is_in(rows[PARTITION], pa.array(due, pa.int32())))
+        # Without a limit, expired rows are read too.
+        unlimited, columns = replace(version, expired_until=None), [*dict.fromkeys([*key, rule.column])]
+        found = pa.concat_tables(read_keys(root, self.checkpoint, unlimited, keys, columns))
+        expired = found.filter(is_expired(found[rule.column], limit))
+        return merge.reset(rows, merge.positions(rows, expired, key) >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +173,7 @@ class WriteTask:
     target: Target
     change: int
     whole: bool
-    below: Living | None = None
+    below: Below | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # All rows of the task at once: rows of one key may come in different batches.

@@ -12,6 +12,16 @@ from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.time_bounds import lowest, may_hold
+
+MAX_LOWEST_TIMES = 1 << 16
+"""The most objects of which a process remembers the lowest time."""
+
+_lowest_times: dict[tuple[str, int], int | None] = {}
+"""The lowest time in an object, by the verified digest of its tail and the id of the column.
+
+The objects of a table are the same in many batches, and none of them ever changes.
+"""
 
 
 async def due_rows(reader: TableReader, partition: int, column: str, limit: int) -> pa.Table:
@@ -48,8 +58,35 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
     return await reader.host.run(lambda: due(below))
 
 
+async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
+    """Return the partitions that may have a row whose time in a column is at most `limit`.
+
+    The time of a row is one of the times in the objects of its chain, however these are combined. So the bounds of all
+    row groups tell, and nothing else is read. `limit` is in microseconds since 1970. Raises `CorruptionError` for
+    bounds that fail verification.
+    """
+    chains = reader.version.chains
+    objects = {artifact.path: artifact for chain in chains.values() for artifact in chain if artifact.length}
+    found = await asyncio.gather(*(_lowest(reader, artifact, column) for artifact in objects.values()))
+    times = dict(zip(objects, found, strict=True))
+    old = {path for path, time in times.items() if time is None or time <= limit}
+    return [number for number, chain in chains.items() if any(artifact.path in old for artifact in chain)]
+
+
+async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int | None:
+    """Return the lowest time in an object; None where it is not known without its rows."""
+    if artifact.tail is None:
+        return None
+    name = artifact.tail.digest, next(c.id for c in reader.schema.columns if c.name == column)
+    if name not in _lowest_times:
+        if len(_lowest_times) >= MAX_LOWEST_TIMES:
+            _lowest_times.clear()
+        _lowest_times[name] = lowest((await reader.files.open(artifact)).times(column))
+    return _lowest_times[name]
+
+
 def _has_bounds(base: Artifact) -> bool:
-    """Return whether a snapshot can be read in parts: it is not empty, and has a recorded tail."""
+    """Return whether an object can be read in parts: it is not empty, and has a recorded tail."""
     return bool(base.length) and base.tail is not None
 
 
@@ -63,9 +100,9 @@ async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -
     # Rows that are not due are left out like those of other row groups.
     return await reader.some(
         base,
-        lambda groups: groups.of_times(column, after, limit),
+        lambda groups: [n for n, bounds in enumerate(groups.times(column)) if may_hold(bounds, after, limit)],
         lambda rows: rows.filter(is_expired(rows[column], limit)),
     )
 
 
-__all__ = ["due_rows"]
+__all__ = ["due_rows", "may_be_due"]

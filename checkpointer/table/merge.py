@@ -142,12 +142,12 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     return found.filter(pa.array(wanted[groups[: found.num_rows]]))
 
 
-def reset_absent(changes: pa.Table, living: pa.Table, key: list[str]) -> pa.Table:
-    """Return changes that begin a row anew where its key is not one of `living`.
+def reset(changes: pa.Table, expired: Any) -> pa.Table:
+    """Return changes that begin a row anew where `expired`, a mask, says that there may be an expired row below.
 
-    There may be an expired row below, with which such a change must not be combined.
+    Such a change must not be combined with it.
     """
-    anew = (positions(changes, living, key) < 0) & (changes[CHANGE].to_numpy() == MERGE)
+    anew = expired & (changes[CHANGE].to_numpy() == MERGE)
     if not anew.any():
         return changes
     made = pc.if_else(pa.array(anew), pa.scalar(RESET, pa.int8()), changes[CHANGE])

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests.digest import verify
 from pyspark_checkpointer.table import file_columns
-from pyspark_checkpointer.table.expiry import DAY
 from pyspark_checkpointer.table.footer import check_footer, check_rows
 from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
 from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION, TableSchema
+from pyspark_checkpointer.table.time_bounds import Bounds, time_bounds
 
 DECODE_BATCH_BYTES = 256 << 20
 """Bytes of row groups that are decoded together.
@@ -126,26 +126,10 @@ class RowGroups:
             wanted = {path: _sorted(keys[name]) for path, name in names.items() if name in key}
             return [group for group in range(len(self.ranges)) if self._may_hold(group, wanted)]
 
-    def of_times(self, column: str, after: int | None, until: int) -> list[int]:
-        """Return the row groups that may hold a time above `after` and up to `until`, in microseconds since 1970.
-
-        The bounds of the column tell.
-        """
+    def times(self, column: str) -> list[Bounds | None]:
+        """Return the bounds of the times of a column in each row group; None where the file does not tell."""
         with _explain_decode_errors(self._name):
-            names = file_columns.names_by_id(self.metadata.schema.to_arrow_schema(), self._schema)
-            path = next((path for path, name in names.items() if name == column), None)
-            if path is None:  # An older file. A change may have given its rows a time since.
-                return list(range(len(self.ranges)))
-            index = self._paths.index(path)
-            unit = DAY if self.metadata.schema.column(index).physical_type == "INT32" else 1
-            bounds = [self.metadata.row_group(group).column(index).statistics for group in range(len(self.ranges))]
-            return [
-                group
-                for group, bound in enumerate(bounds)
-                if bound is None
-                or not bound.has_min_max
-                or (bound.min_raw * unit <= until and (after is None or bound.max_raw * unit > after))
-            ]
+            return time_bounds(self.metadata, self._schema, column)
 
     def _may_hold(self, group: int, wanted: dict[str, list[Any] | None]) -> bool:
         """Return whether a row group may hold a wanted key.

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 from pyspark_checkpointer.admin import rollback
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.table_changes import TableChanges
-from pyspark_checkpointer.table import merge
+from pyspark_checkpointer.table import due_rows, merge
 from tests.proof.effort import SUMMARY
 from tests.proof.inline import in_one_thread
 from tests.proof.planted import Planted
@@ -24,9 +24,23 @@ pytestmark = pytest.mark.usefixtures("rarely_collected")
 PLANTED = (
     Planted(
         "a row is combined with an expired one",
-        merge.reset_absent,
-        "(positions(changes, living, key) < 0)",
-        "(positions(changes, living, key) < -1)",
+        merge.reset,
+        "anew = expired &",
+        "anew = ~expired & expired &",
+    ),
+    Planted(
+        "an expired row is sought in snapshots alone",
+        due_rows.may_be_due,
+        "any(artifact.path in old for artifact in chain)",
+        "chain[0].path in old",
+        walk=100,
+    ),
+    Planted(
+        "a row is taken to be expired a moment later",
+        due_rows.may_be_due,
+        "time <= limit",
+        "time < limit",
+        walk=90,
     ),
     Planted(
         "a repeated batch has the clock of the machine",

@@ -20,6 +20,7 @@ from pyspark_checkpointer.cli.app import checkpointer as command
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
+from pyspark_checkpointer.table import due_rows
 from pyspark_checkpointer.table.expiry import MAX_AFTER
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
@@ -129,6 +130,49 @@ def test_what_expired_is_not_combined_with_what_follows(place: Place) -> None:
     place.batch(15, given((1, 1), (2, 1), n=[10, 10]), combine=combine)
     place.batch(15, given((2, 15), n=[1]), combine=combine)
     assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 17), (2, 1)]
+
+
+def test_whether_a_row_below_is_expired_is_told_by_bounds_that_are_read_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_checkpointer.compaction.SMALL_BYTES", 1)
+    monkeypatch.setattr(due_rows, "_lowest_times", {})
+    fetched, opened = list[str](), list[str]()
+    fetch, open_tail = ObjectFiles.data, ObjectFiles.open
+
+    async def data(self: ObjectFiles, artifact: Any) -> bytes:
+        fetched.append(artifact.path)
+        return await fetch(self, artifact)
+
+    async def bounds(self: ObjectFiles, artifact: Any) -> Any:
+        opened.append(artifact.path)
+        return await open_tail(self, artifact)
+
+    monkeypatch.setattr(ObjectFiles, "data", data)
+    monkeypatch.setattr(ObjectFiles, "open", bounds)
+    combine = {"n": "sum"}
+    place.batch(0, given(*((k, 1) for k in range(100)), n=[1] * 100), combine=combine)
+    # Changes without times, and then with such as expire first.
+    place.batch(1, pa.table({"k": [1, 2], "n": [10, 10]}), combine=combine)
+    place.batch(2, given((3, 0), n=[10]), combine=combine)
+    for day in (3, 4):
+        place.batch(day, given((1, day), (4, day), (200, day), n=[100, 100, 100]), combine=combine)
+    assert not fetched
+    assert len(opened) == len(set(opened)) == 4  # The pack of the last batch was not below anything yet.
+    # Keys 3 and 2 are expired at different times, each by another object of their chains.
+    place.batch(10, given((3, 10), (2, 10), n=[1000, 1000]), combine=combine)
+    assert fetched
+    place.batch(11, given((5, 11), (1, 11), n=[1000, 1000]), combine=combine)
+    found = {row["k"]: row["n"] for row in place.rows()}
+    assert {k: found.get(k) for k in (1, 2, 3, 4, 5, 6, 200)} == {
+        1: 1211,
+        2: 1011,
+        3: 1000,
+        4: 201,
+        5: 1000,
+        6: None,
+        200: 200,
+    }
 
 
 def test_columns_that_a_row_keeps_are_those_of_a_living_row(place: Place) -> None:

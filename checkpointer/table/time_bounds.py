@@ -1,0 +1,49 @@
+"""Read the bounds of the times in the row groups of a file, which tell where a row may be due."""
+
+from collections.abc import Sequence
+
+import pyarrow.parquet as pq
+
+from pyspark_checkpointer.table import file_columns
+from pyspark_checkpointer.table.expiry import DAY
+from pyspark_checkpointer.table.schema import TableSchema
+
+Bounds = tuple[int, int]
+"""The lowest and the highest time, in microseconds since 1970."""
+
+NO_TIME = 1 << 64
+"""A number above all times."""
+
+
+def time_bounds(metadata: pq.FileMetaData, schema: TableSchema, column: str) -> list[Bounds | None]:
+    """Return the bounds of the times of a column in each row group of a file; None where the file does not tell.
+
+    The lowest time of a row group without times is `NO_TIME`.
+    """
+    names = file_columns.names_by_id(metadata.schema.to_arrow_schema(), schema)
+    path = next((path for path, name in names.items() if name == column), None)
+    if path is None:  # An older file, from before the column was there.
+        return [(NO_TIME, -NO_TIME)] * metadata.num_row_groups
+    index = [metadata.schema.column(index).path for index in range(len(metadata.schema))].index(path)
+    unit = DAY if metadata.schema.column(index).physical_type == "INT32" else 1
+    return [_bounds(metadata.row_group(group).column(index), unit) for group in range(metadata.num_row_groups)]
+
+
+def _bounds(group: pq.ColumnChunkMetaData, unit: int) -> Bounds | None:
+    found = group.statistics
+    if found is not None and found.has_null_count and found.null_count == group.num_values:
+        return NO_TIME, -NO_TIME
+    return None if found is None or not found.has_min_max else (found.min_raw * unit, found.max_raw * unit)
+
+
+def lowest(times: Sequence[Bounds | None]) -> int | None:
+    """Return the lowest time in some row groups; None where the bounds do not tell."""
+    return None if None in times else min((low for low, _ in filter(None, times)), default=NO_TIME)
+
+
+def may_hold(bounds: Bounds | None, after: int | None, until: int) -> bool:
+    """Return whether a row group may hold a time above `after` and up to `until`."""
+    return bounds is None or (bounds[0] <= until and (after is None or bounds[1] > after))
+
+
+__all__ = ["Bounds", "lowest", "may_hold", "time_bounds"]
