@@ -1,5 +1,6 @@
 """What every test may use: a root of each kind, and the servers behind two of them."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -29,6 +30,10 @@ pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proo
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
 if "JDK_JAVA_OPTIONS" not in os.environ:  # the processes of one run have them from the first
     os.environ["JDK_JAVA_OPTIONS"] = jvm.options()
+
+# Python looks for cycles less often. By default that takes an eighth of the time of all tests without Spark, and
+# a fifth of that of a random history. The oldest objects are still looked at whenever they have become a quarter more.
+gc.set_threshold(50_000, 20, 20)
 
 if "CI" not in os.environ:  # Hypothesis brings a profile of its own for CI
     settings.register_profile("shared-machine", deadline=None)

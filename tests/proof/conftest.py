@@ -1,8 +1,7 @@
 """What several proofs need."""
 
-import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 
 import pytest
@@ -23,18 +22,6 @@ def server_of(request: pytest.FixtureRequest) -> Callable[[str], Server | None]:
 def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for a disk: some proofs are about what is touched, not about what survives."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
-@pytest.fixture
-def rarely_collected() -> Iterator[None]:
-    """Python looks for cycles a hundred times less often: that takes a fifth of the time of a random history."""
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-    yield
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ WALKS = 4000
 """Walks in which a planted bug must show."""
 
 
-pytestmark = pytest.mark.usefixtures("decoded_once", "rarely_collected")
+pytestmark = pytest.mark.usefixtures("decoded_once")
 
 
 @pytest.fixture(autouse=True)

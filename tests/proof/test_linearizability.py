@@ -93,7 +93,7 @@ def play(seed: int) -> list[Operation]:
     return walk(seed, observant=True).history.operations
 
 
-@pytest.mark.usefixtures("decoded_once", "rarely_collected")
+@pytest.mark.usefixtures("decoded_once")
 def test_random_histories_are_linearizable(
     checker: Checker, effort: Callable[[int, int], int], figures: Counter[str]
 ) -> None:
@@ -133,13 +133,13 @@ def nobody_else_judges(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(judge.GarbageClassifier, rule, mock.Mock(return_value=None))
 
 
-@pytest.mark.usefixtures("decoded_once", "rarely_collected", "nobody_else_judges")
+@pytest.mark.usefixtures("decoded_once", "nobody_else_judges")
 def test_without_another_judge_sound_histories_are_linearizable_still(checker: Checker) -> None:
     assert all(verdict.is_linearizable for verdict in checker.check(map(unjudged, range(60))))
 
 
 @pytest.mark.parametrize("name", SEEN)
-@pytest.mark.usefixtures("decoded_once", "rarely_collected", "nobody_else_judges")
+@pytest.mark.usefixtures("decoded_once", "nobody_else_judges")
 def test_the_stranger_alone_notices_a_rule_taken_out(checker: Checker, name: str, figures: Counter[str]) -> None:
     bug: Planted = BY_NAME[name]
     with bug():

@@ -19,8 +19,6 @@ from tests.proof.table_walk import Walk
 Effort = Callable[[int, int], int]
 Figures = Counter[str]
 
-pytestmark = pytest.mark.usefixtures("rarely_collected")
-
 PLANTED = (
     Planted(
         "a row is combined with an expired one",
