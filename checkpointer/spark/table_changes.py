@@ -44,7 +44,7 @@ from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
-from pyspark_checkpointer.spark.write_tasks import Below, TaskOutput, WriteTask
+from pyspark_checkpointer.spark.write_tasks import ExpiredRows, TaskOutput, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
@@ -324,7 +324,7 @@ class TableChanges:
         is_whole = not chains and change != DELETE
         expired = None
         if below is not None and chains and change != DELETE and _combines_with_below(rows, schema):
-            expired = Below(self._jobs.parent, self._expiry.now(replace(below, schema=schema)))
+            expired = ExpiredRows(self._jobs.parent, self._expiry.now(replace(below, schema=schema)))
         # Rows of one key may lie in different tasks only where their order does not matter, or where there is but one.
         may_split_keys = not is_whole and (change == DELETE or schema.combines or has_unique_keys(rows, schema.key))
         # The first of two tasks with rows of a key would begin a row anew, and the second would not know of it.

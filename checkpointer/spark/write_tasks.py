@@ -134,8 +134,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
-    """The version of a table below the changes of a task, at the time of the job's clock.
+class ExpiredRows:
+    """The rows below the changes of a task that are expired by the job's clock, in a version of the table.
 
     `checkpoint` keeps its objects alive.
     """
@@ -166,14 +166,14 @@ class WriteTask:
     """Write rows as changes of one kind.
 
     `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
-    rows do not have keep their values, and the changes say so in column `__kept`. `below`: expired rows may be below,
+    rows do not have keep their values, and the changes say so in column `__kept`. `expired`: rows below may be expired,
     and the tasks have all rows of a key.
     """
 
     target: Target
     change: int
     whole: bool
-    below: Below | None = None
+    expired: ExpiredRows | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # All rows of the task at once: rows of one key may come in different batches.
@@ -205,8 +205,8 @@ class WriteTask:
             rows = row_order.in_order(rows, schema.key)
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
             row_order.check_unique(rows, schema, table)
-        if self.below is not None:
-            rows = self.below.begin_anew(rows, self.target.root)
+        if self.expired is not None:
+            rows = self.expired.begin_anew(rows, self.target.root)
         if self.target.leaves_to_driver(rows.nbytes):
             check_partitions(rows, schema, self.target.partitions, table)
             return TaskOutput(rows=stream(rows))

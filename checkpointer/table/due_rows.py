@@ -4,6 +4,7 @@ bounds of the times in each row group → row groups that may hold a due row →
 """
 
 import asyncio
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -78,11 +79,13 @@ async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int |
     if artifact.tail is None:
         return None
     name = artifact.tail.digest, next(c.id for c in reader.schema.columns if c.name == column)
-    if name not in _lowest_times:
-        if len(_lowest_times) >= MAX_LOWEST_TIMES:
-            _lowest_times.clear()
-        _lowest_times[name] = lowest((await reader.files.open(artifact)).times(column))
-    return _lowest_times[name]
+    with suppress(KeyError):  # Another thread may clear them at any time.
+        return _lowest_times[name]
+    time = lowest((await reader.files.open(artifact)).times(column))
+    if len(_lowest_times) >= MAX_LOWEST_TIMES:
+        _lowest_times.clear()
+    _lowest_times[name] = time
+    return time
 
 
 def _has_bounds(base: Artifact) -> bool:

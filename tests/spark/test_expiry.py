@@ -175,6 +175,28 @@ def test_whether_a_row_below_is_expired_is_told_by_bounds_that_are_read_once(
     }
 
 
+@pytest.mark.parametrize("first", [START, datetime(1969, 12, 25, tzinfo=UTC)])
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), UTC_TIME])
+def test_a_row_below_expires_at_the_same_moment_in_each_type(place: Place, kind: pa.DataType, first: datetime) -> None:
+    def at(*days: int) -> pa.Array:
+        times = pa.array([first + day * DAY for day in days], UTC_TIME)
+        return times.cast(pa.timestamp("us")).cast(kind)
+
+    def batch(clock: datetime, *days: int) -> None:
+        state = place.begin()
+        state.advance_clock(clock)
+        table = state.table("t", ["k"], num_partitions=2, combine={"n": "sum"}, expire=RULE)
+        rows = {"k": [*range(len(days))], "seen": at(*days), "n": [1] * len(days)}
+        table.upsert(place.frame(pa.table(rows)))
+        place.commit(state)
+
+    batch(first, 0, 1, 2)
+    batch(first + 11 * DAY - MICROSECOND, 11, 11, 11)
+    assert [row["n"] for row in place.rows()] == [1, 2, 2]
+    batch(first + 21 * DAY, 30, 30, 30)
+    assert [row["n"] for row in place.rows()] == [1, 1, 1]
+
+
 def test_columns_that_a_row_keeps_are_those_of_a_living_row(place: Place) -> None:
     place.batch(0, given((1, 0), (2, 5), title=["old", "old"]))
     place.batch(10, pa.table({"k": [1, 2], "n": [1, 1]}))
