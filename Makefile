@@ -8,7 +8,7 @@ help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
 
 # More than the two cores of a small machine, since much of it is waiting. Long files begin first (tests/conftest.py).
-AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
+AT_ONCE = -n 4 --dist loadfile --no-loadscope-reorder
 
 setup: .venv/.dev ## make .venv with everything for development
 
@@ -49,11 +49,9 @@ bench-quick: .venv/.bench ## run the benchmarks at a small size
 	@scripts/run python -m benchmarks --quick
 
 servers: .venv/.dev ## install the servers and the browser that the tests start
-	@.venv/bin/python -m tests.servers || true
-	@scripts/run python -m tests.kafka || true
-	@scripts/run python -m tests.jvm || true
-	@.venv/bin/python -m tests.proof.checker || true
-	@.venv/bin/python -m tests.browser || true
+	@# At once: most of each is waiting for the network. What is missing is said by the tests that need it.
+	@.venv/bin/python -m tests.servers & .venv/bin/python -m tests.proof.checker & .venv/bin/python -m tests.browser & \
+	scripts/run python -m tests.kafka & scripts/run python -m tests.jvm & wait
 
 clean: ## remove everything that is made here
 	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
