@@ -24,7 +24,9 @@ def time_bounds(metadata: pq.FileMetaData, schema: TableSchema, column: str) -> 
     path = next((path for path, name in names.items() if name == column), None)
     if path is None:  # An older file, from before the column was there.
         return [(NO_TIME, -NO_TIME)] * metadata.num_row_groups
-    index = [metadata.schema.column(index).path for index in range(len(metadata.schema))].index(path)
+    # A field b of a struct a has the path a.b too, which may be the name of the column of times.
+    described = [metadata.schema.column(index) for index in range(len(metadata.schema))]
+    index = next(n for n, found in enumerate(described) if found.path == path and found.max_definition_level <= 1)
     unit = DAY if metadata.schema.column(index).physical_type == "INT32" else 1
     return [_bounds(metadata.row_group(group).column(index), unit) for group in range(metadata.num_row_groups)]
 

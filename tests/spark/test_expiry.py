@@ -197,6 +197,22 @@ def test_a_row_below_expires_at_the_same_moment_in_each_type(place: Place, kind:
     assert [row["n"] for row in place.rows()] == [1, 1, 1]
 
 
+def test_a_time_is_not_taken_for_a_field_whose_path_is_its_name(place: Place) -> None:
+    rule = Expire("a.b", after=10 * DAY)
+    far = pa.array([{"b": START + 1000 * DAY}], pa.struct([("b", UTC_TIME)]))
+    due = []
+    for day, n in ((0, 5), (11, 1)):
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=1, combine={"n": "sum"}, expire=rule)
+        due += [] if day == 0 else table.expired().rows["k"].to_pylist()  # type: ignore[attr-defined]
+        time = pa.array([START + day * DAY], UTC_TIME)
+        table.upsert(place.frame(pa.table({"k": [1], "a": far, "a.b": time, "n": [n]})))
+        table.compact() if day == 0 else None
+        place.commit(state)
+    assert due == [1]
+    assert [row["n"] for row in place.rows()] == [1]
+
+
 def test_columns_that_a_row_keeps_are_those_of_a_living_row(place: Place) -> None:
     place.batch(0, given((1, 0), (2, 5), title=["old", "old"]))
     place.batch(10, pa.table({"k": [1, 2], "n": [1, 1]}))
