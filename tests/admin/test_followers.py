@@ -149,10 +149,11 @@ def test_a_saved_plan_outruns_only_whom_it_names(ck: Checkpointer) -> None:
     with pytest.raises(StalePlanError, match="follower 'late' needs now"):
         ck.apply(plan)
     ck.remove_follower("late")
-    # One that has gone on since would lose less than the plan says, and is lost all the same.
-    register(ck, "slow", ids[5])
-    with pytest.raises(StalePlanError, match="follower 'slow' needs now"):
-        ck.apply(plan)
+    # One that has gone on since would lose less than the plan says, and one that went back would lose more.
+    for moved in (ids[5], ids[0], None):
+        register(ck, "slow", moved)
+        with pytest.raises(StalePlanError, match="follower 'slow' needs now"):
+            ck.apply(plan)
     assert ck.list_checkpoints() == ids
     register(ck, "slow", ids[1])
     ck.apply(plan)

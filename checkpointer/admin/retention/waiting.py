@@ -101,13 +101,13 @@ def without_outrun(
 ) -> FollowerPositions:
     """Return the positions without the followers that a plan outruns, and names.
 
-    One that has moved since the plan was made, and so loses fewer checkpoints than it says, stays.
+    One that has moved since the plan was made, and so loses fewer or more checkpoints than it says, stays.
     """
     gone, left = set(retired), dict(positions.by_name)
     for one in planned:
         if one.outrun and one.name in left:
             alone = replace(positions, by_name={one.name: left[one.name]})
-            if len(gone & find_waiting(alone, chain, begins).needed.keys()) >= one.outrun:
+            if len(gone & find_waiting(alone, chain, begins).needed.keys()) == one.outrun:
                 del left[one.name]
     return replace(positions, by_name=left)
 
