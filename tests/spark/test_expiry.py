@@ -179,22 +179,41 @@ def test_whether_a_row_below_is_expired_is_told_by_bounds_that_are_read_once(
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), UTC_TIME])
 def test_a_row_below_expires_at_the_same_moment_in_each_type(place: Place, kind: pa.DataType, first: datetime) -> None:
     def at(*days: int) -> pa.Array:
-        times = pa.array([first + day * DAY for day in days], UTC_TIME)
+        # A row without a time lies in the same row groups, and never expires.
+        times = pa.array([*(first + day * DAY for day in days), None], UTC_TIME)
         return times.cast(pa.timestamp("us")).cast(kind)
 
     def batch(clock: datetime, *days: int) -> None:
         state = place.begin()
         state.advance_clock(clock)
-        table = state.table("t", ["k"], num_partitions=2, combine={"n": "sum"}, expire=RULE)
-        rows = {"k": [*range(len(days))], "seen": at(*days), "n": [1] * len(days)}
+        table = state.table("t", ["k"], num_partitions=1, combine={"n": "sum"}, expire=RULE)
+        rows = {"k": [0, 1, 2, 3], "seen": at(*days), "n": [1] * 4}
         table.upsert(place.frame(pa.table(rows)))
         place.commit(state)
 
     batch(first, 0, 1, 2)
     batch(first + 11 * DAY - MICROSECOND, 11, 11, 11)
-    assert [row["n"] for row in place.rows()] == [1, 2, 2]
+    assert [row["n"] for row in place.rows()] == [1, 2, 2, 2]
     batch(first + 21 * DAY, 30, 30, 30)
-    assert [row["n"] for row in place.rows()] == [1, 1, 1]
+    assert [row["n"] for row in place.rows()] == [1, 1, 1, 3]
+
+
+def test_rows_from_before_the_column_of_times_are_not_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.batch(0, pa.table({"k": [1, 2], "n": [1, 1]}), combine={"n": "sum"}, expire=None)
+    fetched = list[str]()
+    fetch = ObjectFiles.data
+
+    async def data(self: ObjectFiles, artifact: Any) -> bytes:
+        fetched.append(artifact.path)
+        return await fetch(self, artifact)
+
+    monkeypatch.setattr(ObjectFiles, "data", data)
+    for day in (20, 21):
+        place.batch(day, given((1, day), n=[1]), combine={"n": "sum"})
+    assert not fetched
+    place.batch(40, given((1, 40), (2, 40), n=[1, 1]), combine={"n": "sum"})
+    assert fetched
+    assert [row["n"] for row in place.rows()] == [1, 2]
 
 
 def test_a_time_is_not_taken_for_a_field_whose_path_is_its_name(place: Place) -> None:
