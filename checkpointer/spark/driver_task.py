@@ -55,8 +55,8 @@ def run_in_driver(
     """
     try:
         names = frame.columns
-        # With a limit, so that a batch that is suddenly large does not fill the driver's memory.
-        rows = frame.limit(most + 1).toArrow().rename_columns(names)
+        # A batch may be suddenly large, and must not fill the driver's memory.
+        rows = first_of_each_partition(frame, most + 1).toArrow().rename_columns(names)
         if rows.num_rows > most:
             return None
         if order is not None:
@@ -66,6 +66,15 @@ def run_in_driver(
     # Not only an `Exception`: Spark would wait for ever for a thread that anything else has ended.
     except BaseException as error:
         raise DriverTaskError(f"{type(error).__name__}: {error}") from error
+
+
+def first_of_each_partition(frame: DataFrame, count: int) -> DataFrame:
+    """Return the first rows of each partition of a frame, so many at most.
+
+    `limit` would first bring all rows into one partition: such a shuffle takes as long as all the rest.
+    """
+    # The lower bits of the id are the number of the row in its partition, counted from 0.
+    return frame.where(f"(monotonically_increasing_id() & {(1 << 33) - 1}) < {count}")
 
 
 def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
@@ -99,4 +108,4 @@ def _sorts_alike(kind: DataType) -> bool:
     return isinstance(kind, _SORTED_ALIKE) and " collate " not in kind.simpleString()
 
 
-__all__ = ["DriverTaskError", "run_in_driver", "sorts_alike", "works_alike"]
+__all__ = ["DriverTaskError", "first_of_each_partition", "run_in_driver", "sorts_alike", "works_alike"]

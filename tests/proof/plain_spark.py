@@ -25,7 +25,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import batch_attempt, table_changes, table_jobs
+from pyspark_checkpointer.spark import batch_attempt, driver_task, table_changes, table_jobs
 from pyspark_checkpointer.spark import write_tasks as write_module
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
@@ -81,15 +81,16 @@ class PlainFrame:
         numbers = rows[column].to_numpy() % tasks
         return PlainFrame(self.draw, [rows.filter(pa.array(numbers == task)) for task in range(tasks)])
 
-    def limit(self, count: int) -> "PlainFrame":
-        return PlainFrame(self.draw, [self.rows.slice(0, count)])
-
     def toArrow(self) -> pa.Table:  # noqa: N802
         _running.task = None  # What follows is done in the driver.
         return self.rows
 
     def collect(self) -> list[dict[str, bytes]]:
         return [{"written": row} for row in self.rows["written"].to_pylist()]
+
+
+def _first(frame: PlainFrame, count: int) -> PlainFrame:
+    return PlainFrame(frame.draw, [part.slice(0, count) for part in frame.parts])
 
 
 def _fields(frame: PlainFrame) -> list[dict[str, Any]]:
@@ -206,6 +207,7 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_jobs, "task_numbers", task_numbers)
         patch.setattr(table_jobs.TaskRoot, "of", root_of)
         patch.setattr(table_jobs.DriverRoot, "of", root_of)
+        patch.setattr(driver_task, "first_of_each_partition", _first)
         patch.setattr(table_changes, "works_alike", lambda context: True)
         # No copy of the function: those of tests note their calls.
         patch.setattr(ApplyTask, "in_driver", WriteTask.in_driver)

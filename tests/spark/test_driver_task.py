@@ -241,7 +241,17 @@ def test_more_rows_than_the_driver_takes_are_refused_to_it(spark: SparkSession) 
     def work(batches: Any) -> Any:
         raise AssertionError("called")
 
-    assert run_in_driver(spark.range(101).repartition(7), 100, work) is None
+    for partitions in (1, 7, 200):  # all rows in one partition, and some in each
+        assert run_in_driver(spark.range(0, 101, 1, partitions), 100, work) is None
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_as_many_rows_as_the_driver_takes_come_to_it(spark: SparkSession, partitions: int) -> None:
+    seen: list[int] = []
+    frame = spark.range(0, 300, 1, partitions).where("id % 3 = 0")
+    work: Any = lambda batches: iter([seen.extend(batch[0].to_pylist()) for batch in batches] and ())  # noqa: E731
+    assert run_in_driver(frame, 100, work) == []
+    assert sorted(seen) == list(range(0, 300, 3))
 
 
 def test_rows_are_sorted_as_spark_sorts_them_or_not_at_all(spark: SparkSession) -> None:
