@@ -177,6 +177,11 @@ class BatchAttempt:
         # Before the maps are saved: by this clock their entries expire.
         self.clock.move_to_batch()
         for name, keyed in self.run.maps.items():
+            if self.map_rules.get(name) is not None and not self.clock.has_begun and len(keyed):
+                raise InvalidStateError(
+                    f"map {name!r}: its entries expire, and the job's clock has no time yet, so all of them would be "
+                    "expired once it has: call state.advance_clock(time) before the first entry is set"
+                )
             self.checkpoint.save(name, keyed)
         with self.checkpoint.writer.meter.blocking():
             for table in self.tables.values():

@@ -1,14 +1,20 @@
-"""The class `JobClock`: the clock of a job during one batch, by which rows of its tables expire.
+"""Keep the clock of a job during one batch, by which rows of its tables and entries of its maps expire.
 
 The clock is part of each checkpoint, so a repeated batch sees the same rows expire. It never goes back.
 """
 
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Clock
+
+BEGINNING = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+"""The time of a clock that a job moves itself before it knows a time.
+
+Nothing expires by it. It is a day later than the first time of Python, so that it is a time in every zone.
+"""
 
 
 class JobClock:
@@ -23,19 +29,19 @@ class JobClock:
         self._batch_time = batch_time
         self._lock = threading.RLock()
         """Threads of the callback may open tables while another one moves the clock."""
-        self._is_held = False
-        """True once the batch has asked which rows expire with it."""
+        self._is_used = False
+        """True once something of this batch was decided by the clock."""
+        self._held_by: str | None = None
+        """What must not see another time in this batch; None if the clock may still move."""
 
     def now(self) -> datetime:
-        """Return the time, in UTC, and let the checkpoint record it.
+        """Return the time, in UTC. The checkpoint will record it.
 
         Raises `InvalidStateError` where neither Spark nor the job says what time it is.
         """
         with self._lock:
-            known = self._writer.clock
-            if (known is None or known.source == "batch") and self._batch_time is not None:
-                at = self._batch_time if known is None else max(known.at, self._batch_time)
-                known = self._writer.clock = Clock(at, "batch")
+            self._is_used = True
+            known = self._known()
         if known is None:
             raise InvalidStateError(
                 "the job has no clock, since Spark did not tell the time of this batch: call state.advance_clock(time) "
@@ -43,39 +49,68 @@ class JobClock:
             )
         return known.at
 
+    def _known(self) -> Clock | None:
+        """Return the clock in this batch, if there is one."""
+        last = self._writer.clock
+        if self._batch_time is None or (last is not None and last.source == "job"):
+            return last
+        return Clock(self._batch_time if last is None else max(last.at, self._batch_time), "batch")
+
     def advance(self, to: datetime | None) -> None:
         """Move the clock, which the job moves itself from now on.
 
-        A time before that of the clock leaves it as it is, and so does None.
+        A time before that of the clock leaves it as it is, and so does None. A job that has no clock gets one by None
+        too, which is at `BEGINNING`.
         """
-        if to is None:
-            return
-        if not isinstance(to, datetime):
-            raise IllegalArgumentError(f"advance_clock({to!r:.80}): expected a datetime")
-        # PySpark returns timestamps without a zone, in local time.
-        at = to.astimezone(UTC)
+        at = _in_utc(to)
         with self._lock:
-            known = self._writer.clock
+            known = self._known() if self._is_used else self._writer.clock
+            if at is None:
+                self._writer.clock = known or Clock(BEGINNING, "job")
+                return
             if known is not None and known.source == "batch" and at < known.at:
                 raise InvalidStateError(
                     f"advance_clock({at.isoformat()}): the clock is at {known.at.isoformat()} already, by the times of "
                     "Spark's batches, and does not go back: call advance_clock in the first batch, before a table with "
                     "expire= is opened and before state.clock is read"
                 )
-            if self._is_held and known is not None and at > known.at:
+            if self._held_by is not None and known is not None and at > known.at:
                 raise InvalidStateError(
-                    f"advance_clock({at.isoformat()}): expired() was called in this batch, with the clock at "
-                    f"{known.at.isoformat()}: it would return the rows that expire after that in no batch: call "
-                    "advance_clock before expired()"
+                    f"advance_clock({at.isoformat()}): {self._held_by} in this batch, with the clock at "
+                    f"{known.at.isoformat()}. Rows that expire between the two times would be lost or counted twice: "
+                    "call advance_clock before that"
                 )
             self._writer.clock = Clock(at if known is None else max(at, known.at), "job")
 
-    def hold(self) -> None:
-        """Refuse to move the clock for the rest of the batch: it has asked which rows expire by it."""
+    def hold(self, reason: str) -> None:
+        """Refuse to move the clock for the rest of the batch: something that happened depends on the time."""
         with self._lock:
-            self._is_held = True
+            self._held_by = self._held_by or reason
 
     def move_to_batch(self) -> None:
-        """Move the clock of a job that has one to this batch, before the checkpoint is committed."""
-        if self._writer.clock is not None:
-            self.now()
+        """Record the time of this batch for the checkpoint, if the job has a clock."""
+        with self._lock:
+            if self._is_used or self._writer.clock is not None:
+                self._writer.clock = self._known()
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the time is known: a job may move the clock itself, and know no time yet."""
+        known = self._known()
+        return known is None or known.at > BEGINNING
+
+
+def _in_utc(to: datetime | None) -> datetime | None:
+    """Return a time of a user in UTC; None for None, and for the time that pandas has in its place."""
+    if to is None or to != to:  # NaT of pandas is a datetime, and not equal to itself.
+        return None
+    if not isinstance(to, datetime):
+        raise IllegalArgumentError(f"advance_clock({to!r:.80}): expected a datetime")
+    try:
+        # PySpark returns timestamps without a zone, in local time.
+        at = to.astimezone(UTC)
+    except (OverflowError, ValueError) as error:
+        raise IllegalArgumentError(f"advance_clock({to!r:.80}): is no time in UTC: give a later one") from error
+    if at < BEGINNING:
+        raise IllegalArgumentError(f"advance_clock({to!r:.80}): expected a time from {BEGINNING.date()} on")
+    return at

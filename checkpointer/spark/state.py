@@ -136,16 +136,18 @@ class State(NotPicklable):
     def advance_clock(self, to: datetime | None) -> None:
         """Move the job's clock, for instance to the latest event time of the batch.
 
-        From the first call on, the times of Spark's batches do not count any more.
+        From the first call on, the times of Spark's batches do not count any more. Move the clock before you use a
+        table with `expire=`.
 
         Args:
             to: A time. Without a zone it is in local time, as PySpark returns timestamps. A time before that of the
-                clock changes nothing, and neither does None.
+                clock changes nothing, and neither does None, as an empty batch gives it. If the job has no clock yet,
+                None lets it begin in the year 1: nothing expires until a later call gives a time.
 
         Raises:
             IllegalArgumentError: It is no time.
-            InvalidStateError: Spark's batches have moved the clock beyond this time already, or `expired` was called
-                in this batch.
+            InvalidStateError: Spark's batches have moved the clock beyond this time already, or a table with `expire=`
+                was used in this batch at the time before.
 
         Examples:
             >>> from datetime import UTC, datetime

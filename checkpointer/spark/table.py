@@ -323,8 +323,7 @@ class TableState(NotPicklable):
 
         They are the rows of the last checkpoint that have expired since, as they were. Each row is returned in one
         batch, and in the same batch again if Spark repeats it. Call it in every batch: what expires in a batch that
-        does not ask is not returned later. The clock does not move any more in this batch, so call `advance_clock`
-        before it. Row groups that cannot hold such a row are not read.
+        does not ask is not returned later. Row groups that cannot hold such a row are not read.
 
         Args:
             columns: The columns to read; by default all.

@@ -205,7 +205,6 @@ class TableChanges:
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
         version = self._known_version()
-        self._expiry.clock.hold()  # first: another thread may be about to move it
         due = self._expiry.due(version)
         before = self._committed
         # Nothing was due before the table was there, or before its column was.
@@ -317,6 +316,8 @@ class TableChanges:
         With `clear`, they go on top of nothing and take the place of all rows of the table. With `moves` they are all
         rows of the table itself, and say nothing about the size of a batch.
         """
+        # What these rows take the place of must not be returned as expired later in this batch.
+        self._expiry.hold_clock("was changed")
         below = None if clear else self._placed_version(schema)
         chains: dict[int, Chain] = {} if below is None else dict(below.chains)
         keyed = rows_of(rows, schema, self._partitions)

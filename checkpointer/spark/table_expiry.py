@@ -1,4 +1,4 @@
-"""How the rows of one table expire in one batch: the job's rule, and the job's clock."""
+"""Decide which rows of one table expire in one batch, by the job's rule and clock."""
 
 from dataclasses import dataclass
 
@@ -30,9 +30,17 @@ class TableExpiry:
         """Return the schema with the rule. Raises `IllegalArgumentError` where no column fits."""
         return schema if self.rule is None else schema.expiring(self.table, self.rule)
 
+    def hold_clock(self, use: str = "was used") -> None:
+        """Refuse to move the clock from now on in this batch: the rows that were seen depend on it."""
+        if self.rule is not None:
+            self.clock.hold(f"table {self.table!r} {use}")
+
     def now(self, version: TableVersion) -> TableVersion:
         """Return a version at the time of the clock. A job whose tables do not expire needs no clock."""
-        return version if version.schema.expire is None else version.at(self.clock.now())
+        if version.schema.expire is None:
+            return version
+        self.hold_clock()  # First: another thread may be about to move it.
+        return version.at(self.clock.now())
 
     def brings_back(self, old: Expire | None, new: Expire | None) -> bool:
         """Return whether rows that are expired by the old rule would live by the new one."""

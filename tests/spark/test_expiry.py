@@ -6,14 +6,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import tzset
 from typing import Any
 
+import pandas
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli.app import checkpointer as command
@@ -33,6 +36,7 @@ DAY = timedelta(days=1)
 MICROSECOND = timedelta(microseconds=1)
 UTC_TIME = pa.timestamp("us", "UTC")
 RULE = Expire("seen", after=10 * DAY)
+COLUMNS = StructType().add("k", "long").add("seen", "timestamp")
 
 
 class Place:
@@ -424,6 +428,66 @@ def test_a_clock_that_is_asked_too_late_or_not_known_is_refused(place: Place) ->
         state.advance_clock(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("use", ["upsert", "delete", "lookup", "read", "apply", "expired", "first_seen"])
+def test_the_clock_stands_once_a_table_was_used(place: Place, use: str) -> None:
+    """What was combined with a row, or took its place, must not be returned as expired by a later clock."""
+    place.batch(0, given((1, 0)))
+    state = place.begin(1)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    rows = place.frame(given((1, 11)))
+    if use in ("read", "expired"):
+        getattr(table, use)()
+    elif use == "apply":
+        table.apply(rows, lambda rows, state: rows)
+    else:
+        getattr(table, use)(rows if use in ("upsert", "first_seen") else place.frame(given((1, 11)).select(["k"])))
+    state.advance_clock(START + DAY)  # No other time, so nothing is refused.
+    with pytest.raises(InvalidStateError, match=r"table 't' was (used|changed) in this batch.*2024-01-02T"):
+        state.advance_clock(START + 11 * DAY)
+
+
+def test_a_job_by_event_time_may_begin_with_empty_batches(place: Place) -> None:
+    """The clock must not begin at Spark's time, beyond all times of events."""
+    for _ in range(2):
+        state = place.begin(time=START + 400 * DAY)
+        state.advance_clock(None)
+        assert state.clock.year == 1
+        table = state.table("t", ["k"], num_partitions=2, schema=COLUMNS, expire=RULE)
+        assert table.expired().rows.num_rows == 0
+        state.map("m", expire_after=DAY)
+        place.commit(state)
+    place.batch(0, given((1, 0), (2, 5)))
+    state = place.begin(12, time=START + 400 * DAY)
+    assert keys(state.table("t", ["k"], num_partitions=2, expire=RULE).expired().rows.to_pylist()) == [1]
+
+
+def test_entries_of_maps_wait_for_the_first_time_of_a_clock(place: Place) -> None:
+    state = place.begin()
+    state.advance_clock(None)
+    state.map("m", expire_after=DAY)["a"] = 1
+    with pytest.raises(InvalidStateError, match=r"map 'm'.*clock has no time yet.*advance_clock\(time\) before"):
+        place.commit(state)
+    assert place.client.copy().restore() is None
+
+
+@pytest.mark.parametrize("time", [datetime.min, datetime.min.replace(tzinfo=UTC), datetime.max])
+def test_times_that_are_none_in_every_zone_are_refused(place: Place, time: datetime, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    tzset()
+    try:
+        with pytest.raises(IllegalArgumentError, match="advance_clock"):
+            place.begin().advance_clock(time)
+    finally:
+        monkeypatch.undo()
+        tzset()
+
+
+def test_the_missing_time_of_pandas_moves_no_clock(place: Place) -> None:
+    state = place.begin(1)
+    state.advance_clock(pandas.NaT)  # what pandas gives for the largest of no times
+    assert state.clock == START + DAY
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -546,7 +610,7 @@ def test_the_clock_stands_once_a_batch_has_asked_what_expires(job: Job) -> None:
         table = state.table("t", ["k"], schema="k long, at timestamp", expire=Expire("at", after=DAY))
         table.expired()
         state.advance_clock(START)
-        with pytest.raises(InvalidStateError, match=r"call advance_clock before expired\(\)") as error:
+        with pytest.raises(InvalidStateError, match=r"table 't' was used in this batch.* call adv") as error:
             state.advance_clock(START + DAY)
         caught.append(str(error.value))
         raise error.value
