@@ -69,9 +69,9 @@ def run(spark: SparkSession, folder: Path) -> None:
         # All days before are known, so nothing happens before the first flight of this one.
         state.advance_clock(datetime.fromtimestamp(first[0] / 1e6, UTC))
         table = state.table("open", ["tailnum"], schema=SESSION, expire=Expire("landed", after=GROUND))
-        stood = table.expired()
         over = table.apply_groups(flights, walk, output=SESSION, order_by=["departure"])
         assert over is not None
+        stood = table.expired()
         # A batch that Spark repeats writes the same rows to the same place.
         stood.select(COLUMNS).unionByName(over).write.mode("overwrite").parquet(
             str(folder / "sessions" / f"{batch_id}")

@@ -21,7 +21,6 @@ from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, run_tasks, struct_of
 from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table import large_rows
-from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
@@ -52,7 +51,6 @@ class ReadTask:
     version: TableVersion
     groups: list[list[int]]
     columns: list[str] | None
-    due: tuple[str, int] | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -63,20 +61,9 @@ class ReadTask:
         # The reader is made for the partitions of this group alone, so that packs are dropped once these are read.
         session = self.root.open().session
         version = self.version.only(self.groups[group])
-        if self.due is not None:
-            yield from self._read_due(session, version, *self.due)
-            return
         reader = TableReader(session.store, session.host, version, self.columns)
         for partition in self.groups[group]:
             yield from batches_of(session, self.checkpoint, reader, partition)
-
-    def _read_due(self, session: Session, version: TableVersion, column: str, limit: int) -> Iterator[pa.RecordBatch]:
-        shown = self.columns or version.schema.names
-        columns = list(dict.fromkeys([*shown, column]))
-        reader = TableReader(session.store, session.host, version, columns, copies=self.root.copies())
-        for partition in version.chains:
-            find = partial(due_rows, reader, partition, column, limit)
-            yield from small_batches(run_sync(explaining(session, self.checkpoint, find)).select(shown))
 
 
 def batches_of(
@@ -105,20 +92,16 @@ def scan(
     version: TableVersion,
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
-    due: tuple[str, int] | None = None,
 ) -> DataFrame:
     """Return the rows of a version, or of some partitions, as a DataFrame.
 
-    The DataFrame is pinned to that version. With `due`, a column and a time in microseconds since 1970, only rows whose
-    time is at most that are returned.
+    The DataFrame is pinned to that version.
     """
-    shown = _shown(version, columns)
+    shown = shown_columns(version, columns)
     read = version if partitions is None else version.only(partitions)
     # Only the numbers of groups are rows, so Spark has nothing to move. The version goes along with the task.
     groups = group_by_bytes(read.sizes(), spark.sparkContext.defaultParallelism)
-    task = ReadTask(
-        TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns), due
-    )
+    task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
     return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
 
 
@@ -160,7 +143,7 @@ def lookup(
 
     A shuffle brings each key to a task, together with the other keys of its partition.
     """
-    schema, shown = version.schema, _shown(version, columns)
+    schema, shown = version.schema, shown_columns(version, columns)
     wanted = rows_of(keys_of(version.name, keys, schema), schema, version.partitions).distinct()
     task = LookupTask(TaskRoot.of(client, spark), checkpoint, version, None if columns is None else list(columns))
     return map_batches(wanted.repartition(PARTITION), task.run, shown)
@@ -209,7 +192,7 @@ def read_keys(
         yield run_sync(explaining(session, checkpoint, partial(reader.rows_of, step)))
 
 
-def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
+def shown_columns(version: TableVersion, columns: Sequence[str] | None) -> StructType:
     """Return the schema of what is read.
 
     It has all columns, or those asked for in the order asked for.
@@ -219,4 +202,14 @@ def _shown(version: TableVersion, columns: Sequence[str] | None) -> StructType:
     return struct_of(version.schema.choose(version.name, columns))
 
 
-__all__ = ["LookupTask", "ReadTask", "group_by_bytes", "lookup", "read_keys", "scan", "small_batches", "task_numbers"]
+__all__ = [
+    "LookupTask",
+    "ReadTask",
+    "group_by_bytes",
+    "lookup",
+    "read_keys",
+    "scan",
+    "shown_columns",
+    "small_batches",
+    "task_numbers",
+]

@@ -41,6 +41,7 @@ from pyspark_checkpointer.spark.driver_task import sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
+from pyspark_checkpointer.spark.scan_expired import Due, scan_expired
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
@@ -116,6 +117,8 @@ class TableChanges:
             first = first_schema(name, self._declared, self._key, self._combine)
             self.version = TableVersion(name, first, self._partitions, {})
         self._adopt_expiry()
+        self._opened: Mapping[int, Chain] = {} if self.version is None else self.version.chains
+        """The chains that this batch writes on."""
 
     # ---- what the callback asks for ------------------------------------------------------------------------------
 
@@ -203,14 +206,31 @@ class TableChanges:
         return lookup(*self._jobs.scan_arguments, self._known_version(), wanted, columns)
 
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
-        """Return the rows of the last checkpoint that have expired since, by the clock of this batch."""
+        """Return the rows of the last checkpoint that have expired since, and those that this batch wrote too late."""
         version = self._known_version()
-        due = self._expiry.due(version)
+        column, limit = self._expiry.due(version)
         before = self._committed
         # Nothing was due before the table was there, or before its column was.
-        if before is None or due[0] not in before.schema.names:
-            before = replace(before or version, chains={})
-        return scan(*self._jobs.scan_arguments, before, columns, due=due)
+        if before is None or column not in before.schema.names:
+            before = replace(before or version, schema=version.schema, chains={})
+        elif version.schema.extends(before.schema):
+            before = replace(before, schema=replace(version.schema, expire=before.schema.expire))
+        added, kept = self._added()
+        late = self._jobs.may_be_due(replace(added, expired_until=None), column, limit) if added.chains else []
+        due = Due(column, limit, before, replace(version.only(late), expired_until=None), kept)
+        return scan_expired(*self._jobs.scan_arguments, due, columns)
+
+    def _added(self) -> tuple[TableVersion, dict[int, int]]:
+        """Return what this batch has written: the artifacts on top, and how many of a partition are below them.
+
+        Nothing is below where all of a partition was written anew.
+        """
+        version, kept = self._known_version(), dict[int, int]()
+        for partition, chain in version.chains.items():
+            old = self._opened.get(partition, ())
+            if chain != old:
+                kept[partition] = len(old) if chain[: len(old)] == old else 0
+        return replace(version, chains={number: version.chains[number][count:] for number, count in kept.items()}), kept
 
     def compact(self) -> None:
         """Replace every chain that has deltas, or may have expired rows, with a snapshot."""

@@ -21,6 +21,7 @@ from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, Table
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
@@ -134,6 +135,11 @@ class TableJobs:
             sum(output.seconds for output in outputs),
         )
         return outputs
+
+    def may_be_due(self, version: TableVersion, column: str, limit: int) -> list[int]:
+        """Return the partitions that may have a row whose time in a column is at most `limit`."""
+        session = self.client.session
+        return run_sync(may_be_due(TableReader(session.store, session.host, version), column, limit))
 
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:
         """Compact chains, and return all chains of the table.

@@ -4,6 +4,7 @@ bounds of the times in each row group → row groups that may hold a due row →
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -59,6 +60,19 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
     return await reader.host.run(lambda: due(below))
 
 
+async def late_rows(
+    reader: TableReader, partition: int, added: Sequence[Artifact] | None, column: str, limit: int
+) -> pa.Table:
+    """Return the rows of a partition that a batch wrote with a time that had passed.
+
+    `added` are the artifacts that the batch put on top, or None if it wrote all of the chain. The version of the reader
+    takes no row for expired. Else as `due_rows`.
+    """
+    keys = None if added is None else (await reader.changes(partition, added)).select(reader.schema.key)
+    rows = await reader.rows(partition, keys)
+    return await reader.host.run(lambda: rows.filter(is_expired(rows[column], limit)))
+
+
 async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
     """Return the partitions that may have a row whose time in a column is at most `limit`.
 
@@ -98,9 +112,9 @@ async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -
     if not _has_bounds(base):
         return await reader.base(base, None)
     rule = reader.version.schema.expire
-    # What was expired by the same column before is due no more. A rule by another column says nothing of this one.
+    # What the same column let expire before was returned then. A rule by another column says nothing of this one.
     after = reader.version.expired_until if rule is not None and rule.column == column else None
-    # Rows that are not due are left out like those of other row groups.
+    # Rows that are not due are left out here. `due_rows` looks those up again that a change needs.
     return await reader.some(
         base,
         lambda groups: [n for n, bounds in enumerate(groups.times(column)) if may_hold(bounds, after, limit)],
@@ -108,4 +122,4 @@ async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -
     )
 
 
-__all__ = ["due_rows", "may_be_due"]
+__all__ = ["due_rows", "late_rows", "may_be_due"]

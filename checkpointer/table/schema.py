@@ -147,6 +147,11 @@ class TableSchema:
         self._check_expiry(table, [column for column in self.columns if column not in dropped], self.expire)
         return replace(self, columns=tuple(column for column in self.columns if column not in dropped))
 
+    def extends(self, other: "TableSchema") -> bool:
+        """Return whether all columns of another schema are columns of this one, maybe of wider types by now."""
+        known = {(column.id, column.name, column.role) for column in self.columns}
+        return all((column.id, column.name, column.role) in known for column in other.columns)
+
     def expiring(self, table: str, expire: Expire | None) -> "TableSchema":
         """Return the schema with another rule by which rows expire, or none.
 

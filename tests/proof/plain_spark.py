@@ -32,10 +32,10 @@ from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.emitted import EmittedTask
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.scan import LookupTask
+from pyspark_checkpointer.spark.scan_expired import Due, ExpiredTask
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.write_tasks import WriteTask
-from pyspark_checkpointer.table.due_rows import due_rows
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.local_copies import LocalCopies
@@ -148,15 +148,17 @@ def _mapped(frame: PlainFrame, work: Callable[[Iterator[Any]], Iterator[Any]], r
 def plain_spark(draw: random.Random) -> Iterator[None]:
     """Tables of this process need no Spark meanwhile."""
 
-    def scanned(
-        spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None, due: Any = None
-    ) -> PlainFrame:
+    def scanned(spark: Any, client: Any, checkpoint: Any, version: TableVersion, columns: Any = None) -> PlainFrame:
         session = client.session
         reader = TableReader(session.store, session.host, version, columns, copies=copies_of_task())
-        if due is not None:
-            return PlainFrame(draw, [reader.empty(), *(run_sync(due_rows(reader, p, *due)) for p in version.chains)])
         parts = [run_sync(reader.rows(partition)) for partition in version.chains]
         return PlainFrame(draw, parts or [run_sync(reader.rows(0))])
+
+    def expired(spark: Any, client: Any, checkpoint: Any, due: Due, columns: Any) -> PlainFrame:
+        empty = TableReader(client.session.store, client.session.host, due.before, columns).empty()
+        task = ExpiredTask(root_of(client), checkpoint, due, [], empty.column_names)  # type: ignore[arg-type]
+        found = [pa.Table.from_batches([batch]) for number in due.sizes() for batch in task.read([number])]
+        return PlainFrame(draw, [empty, *found])
 
     def looked_up(
         spark: Any, client: Any, checkpoint: Any, version: TableVersion, keys: PlainFrame, columns: Any = None
@@ -204,6 +206,7 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_changes, "has_unique_keys", lambda frame, key: draw.random() < 0.5)
         patch.setattr(table_changes, "scan", scanned)
         patch.setattr(table_changes, "lookup", looked_up)
+        patch.setattr(table_changes, "scan_expired", expired)
         patch.setattr(table_jobs, "task_numbers", task_numbers)
         patch.setattr(table_jobs.TaskRoot, "of", root_of)
         patch.setattr(table_jobs.DriverRoot, "of", root_of)

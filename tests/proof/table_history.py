@@ -193,15 +193,18 @@ class History:
         # Only now: what the rule of before would let expire with this batch lives on.
         self.models[name].rule = rule
         self.models[name].tick(self.clock)
+        self.models[name].late = set()
         drawn = self.drawn.of_thread()
         draw = drawn.draw
 
         def work() -> None:
             if rule is not None and before.columns and draw.random() < 0.7:
-                self._check_expired(table, rule, before)
+                self._check_expired(table, rule, before, self.models[name])
             for step, columns in planned:
                 self.figures[step] += 1
                 Step(table, self.models[name], drawn, list(combine), declared, self.spark).do(step, columns)
+            if rule is not None and not drops and draw.random() < 0.7:
+                self._check_expired(table, rule, before, self.models[name])
 
         return work
 
@@ -217,13 +220,15 @@ class History:
         fields = [{"name": n, "type": spark_type(kind), "nullable": True, "metadata": {}} for n, kind in kinds.items()]
         return StructType.fromJson({"type": "struct", "fields": fields})
 
-    def _check_expired(self, table: TableState, rule: Expire, before: TableModel) -> None:
-        """The rows of the last checkpoint that expire with this batch."""
+    def _check_expired(self, table: TableState, rule: Expire, before: TableModel, now: TableModel) -> None:
+        """The rows of the last checkpoint that expire with this batch, and those that the batch wrote too late."""
         if table._changes.version is None or rule.column not in table._changes.version.schema.names:
             return
         due = before.due(rule, self.clock) if rule.column in before.columns else []
-        assert sorted(repr(key_of(row)) for row in rows_of(table.expired())) == sorted(map(repr, due))
+        expected = sorted(map(repr, [*due, *now.late]))
+        assert sorted(repr(key_of(row)) for row in rows_of(table.expired())) == expected
         self.figures["rows expired"] += len(due)
+        self.figures["rows written too late"] += len(now.late)
 
     def check(self) -> None:
         """What is committed, by each way in which it can be read."""

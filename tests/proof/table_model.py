@@ -75,6 +75,8 @@ class TableModel:
     rows: dict[Key, Row] = field(default_factory=dict)
     rule: Expire | None = None
     clock: datetime | None = None
+    late: set[Key] = field(default_factory=set)
+    """Keys of the rows that were expired when this batch wrote them."""
 
     def copy(self) -> "TableModel":
         rows = {key: dict(row) for key, row in self.rows.items()}
@@ -85,6 +87,12 @@ class TableModel:
         self.clock = clock
         for key in self.due(self.rule, clock):
             del self.rows[key]
+
+    def _written(self, keys: set[Key]) -> None:
+        """What is written with a time that has passed is gone at once."""
+        late = keys & set(self.due(self.rule, self.clock))
+        self.late = (self.late - keys) | late
+        self.tick(self.clock)
 
     def due(self, rule: Expire | None, clock: datetime | None) -> list[Key]:
         """The keys of the rows that are expired by a rule at a time."""
@@ -99,10 +107,10 @@ class TableModel:
             old = self.rows.setdefault(key_of(row), {})
             for name in columns:
                 old[name] = combined(COMBINE.get(name, "last"), old.get(name), row[name])
-        self.tick(self.clock)
+        self._written({key_of(row) for row in given})
 
     def replace(self, given: list[Row], columns: list[str]) -> None:
-        self.columns, self.rows = [], {}
+        self.columns, self.rows, self.late = [], {}, set()
         self.upsert(given, columns)
 
     def apply(self, given: list[Row], decide: "Decide") -> list[Row]:
@@ -134,6 +142,7 @@ class TableModel:
     def delete(self, keys: list[Key]) -> None:
         for key in keys:
             self.rows.pop(key, None)
+            self.late.discard(key)
 
     def drop(self, columns: list[str]) -> None:
         self.columns = [name for name in self.columns if name not in columns]

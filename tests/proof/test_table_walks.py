@@ -42,9 +42,9 @@ PLANTED = (
     ),
     Planted(
         "a repeated batch has the clock of the machine",
-        JobClock.now,
-        "at = self._batch_time if known is None else max(known.at, self._batch_time)",
-        "at = datetime.now(UTC)",
+        JobClock._known,
+        "self._batch_time if last is None else max(last.at, self._batch_time)",
+        "datetime.now(UTC)",
     ),
     Planted(
         "a rewind leaves the clock where it is",
@@ -65,6 +65,12 @@ PLANTED = (
         TableChanges.expired,
         "before = self._committed",
         "before = version",
+    ),
+    Planted(
+        "what a batch writes too late is forgotten",
+        TableChanges.expired,
+        "if added.chains else []",
+        "if False else []",
     ),
 )
 
