@@ -152,6 +152,16 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
     logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
 
 
+async def hold(session: Session, name: str, operator: str) -> None:
+    """Keep all that is live for a follower of which nobody knows yet how far it has read.
+
+    One that is registered stays at its position. Raises what `register` raises.
+    """
+    if name not in (await read_positions(session.store)).by_name:
+        chain = (await read_history(session.store, await read_head(session.store))).chain
+        await register(session, name, operator, chain[-1][0].id)
+
+
 async def _touch(session: Session, head: Head) -> Pointer | None:
     return None if head.pointer is None else replace(head.pointer, nonce=session.host.token(32))
 

@@ -103,14 +103,18 @@ class FeedStreamReader(DataSourceStreamReader):
             logger.warning("%s: follower %r stays at its position: %s", session.store.url, self._follower, error)
 
     def latestOffset(self, start: object = None, limit: object = None) -> dict[str, str]:  # noqa: N802
-        # PySpark before 4.2 gives no arguments.
+        # A query that goes on asks for nothing else while nothing is new, and has to be registered then too.
+        if isinstance(start, dict):
+            self._register(_checkpoint_of(start))
+        elif self._follower is not None and not self._is_registered:  # PySpark before 4.2 gives no arguments.
+            run_sync(followers.hold(self._client.copy().session, self._follower, self._operator))
         latest = self._client.copy().read_latest()
         assert latest is not None, "a store never goes back to nothing, and there was a table"
         return {"checkpoint": str(latest)}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         shown, after = self._known.shown, start["checkpoint"] or None
-        self._register(None if after is None else CheckpointId.parse(after))
+        self._register(_checkpoint_of(start))
         if start == end:
             return partitions_of(self._known)
         feed = self._plan(after, end["checkpoint"])
@@ -137,6 +141,11 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from read_part(self._client, partition)
+
+
+def _checkpoint_of(offset: dict[str, str]) -> CheckpointId | None:
+    """Return the checkpoint up to which a stream has read; None at its beginning."""
+    return CheckpointId.parse(offset["checkpoint"]) if offset["checkpoint"] else None
 
 
 __all__ = ["FeedSourceReader", "FeedStreamReader"]

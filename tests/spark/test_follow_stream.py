@@ -150,6 +150,25 @@ def test_a_follower_that_is_started_again_further_back_is_kept_there(store: Stor
     assert behind(store) == {}
 
 
+@pytest.mark.parametrize("tells_start", [True, False])
+def test_a_follower_that_goes_on_while_nothing_is_new_is_registered(store: Store, tells_start: bool) -> None:
+    """Spark asks for the latest offset alone then: with the start of the batch, and before 4.2 without."""
+    for key in (1, 2):
+        store.batch(upsert(k=[key]))
+    offset = stream(store).latestOffset()
+    again = stream(store, follower="copy")
+    assert again.latestOffset(*([offset] if tells_start else [])) == offset
+    assert behind(store) == {"copy": 0 if tells_start else 1}
+    for key in (3, 4):
+        store.batch(upsert(k=[key]))
+    store.client.clean(NEWEST)
+    assert read(again, offset, again.latestOffset()) == [("insert", 3), ("insert", 4)]
+    assert behind(store) == {"copy": 2}
+    again.commit(again.latestOffset())
+    assert stream(store, follower="copy").latestOffset() == again.latestOffset()
+    assert behind(store) == {"copy": 0}
+
+
 def test_a_follower_that_was_removed_is_told_and_stays_removed(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.batch(upsert(k=[1]))
     reader = stream(store, follower="copy")
