@@ -282,6 +282,7 @@ class TableChanges:
         self._expiry.check()
         if self.version is None:
             return
+        self._declare_time(self.version)
         old, new = self.version.schema.expire, self._expiry.rule_for(self.version.schema)
         if self._expiry.brings_back(old, new):
             logger.warning("table %r: its rows expired %s until now; %s", self.name, old, new or "they no longer do")
@@ -292,6 +293,19 @@ class TableChanges:
         if old != new:
             self._has_changed = True
         self.version = replace(self.version, schema=self.version.schema.expiring(self.name, new))
+
+    def _declare_time(self, version: TableVersion) -> None:
+        """Add the column by which rows expire to a table that lacks it, if the job declares it."""
+        rule, schema = self._expiry.rule, version.schema
+        if rule is None or rule.column in schema.names:
+            return
+        time = next((field for field in self._declared if field["name"] == rule.column), None)
+        if time is not None:
+            # The key as it is: if the job declares it wider, the first write moves the rows.
+            key = [{"name": c.name, "type": c.type, "metadata": {}} for c in schema.columns if c.role == "key"]
+            combine = {column: how for column, how in self._combine.items() if column in (*schema.names, rule.column)}
+            grown = extended_schema(self.name, schema, [*key, time], self._key, combine)
+            self.version, self._has_changed = replace(version, schema=grown), True
 
     # ---- schema and version --------------------------------------------------------------------------------------
 

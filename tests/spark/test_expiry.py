@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli.app import checkpointer as command
@@ -538,6 +538,22 @@ def test_the_missing_time_of_pandas_moves_no_clock(place: Place) -> None:
     state = place.begin(1)
     state.advance_clock(pandas.NaT)  # what pandas gives for the largest of no times
     assert state.clock == START + DAY
+
+
+@pytest.mark.parametrize("use", ["nothing", "expired", "read", "apply"])
+def test_a_table_adopts_a_rule_by_a_column_that_the_job_declares(place: Place, use: str) -> None:
+    place.batch(0, pa.table({"k": pa.array([1], pa.int32()), "n": [5]}), expire=None)
+    state = place.begin(1)
+    columns = StructType([*COLUMNS, StructField("n", LongType())])
+    table = state.table("t", ["k"], num_partitions=2, schema=columns, expire=RULE)
+    if use == "apply":
+        table.apply(place.frame(given((1, 1))), lambda rows, state: rows)
+    elif use != "nothing":
+        assert getattr(table, use)().rows.num_rows == (use == "read")
+    place.commit(state)
+    assert place.rows() == [{"k": 1, "n": 5, "seen": START + DAY if use == "apply" else None}]
+    place.batch(30)
+    assert keys(place.rows()) == ([] if use == "apply" else [1])
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
