@@ -343,6 +343,17 @@ def test_little_stands_directly_in_the_package() -> None:
     assert len([*(ROOT / "checkpointer").glob("*.py")]) <= 6
 
 
+def test_the_architecture_names_what_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    questions = text[text.index("## Where to look") :]
+    paths = re.findall(r"`((?:checkpointer|manifests)/[\w/.]+)`", questions)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    named = re.findall(r"`(\w+)` in `([\w/.]+)`", questions)
+    assert len(named) > 8
+    assert [n for n, path in named if not re.search(rf"(def|class) {n}\b", (ROOT / path).read_text("utf-8"))] == []
+
+
 def test_the_architecture_says_what_each_package_does() -> None:
     said = set(
         re.findall(
