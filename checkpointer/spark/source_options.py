@@ -12,7 +12,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, NotFoundError
 from pyspark_checkpointer.spark.read import restore
 from pyspark_checkpointer.storage import absolute
 
-VIEWS = ("checkpoints", "artifacts", "positions")
+STORE_VIEWS = ("checkpoints", "artifacts", "positions")
 """The views of a store."""
 
 CHANGES = "changes"
@@ -75,11 +75,12 @@ class ReadRequest:
         elif (view is None) == (operator is None):
             raise IllegalArgumentError(
                 f"option operator or view: {'there is neither' if view is None else 'there are both'}: say one table, "
-                f"as in option('operator', 'totals'), or one of the views {', '.join(VIEWS)}, as in option('view', …)"
+                f"as in option('operator', 'totals'), or one of the views {', '.join(STORE_VIEWS)}, as in "
+                "option('view', …)"
             )
-        if view is not None and view not in (*VIEWS, CHANGES):
-            raise IllegalArgumentError(f"view {view!r:.40}: there are {', '.join((*VIEWS, CHANGES))}")
-        if view in VIEWS:
+        if view is not None and view not in (*STORE_VIEWS, CHANGES):
+            raise IllegalArgumentError(f"view {view!r:.40}: there are {', '.join((*STORE_VIEWS, CHANGES))}")
+        if view in STORE_VIEWS:
             # `checkpoints` shows all of them, and no view has columns to choose from.
             without = ("columns",) if view != "checkpoints" else ("columns", "id", "epoch", "savepoint")
             if ignored := [name for name in without if name in given]:

@@ -10,7 +10,7 @@ MAX_DRIVER_STATE_BYTES = 512 << 20
 """The most bytes in memory of a table whose rows the driver reads for that: it has no copies of them at first."""
 
 SECONDS_OF_TASK = 0.15
-"""The seconds of work in `apply` for which a task more pays off.
+"""The seconds of work in `apply` that justify one more task.
 
 Without a number of tasks, Spark brings few rows into one task. Two tasks take some hundredths of a second more than
 one, before either of them does anything.
@@ -37,9 +37,9 @@ class TableHints:
     """True once something failed in the driver that tasks may be able to do."""
 
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
-        """Leave the next changes to the driver if these were few, and no second task was worth their seconds of work.
+        """Let the driver do the next changes if these were few and quick.
 
-        Those may be some times as many, so few of them if each of these was large.
+        The next batch may have several times as many rows. It may have fewer if the rows of this batch were large.
         """
         is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
         most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * max(rows, 1) // max(size, 1))

@@ -91,9 +91,9 @@ class TaskOutput:
 class Target:
     """The table that the tasks of a batch write, and how much they leave to the driver.
 
-    Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself. A task does not know how
-    many tasks there are, but task k knows of k others. So evenly spread changes of fewer than `inline` bytes in all are
-    never written by tasks, and from 1,000 tasks the driver gets at most 7.5 times `inline`.
+    Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself: it knows its number
+    alone, and not how many tasks there are. So evenly spread changes of fewer than `inline` bytes in all are never
+    written by tasks, and from 1,000 tasks the driver gets at most 7.5 times `inline`.
     """
 
     root: Root

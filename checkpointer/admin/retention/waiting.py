@@ -11,7 +11,7 @@ from pyspark_checkpointer.manifests.model import Ref
 
 @dataclass(frozen=True, slots=True)
 class PlannedFollower:
-    """Report what a retention policy does to a named follower.
+    """Name a follower, and say what a retention policy does to it.
 
     Attributes:
         name: The name of the follower.
