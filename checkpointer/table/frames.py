@@ -1,5 +1,6 @@
 """Convert between Arrow and what a user's function works with: Arrow, pandas or polars."""
 
+from itertools import groupby
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -68,4 +69,11 @@ def _from_pandas(frame: Any) -> pa.Table:
     return pa.table(columns)
 
 
-__all__ = ["Frames", "check_frames", "from_arrow", "to_arrow"]
+def joined(frames: list[pa.Table]) -> list[pa.Table]:
+    """Return neighbours of one schema as one frame: a frame for each key would cost far more than its rows."""
+    return [
+        pa.concat_tables(list(same)).combine_chunks() for _, same in groupby(frames, key=lambda frame: frame.schema)
+    ]
+
+
+__all__ = ["Frames", "check_frames", "from_arrow", "joined", "to_arrow"]

@@ -6,7 +6,7 @@ Both ways return the same. So all that is checked afterwards is checked in one p
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import conform, merge, python_values, row_order
 from pyspark_checkpointer.table.change import Change
-from pyspark_checkpointer.table.frames import Frames, from_arrow, to_arrow
+from pyspark_checkpointer.table.frames import Frames, from_arrow, joined, to_arrow
+from pyspark_checkpointer.table.plain_values import plain_row
 from pyspark_checkpointer.table.schema import PARTITION
 
 GroupRows = Literal["rows"] | Frames
@@ -210,26 +211,28 @@ class GroupCall:
                     f"returned {type(change.upserts).__qualname__}: expected a dict of columns to upsert, a Change, or "
                     "None to change nothing"
                 )
-            if not all(isinstance(name, str) for name in change.upserts):
+            columns = tuple(change.upserts)
+            if columns not in collected.upserts and not all(isinstance(name, str) for name in columns):
                 raise refused("returned a dict with names that are no text")
-            # A copy: the function may change the dict and return it again.
-            collected.upserts[tuple(change.upserts)].append((number, dict(change.upserts)))
-        if not (change.deletes is None or isinstance(change.deletes, bool)):
+            collected.upserts[columns].append((number, plain_row(change.upserts)))
+        # numpy's booleans too: comparing values of numpy gives them.
+        if not (change.deletes is None or isinstance(change.deletes, bool | np.bool_)):
             raise refused(f"deletes={change.deletes!r:.40}: expected True or None")
         if change.deletes:
             collected.deletes.append(number)
         if change.output is None:
             return
+        # An empty text has no rows, and yet is no list of them.
+        if _is_list(change.output) and all(isinstance(row, Mapping) for row in change.output):
+            collected.emitted.extend((number, plain_row(row)) for row in change.output)
+            return
         try:
             frame = to_arrow(change.output)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise refused(f"output that Arrow cannot hold: {error}") from None
-        if frame is not None:
-            collected.frames.append(frame)
-        elif isinstance(change.output, Sequence) and all(isinstance(row, Mapping) for row in change.output):
-            collected.emitted.extend((number, dict(row)) for row in change.output)
-        else:
+        if frame is None:
             raise refused(f"output is {type(change.output).__qualname__}: expected a list of dicts, or a frame")
+        collected.frames.append(frame)
 
     def _returned(self, collected: _Collected, keys: Keys) -> Returned:
         upserts = []
@@ -238,9 +241,14 @@ class GroupCall:
             numbers = pa.array([number for number, _ in some], pa.int64())
             upserts.append(self._with_own_keys(keys, numbers, made))
         deletes = [keys.rows.select(keys.names).take(pa.array(collected.deletes, pa.int64()))]
-        output = _joined(collected.frames)
+        output = joined(collected.frames)
         if collected.emitted:
             columns = tuple(dict.fromkeys(name for _, row in collected.emitted for name in row))
+            if other := [name for name in columns if not isinstance(name, str)]:
+                number = next(number for number, row in collected.emitted if other[0] in row)
+                raise IllegalArgumentError(
+                    f"{self.what} for {self._show(keys, number)}: output has names that are no text"
+                )
             output.append(self._table(keys, ": output", columns, collected.emitted, self.output))
         return Returned(upserts, deletes, output)
 
@@ -288,11 +296,8 @@ class GroupCall:
         return row_order.show_key(keys.rows, keys.names, number)
 
 
-def _joined(frames: list[pa.Table]) -> list[pa.Table]:
-    """Return neighbours of one schema as one frame: a frame for each key would cost far more than its rows."""
-    return [
-        pa.concat_tables(list(same)).combine_chunks() for _, same in groupby(frames, key=lambda frame: frame.schema)
-    ]
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str | bytes)
 
 
 __all__ = ["FrameCall", "GroupCall", "GroupRows", "Keys", "Returned", "UserFunctionError"]

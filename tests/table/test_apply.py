@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.conform import conform, exact_array
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys, UserFunctionError
-from tests.table.tables import long_decimals, mapping, schema_of
+from tests.table.tables import array, long_decimals, mapping, schema_of, struct
 
 SCHEMA = schema_of({"k": "long", "part": "string", "n": "long", "note": "string"}, ["k", "part"])
 OUTPUT = pa.schema([("k", pa.int64()), ("sum", pa.int64())])
@@ -221,6 +222,11 @@ BAD_OF_ONE = {
     "a key to delete": (lambda k, r, s: Change(deletes=k), "deletes=(1, 'a'): expected True or None"),
     "a frame as deletions": (lambda k, r, s: Change(deletes=pd.DataFrame({"k": [1]})), "expected True or None"),
     "names that are no text": (lambda k, r, s: {1: 2}, "names that are no text"),
+    "output with names that are no text": (
+        lambda k, r, s: Change(output=[{"k": 1, "sum": 1} | ({1: 2} if k[0] == 3 else {})]),
+        "<lambda> for k=3, part='a': output has names that are no text",
+    ),
+    "an empty text as output": (lambda k, r, s: Change(output=""), "output is str: expected a list of dicts"),
     "a dict as output": (lambda k, r, s: Change(output={"k": 1}), "output is dict: expected a list of dicts"),
     "upserted and deleted": (lambda k, r, s: Change({"n": 1}, deletes=True), "k=1, part='a' more than once"),
     "text in one dict": (
@@ -312,6 +318,68 @@ def test_a_dict_that_is_used_again_is_taken_as_it_was() -> None:
         return Change(same)
 
     assert [row[4] for row in changes(applied(one, ROWS, groups=True))] == [10, 5, 7]
+
+
+LISTED = schema_of({"k": "long", "n": "long", "l": array("long")}, ["k"])
+OF_ONE = pa.table({"k": [1], PARTITION: pa.array([5], pa.int32())})
+
+
+@pytest.mark.parametrize("null", [pd.NA, pd.NaT])
+def test_a_null_of_pandas_is_taken_as_null(null: Any) -> None:
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        return Change({"n": null, "l": [1, null]}, output=[{"k": null, "sum": null}])
+
+    found = applied(one, OF_ONE, groups=True, schema=LISTED)
+    assert found.changes.select(["n", "l"]).to_pylist() == [{"n": None, "l": [1, None]}]
+    assert found.output is not None
+    assert found.output.to_pylist() == [{"k": None, "sum": None}]
+
+
+@pytest.mark.parametrize("given", [np.array([1, 2]), pd.Series([1, 2]), pl.Series([1, 2]), (1, 2)])
+def test_an_array_or_a_series_is_taken_as_a_list(given: Any) -> None:
+    assert applied(lambda *_: {"l": given}, OF_ONE, groups=True, schema=LISTED).changes["l"].to_pylist() == [[1, 2]]
+    nested = schema_of({"k": "long", "l": array(array("long"))}, ["k"])
+    inside = np.array([[1, 2]]) if isinstance(given, np.ndarray) else [given]
+    found = applied(lambda *_: {"l": inside}, OF_ONE, groups=True, schema=nested).changes
+    assert found["l"].to_pylist() == [[[1, 2]]]
+
+
+def test_a_list_of_a_frame_may_be_handed_back() -> None:
+    rows = pa.table({"k": [1], "l": [[1, 2]], PARTITION: pa.array([5], pa.int32())})
+    for frames in ("pandas", "polars"):
+        one = lambda key, rows, row: {"l": rows["l"].to_list()[0]}  # noqa: E731
+        assert applied(one, rows, groups=True, frames=frames, schema=LISTED).changes["l"].to_pylist() == [[1, 2]]
+
+
+def test_a_value_that_is_within_itself_is_refused_by_name() -> None:
+    within: list[Any] = []
+    within.append(within)
+    with pytest.raises(IllegalArgumentError, match=r"<lambda> for k=1: column 'l'"):
+        applied(lambda *_: {"l": within}, OF_ONE, groups=True, schema=LISTED)
+
+
+@pytest.mark.parametrize("given", [True, np.bool_(True), False, np.bool_(False)])
+def test_booleans_of_numpy_say_whether_to_delete(given: Any) -> None:
+    found = changes(applied(lambda *_: Change(deletes=given), ROWS, groups=True))
+    assert [row[1] for row in found] == ["delete"] * 3 * bool(given)
+
+
+def test_a_list_that_is_used_again_is_taken_as_it_was() -> None:
+    rows = pa.table({"k": [1, 2], PARTITION: pa.array([5, 5], pa.int32())})
+    schema = schema_of({"k": "long", "l": array("long"), "b": "binary", "s": struct(x=array("long"))}, ["k"])
+    same, text = list[int](), bytearray()
+
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        same.append(key[0])
+        text.append(key[0])
+        return Change({"l": same, "b": text, "s": {"x": same}}, output=[{"l": same}])
+
+    found = applied(one, rows, groups=True, schema=schema, output=pa.schema([("l", pa.list_(pa.int64()))]))
+    assert found.changes["l"].to_pylist() == [[1], [1, 2]]
+    assert found.changes["s"].to_pylist() == [{"x": [1]}, {"x": [1, 2]}]
+    assert found.changes["b"].to_pylist() == [b"\1", b"\1\2"]
+    assert found.output is not None
+    assert found.output["l"].to_pylist() == [[1], [1, 2]]
 
 
 def test_keys_that_are_null_nan_or_a_negative_zero_are_found() -> None:
