@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import conform, merge, python_values, row_order
 from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.frames import Frames, from_arrow, joined, to_arrow
+from pyspark_checkpointer.table.key_floats import canonical
 from pyspark_checkpointer.table.plain_values import plain_row
 from pyspark_checkpointer.table.schema import PARTITION
 
@@ -281,8 +282,9 @@ class GroupCall:
         Raises `IllegalArgumentError` where the function gave a row another key.
         """
         own = keys.rows.select(keys.names).take(numbers)
+        given = {name: canonical(made[name]) if name in keys.names else made[name] for name in made.column_names}
         # The function may return no column at all, and then `made` has no rows either.
-        made = pa.table({name: own[name] for name in keys.names} | {name: made[name] for name in made.column_names})
+        made = pa.table({name: own[name] for name in keys.names} | given)
         other = np.flatnonzero(keys.positions(made) != numbers.to_numpy())
         if len(other):
             raise IllegalArgumentError(

@@ -389,6 +389,10 @@ def test_keys_that_are_null_nan_or_a_negative_zero_are_found() -> None:
     found = applied(lambda r, s: returned, rows, schema=schema).changes
     assert found[PARTITION].to_pylist() == [3, 2, 1]
     assert math.copysign(1, found["k"][0].as_py()) == 1
+    one = lambda key, rows, row: {"k": None if key[0] is None else -key[0], "n": 1}  # noqa: E731
+    found = applied(one, rows, schema=schema, groups=True).changes
+    assert found[PARTITION].to_pylist() == [1, 2, 3]
+    assert math.copysign(1, found["k"][2].as_py()) == 1
 
 
 KINDS = {
