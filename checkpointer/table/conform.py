@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import decimal_digits
+from pyspark_checkpointer.table.frames import is_index
 
 
 def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -22,8 +23,9 @@ def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
         count = given.column_names.count(name)
         if count != 1:
             there = ", ".join(given.column_names) or "none"
+            index = ": it is the index of the frame: call reset_index()" if is_index(given, name) else ""
             raise IllegalArgumentError(
-                f"{what}: column {name!r} is {'there twice' if count else 'missing'}; there are {there}"
+                f"{what}: column {name!r} is {'there twice' if count else 'missing'}; there are {there}{index}"
             )
     return pa.table([_column(what, given[field.name], field) for field in wanted], schema=wanted)
 

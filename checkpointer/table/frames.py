@@ -1,5 +1,6 @@
 """Convert between Arrow and what a user's function works with: Arrow, pandas or polars."""
 
+import json
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -9,6 +10,9 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 
 Frames = Literal["arrow", "pandas", "polars"]
 """The frames that a function takes and returns: `pyarrow.Table`, `pandas.DataFrame` or `polars.DataFrame`."""
+
+_INDEX = b"pyspark_checkpointer.index"
+"""Metadata of an Arrow table that was a frame of pandas: the names of its index."""
 
 
 def check_frames(call: str, frames: Any, others: tuple[str, ...] = ()) -> None:
@@ -61,12 +65,23 @@ def _from_pandas(frame: Any) -> pa.Table:
 
     NaN in a column of numpy's floats stays NaN. Arrow would take it for null, which is another key.
     """
-    columns = {}
-    for name in frame.columns:
-        values = frame[name]
+    columns, names = [], []
+    for name, values in frame.items():  # A name may be there twice.
+        if not isinstance(name, str):
+            raise TypeError(f"column {name!r:.40}: its name is no text")
         is_plain_float = getattr(values.dtype, "kind", "") == "f" and type(values.dtype).__module__.startswith("numpy")
-        columns[name] = pa.array(values.to_numpy()) if is_plain_float else pa.array(values, from_pandas=True)
-    return pa.table(columns)
+        try:
+            columns.append(pa.array(values.to_numpy()) if is_plain_float else pa.array(values, from_pandas=True))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"column {name!r}: {error}") from None
+        names.append(name)
+    index = [name for name in frame.index.names if isinstance(name, str)]
+    return pa.table(columns, names=names, metadata={_INDEX: json.dumps(index)})
+
+
+def is_index(frame: pa.Table, name: str) -> bool:
+    """Return whether a frame was one of pandas whose index has this name: `groupby` makes an index of the key."""
+    return name in json.loads((frame.schema.metadata or {}).get(_INDEX, b"[]"))
 
 
 def joined(frames: list[pa.Table]) -> list[pa.Table]:
@@ -76,4 +91,4 @@ def joined(frames: list[pa.Table]) -> list[pa.Table]:
     ]
 
 
-__all__ = ["Frames", "check_frames", "from_arrow", "joined", "to_arrow"]
+__all__ = ["Frames", "check_frames", "from_arrow", "is_index", "joined", "to_arrow"]

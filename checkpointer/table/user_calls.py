@@ -108,7 +108,7 @@ class FrameCall:
             return []
         try:
             rows = to_arrow(given)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except Exception as error:  # Each kind of frame has errors of its own.
             raise IllegalArgumentError(f"{self.what} returned {part} that Arrow cannot hold: {error}") from None
         if rows is None:
             raise IllegalArgumentError(
@@ -229,7 +229,7 @@ class GroupCall:
             return
         try:
             frame = to_arrow(change.output)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except Exception as error:  # Each kind of frame has errors of its own.
             raise refused(f"output that Arrow cannot hold: {error}") from None
         if frame is None:
             raise refused(f"output is {type(change.output).__qualname__}: expected a list of dicts, or a frame")

@@ -310,6 +310,32 @@ def test_what_arrow_cannot_hold_is_refused_by_name() -> None:
         applied(lambda r, s: pd.DataFrame({"k": [1], "part": ["a"], "note": [object()]}), ROWS)
 
 
+BAD_FRAMES = {
+    "a column twice": (
+        pd.DataFrame([[1, 2, 3]], columns=["k", "sum", "k"]),
+        "column 'k' is there twice; there are k, s",
+    ),
+    "more than 64 bits": (pd.DataFrame({"k": [1], "sum": [2**64]}), "Arrow cannot hold: column 'sum': Python int too"),
+    "more bits in polars": (pl.DataFrame({"k": [1], "sum": [2**70]}), "output that Arrow cannot hold: "),
+    "a name that is no text": (pd.DataFrame({"k": [1], 5: [1]}), "output that Arrow cannot hold: column 5: its name"),
+    "the key as index": (
+        pd.DataFrame({"k": [1], "sum": [1]}).groupby("k").agg("sum"),
+        "column 'k' is missing; there are sum: it is the index of the frame: call reset_index()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+@pytest.mark.parametrize("groups", [False, True])
+def test_a_frame_that_is_wrong_is_refused_by_name(name: str, groups: bool) -> None:
+    frame, said = BAD_FRAMES[name]
+    with pytest.raises(IllegalArgumentError) as caught:
+        applied(lambda *_: Change(output=frame), ROWS, groups=groups)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("table 't{0}': apply(): <lambda>")
+    assert not groups or "for k=1, part='a'" in str(caught.value)
+
+
 def test_a_dict_that_is_used_again_is_taken_as_it_was() -> None:
     same: dict[str, Any] = {}
 
