@@ -36,14 +36,24 @@ def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
             f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: cast it there, so that it is "
             "clear which values are meant"
         )
+    # Arrow looks at the digits that the type of the integers has, unless they are decimals already.
+    is_counted = pa.types.is_decimal(field.type) and pa.types.is_integer(values.type)
+    wide = values.cast(pa.decimal256(76, field.type.scale)) if is_counted else values
     try:
-        found = values.cast(field.type)
+        found = wide.cast(field.type)
         decimal_digits.check(found)
     except pa.ArrowException as error:
+        said = f"{_first_too_large(values, field.type)} does not fit" if is_counted else error
         raise IllegalArgumentError(
-            f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: {error}"
+            f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: {said}"
         ) from None
     return found
+
+
+def _first_too_large(values: pa.ChunkedArray, kind: pa.DataType) -> int:
+    """Return the first integer that has more digits than a type of decimals has before the point."""
+    end = 10 ** (kind.precision - kind.scale)
+    return int(next(value for value in values.to_pylist() if value is not None and not -end < value < end))
 
 
 def _keeps_values(given: pa.DataType, wanted: pa.DataType) -> bool:

@@ -336,6 +336,14 @@ def test_a_frame_that_is_wrong_is_refused_by_name(name: str, groups: bool) -> No
     assert not groups or "for k=1, part='a'" in str(caught.value)
 
 
+def test_the_first_integer_that_no_decimal_is_is_named() -> None:
+    values = pa.table({"c": [1, None, -(10**8), 10**9]})
+    with pytest.raises(
+        IllegalArgumentError, match=r"'c': expected decimal128\(10, 2\), found int64: -100000000 does not"
+    ):
+        conform("here", values, pa.schema([("c", pa.decimal128(10, 2))]))
+
+
 def test_a_dict_that_is_used_again_is_taken_as_it_was() -> None:
     same: dict[str, Any] = {}
 
@@ -446,6 +454,9 @@ KINDS = {
     "date as time": (pa.array([date(2026, 1, 1)]), pa.timestamp("us"), None),
     "time as date": (pa.array([datetime(2026, 1, 1)]), pa.date32(), None),
     "integer as decimal": (pa.array([7], pa.int64()), pa.decimal128(38, 2), Decimal("7.00")),
+    "integer as a short decimal": (pa.array([-(10**8) + 1]), pa.decimal128(10, 2), Decimal("-99999999.00")),
+    "unsigned integer as decimal": (pa.array([2**63], pa.uint64()), pa.decimal128(19, 0), Decimal(2**63)),
+    "integer as decimal that does not fit": (pa.array([10**8]), pa.decimal128(10, 2), None),
     "longer decimal": (pa.array([Decimal("1.234")]), pa.decimal128(10, 2), None),
     "too many digits": (long_decimals(pa.decimal128(5, 2), 100_000), pa.decimal128(5, 2), None),
     "too many digits inside": (
