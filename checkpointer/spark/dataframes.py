@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.table.schema import PARTITION, TableSchema
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema, missing
 from pyspark_checkpointer.table.schema import Column as TableColumn
 from pyspark_checkpointer.table.types import is_float, is_wider, plain_type, show_type
 
@@ -150,11 +150,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
     A job may have a wider type than its table, until an upsert widens the table. Keys that the type of the table cannot
     hold are left out, as no row has them. Raises `IllegalArgumentError` for a missing column or any other type.
     """
-    missing = [name for name in schema.key if name not in frame.columns]
-    if missing:
-        raise IllegalArgumentError(
-            f"table {table!r}: column {', '.join(missing)} of its key is missing; there are {', '.join(frame.columns)}"
-        )
+    check_has_key(table, frame, schema.key)
     given = {field["name"]: plain_type(field["type"]) for field in fields_of(frame)}
     keys, cells = [column for column in schema.columns if column.role == "key"], []
     for column, field in zip(keys, struct_of(keys), strict=True):
@@ -171,6 +167,13 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
             )
         cells.append(value)
     return frame.select(*cells)
+
+
+def check_has_key(table: str, frame: DataFrame, key: Sequence[str]) -> None:
+    """Raise `IllegalArgumentError` for rows without a column of the key."""
+    for name in key:
+        if name not in frame.columns:
+            raise IllegalArgumentError(f"table {table!r}: key: {missing(name, frame.columns)}")
 
 
 def has_unique_keys(frame: DataFrame, key: list[str]) -> bool:
@@ -221,6 +224,7 @@ __all__ = [
     "Work",
     "all_columns_of",
     "bring_together",
+    "check_has_key",
     "exempt_imports_from_gc",
     "fields_of",
     "has_unique_keys",

@@ -32,6 +32,7 @@ from pyspark_checkpointer.spark.arguments import (
 from pyspark_checkpointer.spark.dataframes import (
     all_columns_of,
     bring_together,
+    check_has_key,
     fields_of,
     has_unique_keys,
     keys_of,
@@ -145,6 +146,7 @@ class TableChanges:
         Returns the rows that it emitted, if it may emit any.
         """
         check_columns(call.where, self._check_frame(call.verb, rows), call.order_by)
+        is_ours = isinstance(call.user, FirstSeen)
         schema = self._accept_keys(rows)
         function = call.function(schema)
         version = self._placed_version(schema)
@@ -157,7 +159,6 @@ class TableChanges:
         def by_tasks() -> list[TaskOutput]:
             return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
 
-        is_ours = isinstance(call.user, FirstSeen)
         if (is_ours or works_alike(jobs.spark.sparkContext)) and sorts_alike(rows, order[1:]):
             outputs = jobs.change(placed, task, by_tasks, self._hints, below, order)
         else:
@@ -176,12 +177,13 @@ class TableChanges:
     def first_seen(self, rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
         """Take in the rows whose key the table does not have, and return them."""
         self._check_frame("first_seen", rows)
+        check_has_key(self.name, rows, self._key)
+        time = [] if self._expiry.rule is None else [self._expiry.rule.column]
         if self.version is None:
-            time = [] if self._expiry.rule is None else [self._expiry.rule.column]
             fields = [field for field in fields_of(rows) if field["name"] in (*self._key, *time)]
             first = self._expiry.in_schema(first_schema(self.name, fields, self._key, self._combine))
             self.version = TableVersion(self.name, first, self._partitions, {})
-        names = [column.name for column in self._accept_keys(rows).columns]
+        names = self._accept_keys(rows).names
         function = FirstSeen(self._key, [name for name in names if name in rows.columns])
         call = Application.of(self.name, function, rows.schema, order_by, "arrow", groups=False, verb="first_seen")
         emitted = self.apply(rows, call)
@@ -334,6 +336,7 @@ class TableChanges:
 
         It has the columns that the job declares, in the types that the job gives them.
         """
+        check_has_key(self.name, rows, self._key)
         schema = self._known_version().schema
         declared = [field for field in self._declared if field["name"] not in schema.key]
         fields = [field for field in fields_of(rows) if field["name"] in schema.key]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import decimal_digits
 from pyspark_checkpointer.table.frames import is_index
+from pyspark_checkpointer.table.schema import missing
 
 
 def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -21,12 +22,13 @@ def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
     """
     for name in wanted.names:
         count = given.column_names.count(name)
-        if count != 1:
-            there = ", ".join(given.column_names) or "none"
-            index = ": it is the index of the frame: call reset_index()" if is_index(given, name) else ""
+        if count > 1:
             raise IllegalArgumentError(
-                f"{what}: column {name!r} is {'there twice' if count else 'missing'}; there are {there}{index}"
+                f"{what}: column {name!r} is there twice; there are {', '.join(given.column_names)}"
             )
+        if not count:
+            index = ": it is the index of the frame: call reset_index()" if is_index(given, name) else ""
+            raise IllegalArgumentError(f"{what}: {missing(name, given.column_names)}{index}")
     return pa.table([_column(what, given[field.name], field) for field in wanted], schema=wanted)
 
 

@@ -1,6 +1,6 @@
 """The schema of a table: its columns, and how the values of each are combined."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -210,6 +210,13 @@ class TableSchema:
     def __str__(self) -> str:
         shown = (f"{c.name} {show_type(c.type)}{'' if c.role == 'last' else ' ' + c.role}" for c in self.columns)
         return f"({', '.join(shown)}{'' if self.expire is None else f'; expires {self.expire}'})"
+
+
+def missing(column: str, there: Collection[str]) -> str:
+    """Return what an error says of a column that is not among those that are there."""
+    alike = next((name for name in there if name.lower() == column.lower()), None)
+    hint = "" if alike is None else f": {alike!r} differs from it in case alone: rename it"
+    return f"column {column!r} is missing; there are {', '.join(there) or 'none'}{hint}"
 
 
 def _integer(value: Json, most: int) -> int:

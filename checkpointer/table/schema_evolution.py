@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.table.schema import MAX_ID, RESERVED_NAMES, Column, TableSchema, new_column
+from pyspark_checkpointer.table.schema import MAX_ID, RESERVED_NAMES, Column, TableSchema, missing, new_column
 from pyspark_checkpointer.table.types import is_too_deep, is_wider, show_type
 
 
@@ -120,7 +120,7 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
         found[field["name"]] = field
     for column in (*key, *combine):
         if column not in found:
-            raise IllegalArgumentError(f"table {name!r}: column {column!r} is missing; there are {', '.join(found)}")
+            raise IllegalArgumentError(f"table {name!r}: {missing(column, found)}")
     both = set(key) & set(combine)
     if both:
         raise IllegalArgumentError(f"table {name!r}: {', '.join(sorted(both))}: a key column cannot be combined")

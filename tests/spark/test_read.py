@@ -288,7 +288,7 @@ def test_nothing_there_is_said_by_name(spark: SparkSession, store: Any, tmp_path
         read_state(spark, root, "nope")
     with pytest.raises(IllegalArgumentError, match="no column nope"):
         read_state(spark, root, "t", columns=["nope"])
-    with pytest.raises(IllegalArgumentError, match="column k of its key is missing"):
+    with pytest.raises(IllegalArgumentError, match="key: column 'k' is missing"):
         read_state(spark, root, "t", keys=spark.range(1))
     with pytest.raises(CheckpointNotFoundError):
         read_state(spark, root, "t", epoch=77)
