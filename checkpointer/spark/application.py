@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_names, check_schema
 from pyspark_checkpointer.table.apply import UserFunction
+from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.frames import check_frames
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.types import arrow_type, plain_type
@@ -62,14 +63,16 @@ class Application:
 
     def function(self, schema: TableSchema) -> UserFunction:
         """Return the function as tasks apply it to a table of this schema."""
-        what = f"{self.where}: {_name(self.user)}"
-        output = None if self.output is None else _emitted_columns(self.where, self.output)
+        is_ours = isinstance(self.user, FirstSeen)
+        what = self.where if is_ours else f"{self.where}: {_name(self.user)}"
+        emits = f"{self.where}: {'rows' if is_ours else 'output'}"
+        output = None if self.output is None else _emitted_columns(emits, self.output)
         call: Any = (
             GroupCall(what, self.user, self.frames, schema.arrow(), output or pa.schema([]))
             if self.groups
             else FrameCall(what, self.user, self.frames)
         )
-        return UserFunction(what, schema, call, output)
+        return UserFunction(what, schema, call, output, passes_rows=is_ours)
 
 
 def _nullable(output: StructType) -> StructType:
@@ -85,10 +88,10 @@ def _emitted_columns(where: str, output: StructType) -> pa.Schema:
         try:
             fields.append(pa.field(field.name, arrow_type(plain_type(field.jsonValue()["type"]))))
         except IllegalArgumentError as error:
-            raise IllegalArgumentError(f"{where}: output: column {field.name!r}: {error}") from None
+            raise IllegalArgumentError(f"{where}: column {field.name!r}: {error}") from None
     names = [field.name.lower() for field in fields]
     if twice := [field.name for field in fields if names.count(field.name.lower()) > 1]:
-        raise IllegalArgumentError(f"{where}: output: column {twice[0]!r} is there twice: rename one")
+        raise IllegalArgumentError(f"{where}: column {twice[0]!r} is there twice: rename one")
     return pa.schema(fields)
 
 

@@ -207,7 +207,8 @@ class TableState(NotPicklable):
             A DataFrame with the columns of `rows`, to be read within the batch.
 
         Raises:
-            IllegalArgumentError: A key column is missing, or a column has another type than in the table.
+            IllegalArgumentError: A key column or the column of `expire=` is missing, or a column has a type that
+                cannot become that of the table. Wider numbers make the table's wider.
             InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:

@@ -49,8 +49,9 @@ from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import ExpiredRows, TaskOutput, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
-from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
+from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema, missing
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
+from pyspark_checkpointer.table.types import is_wider
 from pyspark_checkpointer.table.version import TableVersion
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -147,7 +148,7 @@ class TableChanges:
         """
         check_columns(call.where, self._check_frame(call.verb, rows), call.order_by)
         is_ours = isinstance(call.user, FirstSeen)
-        schema = self._accept_keys(rows)
+        schema = self._accept_first_seen(rows) if is_ours else self._accept_keys(rows)
         function = call.function(schema)
         version = self._placed_version(schema)
         placed = all_columns_of(rows, schema, self._partitions)
@@ -179,11 +180,16 @@ class TableChanges:
         self._check_frame("first_seen", rows)
         check_has_key(self.name, rows, self._key)
         time = [] if self._expiry.rule is None else [self._expiry.rule.column]
+        if lacks := [column for column in time if column not in rows.columns]:
+            raise IllegalArgumentError(
+                f"table {self.name!r}: first_seen(): rows expire {self._expiry.rule}, and a new key without it "
+                f"never would: {missing(lacks[0], rows.columns)}"
+            )
         if self.version is None:
             fields = [field for field in fields_of(rows) if field["name"] in (*self._key, *time)]
             first = self._expiry.in_schema(first_schema(self.name, fields, self._key, self._combine))
             self.version = TableVersion(self.name, first, self._partitions, {})
-        names = self._accept_keys(rows).names
+        names = self._accept_first_seen(rows).names
         function = FirstSeen(self._key, [name for name in names if name in rows.columns])
         call = Application.of(self.name, function, rows.schema, order_by, "arrow", groups=False, verb="first_seen")
         emitted = self.apply(rows, call)
@@ -344,6 +350,20 @@ class TableChanges:
         # A job may name how a column is combined that only a later upsert brings.
         combine = {column: how for column, how in self._combine.items() if column in known}
         return self._expiry.in_schema(extended_schema(self.name, schema, [*fields, *declared], self._key, combine))
+
+    def _accept_first_seen(self, rows: DataFrame) -> TableSchema:
+        """Return the schema of the table once it has these rows in the columns that it has now.
+
+        Narrower values fit as they are.
+        """
+        schema = self._accept_keys(rows)
+        kinds = {column.name: column.type for column in schema.columns}
+        names = {name.lower() for name in kinds}
+        # A name that differs in case alone is refused with the others.
+        fields = [field for field in fields_of(rows) if field["name"].lower() in names]
+        fields = [field for field in fields if not is_wider(field["type"], kinds.get(field["name"]))]
+        combine = {column.name: column.role for column in schema.values}
+        return self._expiry.in_schema(extended_schema(self.name, schema, fields, self._key, combine))
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

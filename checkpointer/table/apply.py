@@ -36,12 +36,14 @@ class UserFunction:
     """A user's function, as the tasks apply it to a table.
 
     `what` names it in errors. `call` calls it. `output` are the columns that it may emit; None if it emits none.
+    `passes_rows`: it is the library's own, and all that it returns are rows that it was given.
     """
 
     what: str
     schema: TableSchema
     call: Callable[[Keys, pa.Table, pa.Table], Returned]
     output: pa.Schema | None
+    passes_rows: bool = False
 
     def apply(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Applied:
         """Call the function with all rows of some keys, and the state rows of these keys.
@@ -61,8 +63,11 @@ class UserFunction:
         made = kept_columns.concat([self.schema.arrow_delta().empty_table(), *(part.changes for part in changed)])
         return Applied(made, self._emitted(keys, returned.output))
 
+    def _where(self, keys: Keys, part: str) -> str:
+        return f"{self.what}: rows of {keys}" if self.passes_rows else f"{self.what} for {keys}: {part}"
+
     def _upserts(self, keys: Keys, given: pa.Table) -> _KeyedChanges:
-        where = f"{self.what} for {keys}: upserts"
+        where = self._where(keys, "upserts")
         if unknown := [name for name in given.column_names if name not in self.schema.names]:
             raise IllegalArgumentError(
                 f"{where}: the table has no column {', '.join(unknown)}; there are {', '.join(self.schema.names)}: "
@@ -74,7 +79,7 @@ class UserFunction:
         return self._changes_of_keys(where, keys, rows, MERGE, kept_columns.text_of(absent))
 
     def _deletes(self, keys: Keys, given: pa.Table) -> _KeyedChanges:
-        where = f"{self.what} for {keys}: deletes"
+        where = self._where(keys, "deletes")
         stored = pa.schema([c.field() for c in self.schema.columns if c.role == "key"])
         return self._changes_of_keys(where, keys, conform.conform(where, given, stored), DELETE, None)
 
@@ -110,7 +115,7 @@ class UserFunction:
             )
 
     def _emitted(self, keys: Keys, given: list[pa.Table]) -> pa.Table | None:
-        where = f"{self.what} for {keys}: output"
+        where = self._where(keys, "output")
         if self.output is None:
             if given:
                 raise IllegalArgumentError(f"{where}: rows are emitted, but output= does not say with which columns")

@@ -93,6 +93,8 @@ class Step:
     def _first_seen(self, columns: list[str]) -> None:
         """The rows whose key has no living row."""
         columns = self.drawn.draw.sample(columns, self.drawn.draw.randrange(len(columns) + 1))
+        rule = self.model.rule
+        columns += [rule.column] if rule is not None and rule.column not in columns else []
         given = self._several(columns)
         output = self.table.first_seen(self.frame(given, [*columns, "at"]), order_by=["at"])
         expected = self.model.first_seen(given, columns)

@@ -5,11 +5,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, YearMonthIntervalType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.spark.application import Application
+from pyspark_checkpointer.table.first_seen import FirstSeen
 from tests.proof.plain_spark import plain_spark
-from tests.spark.test_expiry import Place
+from tests.spark.test_expiry import RULE, START, UTC_TIME, Place
+from tests.table.tables import schema_of
 
 
 @pytest.fixture
@@ -32,6 +35,23 @@ def seen(place: Place, rows: pa.Table, **options: Any) -> list[dict[str, Any]]:
     return found
 
 
+TIME = pa.array([START], UTC_TIME)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize(("columns", "said"), [({}, "there are k"), ({"Seen": TIME}, "'Seen' differs from it in case")])
+def test_a_key_that_would_never_expire_is_refused(
+    place: Place, is_new: bool, columns: dict[str, pa.Array], said: str
+) -> None:
+    if not is_new:
+        place.batch(0, table_of(seen=TIME))
+    with pytest.raises(IllegalArgumentError) as caught:
+        seen(place, table_of(**columns), expire=RULE)
+    assert "first_seen(): rows expire 10 days, 0:00:00 after seen, and a new key without" in str(caught.value)
+    assert f"column 'seen' is missing; there are k{', Seen: ' if columns else ''}" in str(caught.value)
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_key_that_differs_in_case_alone_is_named(place: Place, is_new: bool) -> None:
     if not is_new:
@@ -46,3 +66,37 @@ def test_a_key_that_differs_in_case_alone_is_named(place: Place, is_new: bool) -
         table.apply(place.frame(rows), lambda given, below: None)
     with pytest.raises(IllegalArgumentError, match=said):
         table.upsert(place.frame(rows))
+
+
+def test_a_column_that_differs_in_case_alone_is_refused_as_by_an_upsert(place: Place) -> None:
+    place.batch(0, table_of(n=pa.array([1])), expire=None)
+    for verb in ("upsert", "first_seen"):
+        table = place.begin(1).table("t", ["k"], num_partitions=2)
+        with pytest.raises(IllegalArgumentError, match=r"column 'N' differs from one of .* in its case alone: keep"):
+            getattr(table, verb)(place.frame(table_of(N=pa.array([1]))))
+    assert seen(place, table_of(n=pa.array([1]), other=pa.array([1]))) == []
+
+
+def test_a_wider_value_widens_the_table_as_an_upsert_does(place: Place) -> None:
+    place.batch(0, pa.table({"k": [1], "n": pa.array([1], pa.int32())}), expire=None)
+    assert seen(place, table_of(n=pa.array([2**40]))) == [{"k": 7, "n": 2**40}]
+    assert place.rows() == [{"k": 1, "n": 1}, {"k": 7, "n": 2**40}]
+    # A narrower one fits as it is.
+    assert seen(place, pa.table({"k": [8], "n": pa.array([2], pa.int16())})) == [{"k": 8, "n": 2}]
+    assert place.rows()[-1] == {"k": 8, "n": 2}
+
+
+@pytest.mark.parametrize("n", [pa.array(["1"]), pa.array([1.5]), pa.array([[1]])])
+def test_a_value_of_another_type_is_refused_before_any_task_and_without_a_function(place: Place, n: pa.Array) -> None:
+    place.batch(0, table_of(n=pa.array([1])), expire=None)
+    with pytest.raises(IllegalArgumentError, match=r"column 'n' is long, which is no part of") as caught:
+        seen(place, table_of(n=n))
+    assert not any(word in str(caught.value) for word in ("FirstSeen", "function", "upserts"))
+
+
+def test_what_cannot_be_returned_is_refused_as_a_column_of_the_rows() -> None:
+    schema = schema_of({"k": "long"}, ["k"])
+    rows = StructType().add("k", "long").add("months", YearMonthIntervalType())
+    call = Application.of("t", FirstSeen(["k"], ["k"]), rows, [], "arrow", groups=False, verb="first_seen")
+    with pytest.raises(IllegalArgumentError, match=r"^table 't': first_seen\(\): rows: column 'months': type interval"):
+        call.function(schema)
