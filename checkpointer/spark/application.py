@@ -77,8 +77,9 @@ class Application:
 
 def _nullable(output: StructType) -> StructType:
     """Return the columns as nullable ones, inside too: Spark would not look whether the function emits nulls."""
-    plain = [{"name": f.name, "type": plain_type(f.jsonValue()["type"]), "nullable": True} for f in output.fields]
-    return StructType([StructField.fromJson(field | {"metadata": {}}) for field in plain])
+    fields = [{"nullable": True, "metadata": {}} | f.jsonValue() for f in output.fields]
+    plain = plain_type({"type": "struct", "fields": fields})
+    return StructType([StructField.fromJson(field) for field in plain["fields"]])
 
 
 def _emitted_columns(where: str, output: StructType) -> pa.Schema:

@@ -328,3 +328,30 @@ def test_tasks_are_as_many_as_their_work_is_worth() -> None:
         assert hints.apply_tasks == tasks
     hints.learn_from_apply(60.0, 1)
     assert hints.apply_tasks is None
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20], ids=["by the driver", "by a task"])
+def test_emitted_rows_have_the_collations_of_their_columns(job: Job, spark: SparkSession, size: int) -> None:
+    """The same filter finds the same rows, as in a table that is read."""
+    kinds = ("string collate UNICODE_CI", "array<string collate UNICODE_CI>", "struct<x: string collate UTF8_LCASE>")
+    columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))
+    wanted = "c0 = 'X' and array_contains(c1, 'X') and c2.x = 'X'"
+    found: list[Any] = []
+
+    def emit(key: tuple[Any, ...], given: list[dict[str, Any]], row: Any) -> Change:
+        return Change(output=[{name: given[0][name] for name in ("c0", "c1", "c2", "wide")}])
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        values = ("'x'", "array('x')", "named_struct('x', 'x')")
+        cells = [
+            f"cast({value} as {kind}) c{number}" for number, (value, kind) in enumerate(zip(values, kinds, strict=True))
+        ]
+        given = batch.selectExpr("key", *cells, f"repeat('a', {size}) wide")
+        table = state.table("t", ["key"], num_partitions=2, schema=f"key string, {columns}")
+        output = table.apply_groups(given, emit, f"{columns}, wide string")
+        frames = [given.drop("key"), output, table.first_seen(given).drop("key"), table.read().drop("key")]
+        found.extend((frame.schema.simpleString(), frame.where(wanted).count()) for frame in frames)
+
+    once(job, body)
+    plain = f"struct<{','.join(f'c{number}:{kind}' for number, kind in enumerate(kinds))}".replace(": ", ":")
+    assert found == [(f"{plain},wide:string>", 1)] * 3 + [(f"{plain}>", 1)]
