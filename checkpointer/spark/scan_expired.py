@@ -3,8 +3,8 @@
 rows of the last checkpoint that are due now, and rows that the batch itself wrote with a time that has passed
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import run_tasks
 from pyspark_checkpointer.spark.scan import group_by_bytes, shown_columns, small_batches, task_numbers
@@ -41,6 +41,36 @@ class Due:
         """Return the stored bytes that each partition costs."""
         before, written = self.before.sizes(), self.written.sizes()
         return {number: before.get(number, 0) + written.get(number, 0) for number in {*before, *written}}
+
+
+def find_due(
+    rule: tuple[str, int],
+    committed: TableVersion | None,
+    opened: Mapping[int, Chain],
+    version: TableVersion,
+    may_be_due: Callable[[TableVersion, str, int], list[int]],
+) -> Due:
+    """Find out what expires with a batch that has made `version` on top of the chains `opened`.
+
+    `rule` has the column and the limit, and `may_be_due` tells which partitions may have such a row.
+    """
+    column, limit = rule
+    # Nothing was due before the table was there, or before its column was.
+    if committed is None or column not in committed.schema.names:
+        before = replace(committed or version, schema=version.schema, chains={})
+    elif version.schema.extends(committed.schema):
+        before = replace(committed, schema=replace(version.schema, expire=committed.schema.expire))
+    else:
+        before = committed
+    kept = {}
+    for partition, chain in version.chains.items():
+        old = opened.get(partition, ())
+        if chain != old:
+            kept[partition] = len(old) if chain[: len(old)] == old else 0
+    unlimited = replace(version, expired_until=None)
+    added = replace(unlimited, chains={number: version.chains[number][count:] for number, count in kept.items()})
+    late = may_be_due(added, column, limit) if added.chains else []
+    return Due(column, limit, before, unlimited.only(late), kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +132,4 @@ def scan_expired(
     return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
 
 
-__all__ = ["Due", "ExpiredTask", "scan_expired"]
+__all__ = ["Due", "ExpiredTask", "find_due", "scan_expired"]

@@ -15,7 +15,7 @@ from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import table_rewrites
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Chain, Json
+from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.spark.apply_task import ApplyTask
@@ -32,8 +32,6 @@ from pyspark_checkpointer.spark.arguments import (
 from pyspark_checkpointer.spark.dataframes import (
     all_columns_of,
     bring_together,
-    check_has_key,
-    fields_of,
     has_unique_keys,
     keys_of,
     rows_of,
@@ -42,16 +40,16 @@ from pyspark_checkpointer.spark.driver_task import sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
-from pyspark_checkpointer.spark.scan_expired import Due, scan_expired
+from pyspark_checkpointer.spark.scan_expired import find_due, scan_expired
+from pyspark_checkpointer.spark.table_columns import TableColumns
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import ExpiredRows, TaskOutput, WriteTask
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
-from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema, missing
+from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
-from pyspark_checkpointer.table.types import is_wider
 from pyspark_checkpointer.table.version import TableVersion
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -89,8 +87,7 @@ class TableChanges:
         self._is_dropped = False
         self._hints = hints or TableHints()
         self.name = name
-        self._key = check_key(name, key)
-        self._combine = check_combine(name, combine)
+        key, combines = check_key(name, key), check_combine(name, combine)
         self._expiry = TableExpiry(name, check_expire(name, expire), clock or JobClock(writer, None))
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
@@ -103,20 +100,18 @@ class TableChanges:
         self.version = self._committed
         before = DEFAULT_PARTITIONS if self.version is None else self.version.partitions
         self._partitions = before if num_partitions is None else num_partitions
-        if self.version is not None and self.version.schema.key != self._key:
+        if self.version is not None and self.version.schema.key != key:
             raise IllegalArgumentError(
-                f"table {name!r}: its key is {', '.join(self.version.schema.key)}, not {', '.join(self._key)}: "
+                f"table {name!r}: its key is {', '.join(self.version.schema.key)}, not {', '.join(key)}: "
                 f"{how_to_keep(name)}"
             )
         self._has_changed = False
         self._emitted: list[str] = []
         """Paths of objects with rows that functions emitted in this batch."""
-        self._declared: list[Json] = []
-        """The columns that the job says the table has, as Spark's JSON."""
-        if schema is not None:
-            self._declared = [f.jsonValue() for f in check_schema(f"table {name!r}: schema", schema).fields]
+        declared = [] if schema is None else check_schema(f"table {name!r}: schema", schema).fields
+        self._columns = TableColumns(name, key, combines, [field.jsonValue() for field in declared], self._expiry)
         if self.version is None and schema is not None:
-            first = first_schema(name, self._declared, self._key, self._combine)
+            first = first_schema(name, self._columns.declared, key, combines)
             self.version = TableVersion(name, first, self._partitions, {})
         self._adopt_expiry()
         self._opened: Mapping[int, Chain] = {} if self.version is None else self.version.chains
@@ -148,7 +143,8 @@ class TableChanges:
         """
         check_columns(call.where, self._check_frame(call.verb, rows), call.order_by)
         is_ours = isinstance(call.user, FirstSeen)
-        schema = self._accept_first_seen(rows) if is_ours else self._accept_keys(rows)
+        accept = self._columns.accept_first_seen if is_ours else self._columns.accept_keys
+        schema = accept(rows, self._known_version().schema)
         function = call.function(schema)
         version = self._placed_version(schema)
         placed = all_columns_of(rows, schema, self._partitions)
@@ -178,19 +174,11 @@ class TableChanges:
     def first_seen(self, rows: DataFrame, order_by: Sequence[str]) -> DataFrame:
         """Take in the rows whose key the table does not have, and return them."""
         self._check_frame("first_seen", rows)
-        check_has_key(self.name, rows, self._key)
-        time = [] if self._expiry.rule is None else [self._expiry.rule.column]
-        if lacks := [column for column in time if column not in rows.columns]:
-            raise IllegalArgumentError(
-                f"table {self.name!r}: first_seen(): rows expire {self._expiry.rule}, and a new key without it "
-                f"never would: {missing(lacks[0], rows.columns)}"
-            )
+        self._columns.check_first_seen(rows)
         if self.version is None:
-            fields = [field for field in fields_of(rows) if field["name"] in (*self._key, *time)]
-            first = self._expiry.in_schema(first_schema(self.name, fields, self._key, self._combine))
-            self.version = TableVersion(self.name, first, self._partitions, {})
-        names = self._accept_first_seen(rows).names
-        function = FirstSeen(self._key, [name for name in names if name in rows.columns])
+            self.version = TableVersion(self.name, self._columns.first_of_first_seen(rows), self._partitions, {})
+        names = self._columns.accept_first_seen(rows, self._known_version().schema).names
+        function = FirstSeen(self._columns.key, [name for name in names if name in rows.columns])
         call = Application.of(self.name, function, rows.schema, order_by, "arrow", groups=False, verb="first_seen")
         emitted = self.apply(rows, call)
         assert emitted is not None
@@ -216,29 +204,9 @@ class TableChanges:
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
         """Return the rows of the last checkpoint that have expired since, and those that this batch wrote too late."""
         version = self._known_version()
-        column, limit = self._expiry.due(version)
-        before = self._committed
-        # Nothing was due before the table was there, or before its column was.
-        if before is None or column not in before.schema.names:
-            before = replace(before or version, schema=version.schema, chains={})
-        elif version.schema.extends(before.schema):
-            before = replace(before, schema=replace(version.schema, expire=before.schema.expire))
-        added, kept = self._added()
-        late = self._jobs.may_be_due(replace(added, expired_until=None), column, limit) if added.chains else []
-        due = Due(column, limit, before, replace(version.only(late), expired_until=None), kept)
+        rule = self._expiry.due(version)
+        due = find_due(rule, self._committed, self._opened, version, self._jobs.may_be_due)
         return scan_expired(*self._jobs.scan_arguments, due, columns)
-
-    def _added(self) -> tuple[TableVersion, dict[int, int]]:
-        """Return what this batch has written: the artifacts on top, and how many of a partition are below them.
-
-        Nothing is below where all of a partition was written anew.
-        """
-        version, kept = self._known_version(), dict[int, int]()
-        for partition, chain in version.chains.items():
-            old = self._opened.get(partition, ())
-            if chain != old:
-                kept[partition] = len(old) if chain[: len(old)] == old else 0
-        return replace(version, chains={number: version.chains[number][count:] for number, count in kept.items()}), kept
 
     def compact(self) -> None:
         """Replace every chain that has deltas, or may have expired rows, with a snapshot."""
@@ -290,30 +258,18 @@ class TableChanges:
         self._expiry.check()
         if self.version is None:
             return
-        self._declare_time(self.version)
-        old, new = self.version.schema.expire, self._expiry.rule_for(self.version.schema)
+        schema = self._columns.with_declared_time(self.version.schema)
+        old, new = schema.expire, self._expiry.rule_for(schema)
         if self._expiry.brings_back(old, new):
             logger.warning("table %r: its rows expired %s until now; %s", self.name, old, new or "they no longer do")
             # At the clock of the last checkpoint: what would have expired since lives by the new rule.
             assert self._committed is not None
             chains = self._jobs.compact(self._committed, dict.fromkeys(self._committed.chains, 0))
             self.version = replace(self.version, chains=chains)
-        if old != new:
+        schema = schema.expiring(self.name, new)
+        if schema != self.version.schema:
             self._has_changed = True
-        self.version = replace(self.version, schema=self.version.schema.expiring(self.name, new))
-
-    def _declare_time(self, version: TableVersion) -> None:
-        """Add the column by which rows expire to a table that lacks it, if the job declares it."""
-        rule, schema = self._expiry.rule, version.schema
-        if rule is None or rule.column in schema.names:
-            return
-        time = next((field for field in self._declared if field["name"] == rule.column), None)
-        if time is not None:
-            # The key as it is: if the job declares it wider, the first write moves the rows.
-            key = [{"name": c.name, "type": c.type, "metadata": {}} for c in schema.columns if c.role == "key"]
-            combine = {column: how for column, how in self._combine.items() if column in (*schema.names, rule.column)}
-            grown = extended_schema(self.name, schema, [*key, time], self._key, combine)
-            self.version, self._has_changed = replace(version, schema=grown), True
+        self.version = replace(self.version, schema=schema)
 
     # ---- schema and version --------------------------------------------------------------------------------------
 
@@ -328,42 +284,7 @@ class TableChanges:
         return self._expiry.now(self.version)
 
     def _accept(self, rows: DataFrame, evolve: Callable[..., TableSchema]) -> TableSchema:
-        """Return the schema of the table once these rows are in it.
-
-        Raises `IllegalArgumentError` before anything is written, where the rows do not fit.
-        """
-        fields = fields_of(rows)
-        if self.version is None:
-            return self._expiry.in_schema(first_schema(self.name, fields, self._key, self._combine))
-        return self._expiry.in_schema(evolve(self.name, self.version.schema, fields, self._key, self._combine))
-
-    def _accept_keys(self, rows: DataFrame) -> TableSchema:
-        """Return the schema of the table once it may have the keys of these rows.
-
-        It has the columns that the job declares, in the types that the job gives them.
-        """
-        check_has_key(self.name, rows, self._key)
-        schema = self._known_version().schema
-        declared = [field for field in self._declared if field["name"] not in schema.key]
-        fields = [field for field in fields_of(rows) if field["name"] in schema.key]
-        known = {*schema.names, *(field["name"] for field in declared)}
-        # A job may name how a column is combined that only a later upsert brings.
-        combine = {column: how for column, how in self._combine.items() if column in known}
-        return self._expiry.in_schema(extended_schema(self.name, schema, [*fields, *declared], self._key, combine))
-
-    def _accept_first_seen(self, rows: DataFrame) -> TableSchema:
-        """Return the schema of the table once it has these rows in the columns that it has now.
-
-        Narrower values fit as they are.
-        """
-        schema = self._accept_keys(rows)
-        kinds = {column.name: column.type for column in schema.columns}
-        names = {name.lower() for name in kinds}
-        # A name that differs in case alone is refused with the others.
-        fields = [field for field in fields_of(rows) if field["name"].lower() in names]
-        fields = [field for field in fields if not is_wider(field["type"], kinds.get(field["name"]))]
-        combine = {column.name: column.role for column in schema.values}
-        return self._expiry.in_schema(extended_schema(self.name, schema, fields, self._key, combine))
+        return self._columns.accept(rows, None if self.version is None else self.version.schema, evolve)
 
     # ---- writing -------------------------------------------------------------------------------------------------
 

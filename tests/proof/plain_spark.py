@@ -25,7 +25,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import batch_attempt, driver_task, table_changes, table_jobs
+from pyspark_checkpointer.spark import batch_attempt, driver_task, table_changes, table_columns, table_jobs
 from pyspark_checkpointer.spark import write_tasks as write_module
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
@@ -196,7 +196,7 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
 
         patch.setattr(write_module, "TaskContext", SimpleNamespace(get=lambda: _running.task))
         patch.setattr(table_changes, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
-        patch.setattr(table_changes, "fields_of", _fields)
+        patch.setattr(table_columns, "fields_of", _fields)
         patch.setattr(table_changes, "keys_of", _keys)
         patch.setattr(table_changes, "rows_of", _placed)
         patch.setattr(table_changes, "all_columns_of", _all_columns)

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark_checkpointer.admin import rollback
+from pyspark_checkpointer.spark import scan_expired
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table import due_rows, merge
@@ -62,13 +63,13 @@ PLANTED = (
     ),
     Planted(
         "what expires is sought among the rows that live",
-        TableChanges.expired,
-        "before = self._committed",
-        "before = version",
+        scan_expired.find_due,
+        "if committed is None or column",
+        "committed = version\n    if committed is None or column",
     ),
     Planted(
         "what a batch writes too late is forgotten",
-        TableChanges.expired,
+        scan_expired.find_due,
         "if added.chains else []",
         "if False else []",
     ),

@@ -1,0 +1,100 @@
+"""Decide which columns a table has in a batch, by what the job says of it and by its rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.spark.dataframes import check_has_key, fields_of
+from pyspark_checkpointer.spark.table_expiry import TableExpiry
+from pyspark_checkpointer.table.schema import Combine, TableSchema, missing
+from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
+from pyspark_checkpointer.table.types import is_wider
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """What a job says of the columns of a table when it opens the table.
+
+    `declared` are the columns that the job says the table has, as Spark's JSON. All methods raise
+    `IllegalArgumentError`, before anything is written, for what does not fit.
+    """
+
+    table: str
+    key: list[str]
+    combine: dict[str, Combine]
+    declared: Sequence[Json]
+    expiry: TableExpiry
+
+    def first(self, fields: Sequence[Json]) -> TableSchema:
+        """Return the schema of a new table with these fields, whose rows may expire."""
+        return self.expiry.in_schema(first_schema(self.table, fields, self.key, self.combine))
+
+    def accept(self, rows: DataFrame, old: TableSchema | None, evolve: Callable[..., TableSchema]) -> TableSchema:
+        """Return the schema of the table once these rows are in it."""
+        fields = fields_of(rows)
+        if old is None:
+            return self.first(fields)
+        return self.expiry.in_schema(evolve(self.table, old, fields, self.key, self.combine))
+
+    def accept_keys(self, rows: DataFrame, old: TableSchema) -> TableSchema:
+        """Return the schema of the table once it may have the keys of these rows.
+
+        It has the columns that the job declares, in the types that the job gives them.
+        """
+        check_has_key(self.table, rows, self.key)
+        declared = [field for field in self.declared if field["name"] not in old.key]
+        fields = [field for field in fields_of(rows) if field["name"] in old.key]
+        return self.expiry.in_schema(self._extended(old, [*fields, *declared]))
+
+    def accept_first_seen(self, rows: DataFrame, old: TableSchema) -> TableSchema:
+        """Return the schema of the table once it has these rows in the columns that it has now.
+
+        Narrower values fit as they are.
+        """
+        schema = self.accept_keys(rows, old)
+        kinds = {column.name: column.type for column in schema.columns}
+        names = {name.lower() for name in kinds}
+        # A name that differs in case alone is refused with the others.
+        fields = [field for field in fields_of(rows) if field["name"].lower() in names]
+        fields = [field for field in fields if not is_wider(field["type"], kinds.get(field["name"]))]
+        combine = {column.name: column.role for column in schema.values}
+        return self.expiry.in_schema(extended_schema(self.table, schema, fields, self.key, combine))
+
+    def first_of_first_seen(self, rows: DataFrame) -> TableSchema:
+        """Return the schema of a new table of the keys of these rows alone, and of the time by which they expire."""
+        rule = self.expiry.rule
+        wanted = self.key if rule is None else [*self.key, rule.column]
+        return self.first([field for field in fields_of(rows) if field["name"] in wanted])
+
+    def check_first_seen(self, rows: DataFrame) -> None:
+        """Raise `IllegalArgumentError` for rows without a key, and for such as would never expire."""
+        check_has_key(self.table, rows, self.key)
+        rule = self.expiry.rule
+        if rule is not None and rule.column not in rows.columns:
+            raise IllegalArgumentError(
+                f"table {self.table!r}: first_seen(): rows expire {rule}, and a new key without it never would: "
+                f"{missing(rule.column, rows.columns)}"
+            )
+
+    def with_declared_time(self, schema: TableSchema) -> TableSchema:
+        """Return a schema with the column by which rows expire, if it lacks the column and the job declares it."""
+        rule = self.expiry.rule
+        if rule is None or rule.column in schema.names:
+            return schema
+        return self._extended(schema, [field for field in self.declared if field["name"] == rule.column])
+
+    def _extended(self, old: TableSchema, fields: Sequence[Json]) -> TableSchema:
+        """Return a schema with some fields more. Key columns that are not given stay as they are."""
+        given = {field["name"] for field in fields}
+        key = [{"name": c.name, "type": c.type, "metadata": {}} for c in old.columns if c.role == "key"]
+        fields = [*(field for field in key if field["name"] not in given), *fields]
+        known = {*old.names, *given}
+        # A job may name how a column is combined that only a later upsert brings.
+        combine = {column: how for column, how in self.combine.items() if column in known}
+        return extended_schema(self.table, old, fields, self.key, combine)
+
+
+__all__ = ["TableColumns"]
