@@ -10,7 +10,7 @@ from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
-from pyspark_checkpointer.cli.key_argument import KEY
+from pyspark_checkpointer.cli.key_argument import KEY, KeyCommand
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import Column
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 NOTE = """KEY is written as `cat` and `diff` write it: a JSON value, or an object with one name that begins with `$`.
 What is no JSON is text: ann means "ann". Of a table it is an object of its key columns, {"user": "ann", "day": 7}, or
-the value alone where there is one column."""
+the value alone where there is one column. A text that begins with `-` and no digit needs `--` before it."""
 
 
 @verb(
@@ -37,6 +37,7 @@ the value alone where there is one column."""
     'history /data/orders totals \'{"user": "ann", "day": {"$date": "2024-01-02"}}\' --after epoch=41',
     "history s3://bucket/jobs/orders totals 7 --to before-migration --json",
     note=NOTE,
+    cls=KeyCommand,
 )
 @click.argument("operator", type=OPERATOR)
 @click.argument("key", type=KEY)

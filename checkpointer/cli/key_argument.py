@@ -1,6 +1,7 @@
 """Parse the argument KEY: a key of a map or a table, as `cat` and `diff` print it."""
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
@@ -12,6 +13,24 @@ import click
 
 from pyspark_checkpointer.cli.failures import Mistyped
 from pyspark_checkpointer.manifests import zones
+
+
+class KeyCommand(click.Command):
+    """A command of which a key is an argument: click takes -5 for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, with all arguments behind the options where one of them is a negative number."""
+        end = args.index("--") if "--" in args else len(args)
+        before, after = args[:end], args[end + 1 :]
+        takes_value = {name for p in self.get_params(ctx) if getattr(p, "is_flag", None) is False for name in p.opts}
+        options: list[str] = []
+        arguments: list[str] = []
+        for last, word in zip(["", *before], before, strict=False):
+            is_argument = last not in takes_value and (not word.startswith("-") or word == "-" or _is_number(word))
+            (arguments if is_argument else options).append(word)
+        if any(map(_is_number, arguments)):
+            args = [*options, "--", *arguments, *after]
+        return super().parse_args(ctx, args)
 
 
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
@@ -32,6 +51,10 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from c
 
 
 KEY = KeyType()
+
+
+def _is_number(word: str) -> bool:
+    return re.match("-[0-9]", word) is not None
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -71,4 +94,4 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-__all__ = ["KEY"]
+__all__ = ["KEY", "KeyCommand"]

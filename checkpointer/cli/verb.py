@@ -83,6 +83,7 @@ def verb(
     lost: bool = False,
     without_root: Callable[..., int | None] | None = None,
     note: str = "",
+    cls: type[click.Command] = click.Command,
 ) -> Callable[[Callable[..., int | None]], click.Command]:
     """Make a verb of a function that takes the opened store and its own parameters.
 
@@ -96,6 +97,7 @@ def verb(
         without_root: Called in place of the function where no root is given, with `as_json` and the function's
             parameters. The root in the environment is then used only where `-` is typed.
         note: More help.
+        cls: The class of the command.
     """
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
@@ -135,7 +137,7 @@ def verb(
                     print_traceback(secrets)
                 raise explain(error, root or "", secrets) from error
 
-        command = click.command(name, epilog=_epilog(function, examples, note))(common_options(run, writes))
+        command = click.command(name, cls=cls, epilog=_epilog(function, examples, note))(common_options(run, writes))
         command.params.sort(key=lambda parameter: parameter.name != "root")  # ROOT is the first argument of every verb
         if without_root is not None:
             command.params[0].required, command.params[0].envvar = False, None

@@ -81,3 +81,25 @@ def test_a_key_that_cannot_be_one_is_a_mistake(tmp_path: Path, run: Run, key: st
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 def test_what_python_alone_takes_for_json_is_text(text: str) -> None:
     assert KEY.convert(text, None, None) == text
+
+
+def test_a_negative_number_is_a_key_and_no_option(tmp_path: Path, run: Run) -> None:
+    root = tmp_path / "root"
+    with Checkpointer(root) as ck, ck.begin() as cp:
+        cp.save("m", KeyedState({-5: "whole", -0.5: "half", "-5": "text", "-x": "option"}))
+
+    def found(*words: str) -> Any:
+        return run("history", "--json", root, *words).json["changes"][0]["after"]
+
+    assert found("m", "-5") == found("--", "m", "-5") == found("m", "--to", "latest", "--", "-5") == "whole"
+    assert [found("m", key, "--to", "latest") for key in ("-0.5", "-5e-1", '"-5"')] == ["half", "half", "text"]
+    assert found("m", "--", "-x") == "option"
+    for words, said in (
+        (("m", "-5", "--jsn"), "No such option '--jsn'. Did you mean '--json'?"),
+        (("m", "-x"), "No such option '-x'"),
+        (("m", "-5", "-6"), "Got unexpected extra argument (-6)"),
+    ):
+        done = run("history", root, *words)
+        assert (done.status, said in done.err) == (2, True), done.err
+    done = run("history", root, "m", "-5", "--to", "-6")
+    assert (done.status, "'-6' is no id and no savepoint" in done.err) == (1, True), done.err
