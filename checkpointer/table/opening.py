@@ -1,7 +1,9 @@
 """Read a table of a restored checkpoint without Spark."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
 
@@ -11,6 +13,7 @@ from pyarrow import Table
 
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.table import row_order
 from pyspark_checkpointer.table.conform import exact_array
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -92,5 +95,23 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
     except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
+            f"{_time_hint(fields, keys)}"
         ) from None
     return pa.table([canonical(column) for column in columns], schema=pa.schema(fields))
+
+
+def _time_hint(fields: Sequence[pa.Field], keys: Keys) -> str:
+    """Return how a date or time is given, where a key has text or anything else for one."""
+    for field in fields:
+        is_date, zone = pa.types.is_date(field.type), getattr(field.type, "tz", None)
+        if not is_date and not pa.types.is_timestamp(field.type):
+            continue
+        wanted = date if is_date else datetime
+        shown = to_json(date(2024, 1, 2) if is_date else datetime(2024, 1, 2, 6, tzinfo=UTC if zone else None))
+        for row in keys:
+            if field.name in row and not (row[field.name] is None or type(row[field.name]) is wanted):
+                return (
+                    f": column {field.name!r} takes datetime.{wanted.__name__}, on the command line written as "
+                    f"{json.dumps(shown)}, and not {row[field.name]!r:.40}"
+                )
+    return ""

@@ -2,6 +2,7 @@
 
 import resource
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import lookup_steps
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.object_files import ObjectFiles
+from pyspark_checkpointer.table.opening import key_table
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
 from pyspark_checkpointer.table.version import TableVersion
@@ -63,6 +65,25 @@ def test_keys_that_are_no_rows_are_refused_with_an_example(tmp_path: Path) -> No
         for keys in ([5], 5, "ab", {"k": 1}):
             with pytest.raises(IllegalArgumentError, match=r"keys=.*: expected a list of rows such as \{'k': '…'\}"):
                 restored.table("t", keys=keys)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (
+            "date",
+            "2024-01-02",
+            """: column 'k' takes datetime.date, on the command line written as {"$date": "2024-01-0""",
+        ),
+        ("timestamp", "2024-01-02", """as {"$datetime": "2024-01-02T06:00:00+00:00"}, and not '2024-01-02'"""),
+        ("timestamp_ntz", date(2024, 1, 2), """as {"$datetime": "2024-01-02T06:00:00"}, and not datetime.date"""),
+    ],
+)
+def test_a_time_that_is_given_as_text_is_refused_with_an_example(kind: str, given: Any, said: str) -> None:
+    version = TableVersion("t", schema_of({"k": kind}, ["k"]), 1, {})
+    with pytest.raises(IllegalArgumentError) as caught:
+        key_table(version, [{"k": None}, {"k": given}])
+    assert said in str(caught.value)
 
 
 def test_a_key_that_is_given_twice_is_one_row_in_steps_of_any_size(
