@@ -3,7 +3,8 @@
 What would be rounded, cut or guessed is refused: text is never taken for a number, nor a number for a time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -136,14 +137,44 @@ def table_of(what: str, rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) ->
 def exact_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return the values as an Arrow array.
 
-    Raises `TypeError` where Arrow would round or cut one to fit its type.
+    Raises `TypeError` where Arrow would round or cut one to fit its type, and for a map with two equal keys.
     """
-    found = pa.array(values, kind)
+    found, has_maps = pa.array(values, kind), _has_maps(kind)
     for given, back in zip(values, found.to_pylist(), strict=True):
         # Arrow rounds some values without an error.
         if given != back and not _is_same(given, back):
             raise TypeError(f"{given!r:.40} is no {kind}")
+        if has_maps:
+            _check_map_keys(back, kind)
     return found
+
+
+def _has_maps(kind: pa.DataType) -> bool:
+    inside = [kind.field(number).type for number in range(kind.num_fields)]
+    return _is_map(kind) or any(map(_has_maps, inside))
+
+
+def _check_map_keys(value: Any, kind: pa.DataType) -> None:
+    """Raise `TypeError` for a map with two equal keys, which Arrow takes: readers would differ in which one they find.
+
+    `value` is as Arrow gives it, so that a map is a list of pairs.
+    """
+    if value is None or not _has_maps(kind):
+        return
+    if _is_map(kind):
+        # As text where a key has no hash, such as a struct.
+        keys = [key if isinstance(key, Hashable) else repr(key) for key, _ in value]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key, count in Counter(keys).items() if count > 1)
+            raise TypeError(f"a map has the key {twice!r:.40} twice")
+        for _, item in value if _has_maps(kind.item_type) else ():
+            _check_map_keys(item, kind.item_type)
+    elif _is_list(kind):
+        for member in value:
+            _check_map_keys(member, kind.value_type)
+    else:
+        for field in kind:
+            _check_map_keys(value[field.name], field.type)
 
 
 def _is_same(given: Any, back: Any) -> bool:

@@ -517,6 +517,13 @@ def test_a_column_takes_the_type_of_the_table_only_where_no_value_changes(name: 
 VALUES = {
     "map": ({"a": 1}, pa.map_(pa.string(), pa.int64()), True),
     "pairs": ([("a", 1)], pa.map_(pa.string(), pa.int64()), True),
+    "pairs of equal keys": ([("a", 1), ("a", 2)], pa.map_(pa.string(), pa.int64()), False),
+    "equal keys inside": (
+        [{"m": [("a", [("b", 1), ("b", 1)])]}],
+        pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.map_(pa.string(), pa.int64())))])),
+        False,
+    ),
+    "null inside": ([None, {"m": None}], pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))])), True),
     "struct": ({"a": 1, "b": [1.5, math.nan]}, pa.struct([("a", pa.int8()), ("b", pa.list_(pa.float64()))]), True),
     "rounded inside": ({"a": [0.1]}, pa.struct([("a", pa.list_(pa.float32()))]), False),
     "rounded": (0.1, pa.float32(), False),
