@@ -139,13 +139,14 @@ def exact_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
     Raises `TypeError` where Arrow would round or cut one to fit its type, and for a map with two equal keys.
     """
-    found, has_maps = pa.array(values, kind), _has_maps(kind)
-    for given, back in zip(values, found.to_pylist(), strict=True):
+    found = pa.array(values, kind)
+    backs = found.to_pylist()
+    for given, back in zip(values, backs, strict=True):
         # Arrow rounds some values without an error.
         if given != back and not _is_same(given, back):
             raise TypeError(f"{given!r:.40} is no {kind}")
-        if has_maps:
-            _check_map_keys(back, kind)
+    for back in backs if _has_maps(kind) else ():
+        _check_map_keys(back, kind)
     return found
 
 
