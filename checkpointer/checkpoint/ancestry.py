@@ -37,22 +37,26 @@ async def read_live_ancestry(
     return await _read(session, after, to, whole=False)
 
 
-async def read_newest_with(session: Session, operator: str, to: CheckpointSelector) -> tuple[Manifest, Manifest | None]:
-    """Return the manifest of `to`, and that of its newest live ancestor, or itself, that has an operator.
+async def read_line(session: Session, after: CheckpointSelector | None, to: CheckpointSelector) -> list[Manifest]:
+    """Return the manifest of `to`, and those of its ancestors after `after`, as far as they are live without a gap.
 
-    Both come without the chains that stand in segments.
+    They come oldest first, without the chains that stand in segments. Where `after` is no ancestor of `to`, the
+    manifest of `to` is alone.
     """
 
-    async def read(head: Head) -> tuple[Manifest, Manifest | None]:
-        end = found = await metadata.read_manifest_alone(session.store, await resolve_live(session, head, to))
-        live: set[Ref] = set()
-        while operator not in found.operators:
-            # Only here: nearly always the newest one has it.
-            live = live or set((await read_history(session.store, head)).refs().values())
-            if found.parent is None or found.parent not in live:
-                return end, None
-            found = await metadata.read_manifest_alone(session.store, found.parent)
-        return end, found
+    async def read(head: Head) -> list[Manifest]:
+        start = None if after is None else await resolve_live(session, head, after)
+        end = await resolve_live(session, head, to)
+        live, known = await _live(session, head, start, end)
+        line, here = list[Manifest](), end
+        while not line or (here in live and here != start):
+            if line and start is not None and here.id.sequence < start.id.sequence:
+                return line[:1]
+            line.append(known.get(here) or await metadata.read_manifest_alone(session.store, here))
+            if line[-1].parent is None:
+                break
+            here = line[-1].parent
+        return line[::-1]
 
     return await read_consistent(session.store, read)
 
@@ -119,4 +123,4 @@ def _retired(url: str, gone: CheckpointId, end: CheckpointId, oldest: Checkpoint
     )
 
 
-__all__ = ["read_ancestry", "read_live_ancestry", "read_newest_with"]
+__all__ = ["read_ancestry", "read_line", "read_live_ancestry"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pyspark_checkpointer.checkpoint.ancestry import read_ancestry, read_newest_with
+from pyspark_checkpointer.checkpoint.ancestry import read_ancestry, read_line
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -27,9 +27,10 @@ from pyspark_checkpointer.spark.read import Root, free_name
 from pyspark_checkpointer.spark.scan import group_by_bytes, small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import Fencing
-from pyspark_checkpointer.table.feed import ROW_CHANGE, FeedStep, feed_steps, newest_schema
+from pyspark_checkpointer.table.feed import ROW_CHANGE, FeedStep, feed_steps
 from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.shown_columns import newest_schema
 
 TASK_BYTES = 8 << 20
 """Stored bytes for which a further task is started. A task may read several checkpoints that changed little."""
@@ -59,9 +60,15 @@ def read_changes(
     "update_before", "update_after", "delete" or "expire". An update is two rows, one after the other. If a column of
     the table has one of these names, the column of the feed gets an underscore: `change_`.
 
-    The rows come in the order of the checkpoints; within one, in order of partition and key. Applied in that order to
-    the table of `after`, or to nothing without it, they give the table of `to`. The DataFrame is pinned to these
-    checkpoints. Its columns are those of the newest of them; a column that an older one does not have is null there.
+    The rows come in the order of the checkpoints; within one, in order of partition and key, or of the key alone where
+    the number of partitions changed. Applied in that order to the table of `after`, or to nothing without it, they give
+    the table of `to`, in the columns of the feed. The DataFrame is pinned to these checkpoints.
+
+    Its columns are those of the newest of them. A column of an older one is the same if it has the same name, also if
+    it was dropped and added again since. Each has a type that holds its values in all of these checkpoints: after a
+    rollback the older ones may have the wider type. A column that a checkpoint does not have is null there, and so are
+    values of a type that fits no such type, as text in a column that is a number now. When such a value goes, there is
+    an update, whose row before has null.
 
     Args:
         spark: The session.
@@ -97,8 +104,6 @@ class ChangeFeed:
     """The steps of a feed up to a checkpoint, divided among tasks, in the order of the rows."""
 
     to: CheckpointId
-    newest: TableSchema
-    """The schema of the table in the newest of the checkpoints that has it."""
     shown: TableSchema
     tasks: list[list[FeedStep]]
 
@@ -111,32 +116,24 @@ class ChangeFeed:
         to: CheckpointId | str,
         shown: TableSchema | None = None,
     ) -> "ChangeFeed":
-        """Plan the feed of a table, with the columns of a schema: by default those of the newest checkpoint.
+        """Plan the feed of a table, with the columns of a schema: by default those of the checkpoints of the feed.
 
         Raises what `read_changes` raises.
         """
-        start = None if after is None else CheckpointSelector.parse(after)
-        parent, manifests = run_sync(read_ancestry(client.session, start, CheckpointSelector.parse(to)))
-        newest, last = newest_schema(operator, parent, manifests), manifests[-1] if manifests else parent
-        assert last is not None, "no checkpoint, though `to` is one"
-        # A stream knows its columns: it has nothing to read while the table is dropped.
-        newest = newest or shown
-        if newest is None:
-            raise _no_table(operator, last)
-        shown = shown or newest
-        return cls(last.id, newest, shown, list(_tasks(feed_steps(operator, parent, manifests, shown))))
+        return FeedRange.of(client, operator, after, to).feed(shown)
 
     @classmethod
     def outline(cls, client: Checkpointer, operator: str, to: CheckpointId | str) -> "ChangeFeed":
         """Return a feed up to a checkpoint that has no tasks, for its end and its columns.
 
-        It can be made of a history of which retention has deleted the beginning.
+        The columns hold the values of all live ancestors of the checkpoint: a stream may go on from any of them. It can
+        be made of a history of which retention has deleted the beginning.
         """
-        last, found = run_sync(read_newest_with(client.session, operator, CheckpointSelector.parse(to)))
-        newest = None if found is None else newest_schema(operator, found, [])
-        if newest is None:
-            raise _no_table(operator, last)
-        return cls(last.id, newest, newest, [])
+        line = run_sync(read_line(client.session, None, CheckpointSelector.parse(to)))
+        shown = newest_schema(operator, None, line)
+        if shown is None:
+            raise _no_table(operator, line[-1])
+        return cls(line[-1].id, shown, [])
 
     def schema(self) -> StructType:
         """Return the columns of the feed."""
@@ -159,6 +156,43 @@ class ChangeFeed:
         own = [pa.repeat(pa.scalar(v, kind), found.num_rows) for v, kind in zip(values, kinds, strict=True)]
         arrays = [*own, found[ROW_CHANGE], *found.select(self.shown.names).columns]
         return pa.table(arrays, names=self.schema().fieldNames())
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRange:
+    """The checkpoints of a feed, and the schema that it has by itself; None where none of them has the table."""
+
+    operator: str
+    parent: Manifest | None
+    manifests: list[Manifest]
+    newest: TableSchema | None
+
+    @classmethod
+    def of(
+        cls, client: Checkpointer, operator: str, after: CheckpointId | str | None, to: CheckpointId | str
+    ) -> "FeedRange":
+        """Read the checkpoints after one and up to another. Raises what `read_changes` raises."""
+        start = None if after is None else CheckpointSelector.parse(after)
+        parent, manifests = run_sync(read_ancestry(client.session, start, CheckpointSelector.parse(to)))
+        return cls(operator, parent, manifests, newest_schema(operator, parent, manifests))
+
+    @property
+    def last(self) -> Manifest:
+        """Return the last checkpoint."""
+        last = self.manifests[-1] if self.manifests else self.parent
+        assert last is not None, "no checkpoint, though `to` is one"
+        return last
+
+    def feed(self, shown: TableSchema | None = None) -> ChangeFeed:
+        """Return the feed, with its own columns or those of a schema.
+
+        With a schema that is known, there is nothing to read while the table is dropped.
+        """
+        shown = shown or self.newest
+        if shown is None:
+            raise _no_table(self.operator, self.last)
+        steps = feed_steps(self.operator, self.parent, self.manifests, shown)
+        return ChangeFeed(self.last.id, shown, list(_tasks(steps)))
 
 
 def _no_table(operator: str, last: Manifest) -> OperatorNotFoundError:
@@ -196,4 +230,4 @@ def _tasks(steps: Iterator[FeedStep]) -> Iterator[list[FeedStep]]:
         yield held
 
 
-__all__ = ["ChangeFeed", "read_changes"]
+__all__ = ["ChangeFeed", "FeedRange", "read_changes"]

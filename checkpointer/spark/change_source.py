@@ -15,7 +15,8 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark.change_feed import ChangeFeed
+from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
+from pyspark_checkpointer.table.shown_columns import has_columns
 from pyspark_checkpointer.table.types import whole_variants
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -117,26 +118,26 @@ class FeedStreamReader(DataSourceStreamReader):
         self._register(_checkpoint_of(start))
         if start == end:
             return partitions_of(self._known)
-        feed = self._plan(after, end["checkpoint"])
+        found = self._read_range(after, end["checkpoint"])
         # What is older is shown in the columns of today, as in any feed.
-        if feed.to.sequence > self._known.to.sequence and feed.newest.columns != shown.columns:
+        is_later = found.last.id.sequence > self._known.to.sequence
+        if is_later and found.newest is not None and not has_columns(shown, found.newest):
             raise IllegalArgumentError(
-                f"table {self._operator!r}: its columns are {feed.newest} now, and were {shown} when this query began: "
+                f"table {self._operator!r}: the next changes have the columns {found.newest}, this query has {shown}: "
                 "start the query again, with the same checkpointLocation: it goes on with the new columns"
             )
-        return partitions_of(feed)
+        return partitions_of(found.feed(shown))
 
-    def _plan(self, after: str | None, to: str) -> ChangeFeed:
+    def _read_range(self, after: str | None, to: str) -> FeedRange:
         client = self._client.copy()
         try:
-            return ChangeFeed.plan(client, self._operator, after, to, self._known.shown)
+            return FeedRange.of(client, self._operator, after, to)
         except CheckpointNotFoundError as error:
             parent, manifests = run_sync(read_live_ancestry(client.session, None, CheckpointSelector(LATEST)))
             oldest = str((parent or manifests[0]).id)
             raise RetiredError(
-                f"{error}, though this stream goes on from there: retention or a repair has deleted it. Begin again, "
-                f"with a new checkpointLocation: read_state(…, id={oldest!r}) has the rows until then, and "
-                f"option('after', {oldest!r}) the changes since"
+                f"{error}, though this stream goes on from there: retention or a repair has deleted it. "
+                f"{_begin_again(oldest)}"
             ) from None
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -146,6 +147,14 @@ class FeedStreamReader(DataSourceStreamReader):
 def _checkpoint_of(offset: dict[str, str]) -> CheckpointId | None:
     """Return the checkpoint up to which a stream has read; None at its beginning."""
     return CheckpointId.parse(offset["checkpoint"]) if offset["checkpoint"] else None
+
+
+def _begin_again(checkpoint: str) -> str:
+    """Say how a new query begins with the table of a checkpoint."""
+    return (
+        f"Begin again, with a new checkpointLocation: read_state(…, id={checkpoint!r}) has the rows until then, and "
+        f"option('after', {checkpoint!r}) the changes since"
+    )
 
 
 __all__ = ["FeedSourceReader", "FeedStreamReader"]

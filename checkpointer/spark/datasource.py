@@ -102,7 +102,9 @@ class CheckpointerSource(DataSource):
                 raise IllegalArgumentError(
                     "option follower: is for a stream, which notes how far it has read: use readStream, or leave it out"
                 )
-            return FeedSourceReader(client, ChangeFeed.plan(client, request.operator, request.after, self._feed.to))
+            # Spark has these columns already: the feed alone may have narrower ones.
+            feed = ChangeFeed.plan(client, request.operator, request.after, self._feed.to, self._feed.shown)
+            return FeedSourceReader(client, feed)
         return (
             TableSourceReader(self._request, schema) if self._request.view is None else ViewSourceReader(self._request)
         )

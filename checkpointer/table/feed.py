@@ -1,6 +1,10 @@
 """Find out which partitions a checkpoint may have changed in a table, for the change feed.
 
 manifests of a checkpoint and its parent → partitions that may differ → (`feed_reader`) changes in order of key
+
+Invariant: whoever applies all changes in order to the table of the first parent, by key and by the names of columns,
+has the table of the last checkpoint, in the columns shown (`shown_columns`). So there is an update wherever a value
+goes, also where its column was dropped and added again, or has a type that cannot be shown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest
-from pyspark_checkpointer.table.schema import Column, TableSchema
-from pyspark_checkpointer.table.types import is_wider
+from pyspark_checkpointer.table.row_times import Time, time_of
+from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.shown_columns import key_change, shows_others, unshown, version_in, version_shown
 from pyspark_checkpointer.table.version import TableVersion
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE, EXPIRE = "insert", "update_before", "update_after", "delete", "expire"
@@ -20,7 +25,7 @@ ROW_CHANGE = "__change"
 
 @dataclass(frozen=True, slots=True)
 class FeedStep:
-    """A table in a checkpoint and in its parent, both with the columns of the newest schema where they have them.
+    """A table in a checkpoint and in its parent, both with the columns to show, by name, where they have them.
 
     `groups` are partitions whose keys have to be compared together. `parent` is None before the first checkpoint.
     """
@@ -31,6 +36,10 @@ class FeedStep:
     before: TableVersion
     after: TableVersion
     groups: tuple[tuple[int, ...], ...]
+    shows_others: bool = False
+    """Whether unchanged objects have other values, of columns that went, came back or were exchanged."""
+    unshown: tuple[tuple[str, str | None], ...] = ()
+    """Columns of `before` whose values cannot be shown, each with the column of `after` that has the same values."""
 
     def only(self, groups: Sequence[tuple[int, ...]]) -> "FeedStep":
         """Return the step with some groups alone, which is what one task needs."""
@@ -43,52 +52,56 @@ class FeedStep:
         return {i: sum(before.get(p, 0) + after.get(p, 0) for p in g) for i, g in enumerate(self.groups)}
 
 
-def newest_schema(name: str, parent: Manifest | None, manifests: Sequence[Manifest]) -> TableSchema | None:
-    """Return the schema of the newest of some checkpoints that has the table; None where none has it."""
-    for manifest in (*reversed(manifests), parent):
-        if manifest is not None and name in manifest.operators:
-            return TableVersion.of(name, manifest.operators[name], manifest.clock).schema
-    return None
-
-
 def feed_steps(
     name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema
 ) -> Iterator[FeedStep]:
-    """Yield what has to be compared for each checkpoint, oldest first.
+    """Return what has to be compared for each checkpoint, oldest first.
 
     `parent` is the one before the first, if any. Raises `IllegalArgumentError` where the key of the table is another
     one in one of them.
     """
+    # At once, and not with the first step.
+    if (change := key_change(name, parent, manifests, shown)) is not None:
+        since = "" if change.first is None else f"read the changes since then with after={str(change.first)!r}, and "
+        raise IllegalArgumentError(
+            f"table {name!r}: its key was another one up to {change.last}: {change.schema} and {shown}: {since}"
+            f"read those before with to={str(change.last)!r}"
+        )
+    return _steps(name, parent, manifests, shown)
+
+
+def _steps(name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema) -> Iterator[FeedStep]:
     for manifest in manifests:
-        before, after = _version(name, parent), _version(name, manifest)
-        groups = [*_groups(before, after, shown)]
+        before, after = version_in(name, parent), version_in(name, manifest)
+        # Where one side has no rows, all rows of the other one are the changes.
+        others = bool(before and after and before.chains and after.chains and shows_others(before, after, shown))
+        groups = [*_groups(before, after, others)]
         if groups:
             times = [time_of(before), time_of(after)]
-            old, new = (None if side is None else version_shown(side, shown, times) for side in (before, after))
+            old_side, new_side = (
+                None if side is None else version_shown(side, shown, times) for side in (before, after)
+            )
             yield FeedStep(
                 None if parent is None else parent.id,
                 manifest.id,
                 manifest.epoch,
-                old or _nothing(new),
-                new or _nothing(old),
+                old_side or _nothing(new_side),
+                new_side or _nothing(old_side),
                 tuple(groups),
+                others,
+                unshown(before, after, shown),
             )
         parent = manifest
 
 
 def starting_step(name: str, manifest: Manifest, shown: TableSchema) -> FeedStep | None:
     """Return the step from nothing to what a checkpoint has; None where it has no such table."""
-    version = _version(name, manifest)
+    version = version_in(name, manifest)
     if version is None:
         return None
     after = version_shown(version, shown, [time_of(version)])
     groups = tuple((number,) for number in sorted(version.chains))
     return FeedStep(None, manifest.id, manifest.epoch, _nothing(after), after, groups)
-
-
-def _version(name: str, manifest: Manifest | None) -> TableVersion | None:
-    operator = None if manifest is None else manifest.operators.get(name)
-    return None if operator is None or manifest is None else TableVersion.of(name, operator, manifest.clock)
 
 
 def _nothing(other: TableVersion | None) -> TableVersion:
@@ -97,38 +110,29 @@ def _nothing(other: TableVersion | None) -> TableVersion:
     return replace(other, chains={}, schema=replace(other.schema, expire=None), expired_until=None)
 
 
-def _groups(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> Iterator[tuple[int, ...]]:
+def _groups(before: TableVersion | None, after: TableVersion | None, others: bool) -> Iterator[tuple[int, ...]]:
     """Yield partitions whose keys have to be compared together, and only those that may differ."""
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
     if old and new and _layout(before) != _layout(after):
-        # A key is in another partition than before, so nothing less than all can be compared.
+        # A key is in another partition than before, so all partitions have to be compared.
         yield tuple(numbers)
         return
     # Without a change of its chain a partition may hold other rows and values: those that have expired since, or, after
     # a rollback, those that came back.
-    differs = bool(old and new) and (limit_of(before) != limit_of(after) or shows_others(before, after, shown))
+    differs = others or bool(old and new and limit_of(before) != limit_of(after))
     yield from ((number,) for number in numbers if differs or old.get(number) != new.get(number))
 
 
-def _layout(version: TableVersion | None) -> object:
+def _layout(version: TableVersion | None) -> tuple[int, list[tuple[str, Json]]]:
+    """Return what decides in which partition a key is: their number, and the columns that are hashed."""
     assert version is not None
-    return version.partitions, [(c.id, c.name, c.type) for c in version.schema.columns if c.role == "key"]
+    return version.partitions, [(c.name, c.type) for c in version.schema.columns if c.role == "key"]
 
 
-def limit_of(version: TableVersion | None) -> object:
+def limit_of(version: TableVersion | None) -> tuple[Time | None, int | None] | None:
+    """Return until which time rows of a version are expired, and by which column; None without a version."""
     return None if version is None else (time_of(version), version.expired_until)
-
-
-def shows_others(before: TableVersion | None, after: TableVersion | None, shown: TableSchema) -> bool:
-    """Return whether unchanged objects have other values, of columns that went or came back.
-
-    A column that is new has none in them.
-    """
-    assert before is not None
-    assert after is not None
-    old, new = ({column.id for column in side.schema.columns if _is_shown(column, shown)} for side in (before, after))
-    return bool(old - new) or any(number < before.schema.next_id for number in new - old)
 
 
 def is_forward(before: TableVersion, after: TableVersion) -> bool:
@@ -143,68 +147,6 @@ def is_forward(before: TableVersion, after: TableVersion) -> bool:
     return after.expired_until >= before.expired_until
 
 
-Time = tuple[int, str, Json]
-"""The id, name and type of a column by which rows expire. The id alone may be that of another column by now: a table
-that was dropped and made again begins with the first id again."""
-
-
-def time_of(version: TableVersion | None) -> Time | None:
-    """Return the column by which rows of a version expire."""
-    rule = None if version is None else version.schema.expire
-    if version is None or rule is None:
-        return None
-    return next(_time(column) for column in version.schema.columns if column.name == rule.column)
-
-
-def _time(column: Column) -> Time:
-    return column.id, column.name, column.type
-
-
-def time_column(schema: TableSchema, time: Time | None) -> str | None:
-    """Return the name of a column by which rows of a version expire, if a schema has the same one."""
-    return next((column.name for column in schema.columns if _time(column) == time), None)
-
-
-def version_shown(version: TableVersion, shown: TableSchema, times: Sequence[Time | None]) -> TableVersion:
-    """Return a version with the columns to show, in their newest types, and those columns of times that it needs.
-
-    A column is the same one if it has the same id and name: an operator that was dropped and made again begins with the
-    first id again.
-    """
-    newest, columns = {column.id: column for column in shown.columns}, []
-    names = {}
-    for column in version.schema.columns:
-        if _is_shown(column, shown):
-            columns.append(replace(newest[column.id], role=column.role))
-        elif _time(column) in times:
-            # It is read, and not shown; another column that is shown may have its name by now.
-            names[column.name] = _hidden(column, shown)
-            columns.append(replace(column, name=names[column.name]))
-    if [c.name for c in columns if c.role == "key"] != shown.key:
-        raise IllegalArgumentError(
-            f"table {version.name!r}: its keys differ: {version.schema} and {shown}: read the changes of each by "
-            "themselves, with after= and to="
-        )
-    rule = version.schema.expire
-    rule = None if rule is None else replace(rule, column=names.get(rule.column, rule.column))
-    return replace(version, schema=TableSchema(tuple(columns), version.schema.next_id, rule))
-
-
-def _is_shown(column: Column, shown: TableSchema) -> bool:
-    now = next((other for other in shown.columns if other.id == column.id), None)
-    if now is None or now.name != column.name:
-        return False
-    return now.type == column.type or is_wider(column.type, now.type)
-
-
-def _hidden(column: Column, shown: TableSchema) -> str:
-    # The id tells apart two columns of one version. The name tells apart two columns of one id.
-    name = f"__time_{column.id}_{column.name}"
-    while name in shown.names:
-        name += "_"
-    return name
-
-
 __all__ = [
     "DELETE",
     "EXPIRE",
@@ -216,10 +158,5 @@ __all__ = [
     "feed_steps",
     "is_forward",
     "limit_of",
-    "newest_schema",
-    "shows_others",
     "starting_step",
-    "time_column",
-    "time_of",
-    "version_shown",
 ]

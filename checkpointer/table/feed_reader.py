@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +23,11 @@ from pyspark_checkpointer.table.feed import (
     FeedStep,
     is_forward,
     limit_of,
-    shows_others,
-    time_column,
-    time_of,
 )
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_equality import equal_rows
 from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.row_times import time_column, time_of
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -55,7 +54,7 @@ class FeedReader:
             (number,) = group
             old, new = before.chains.get(number, ()), after.chains.get(number, ())
             grew = bool(old) and new[: len(old)] == old
-            if grew and is_forward(before, after) and not shows_others(before, after, self._shown):
+            if grew and is_forward(before, after) and not self._step.shows_others:
                 return await self._on_top(before, after, number, new[len(old) :])
         old_rows, new_rows = await asyncio.gather(self._all(before), self._all(after))
         return await self._host.run(lambda: self._compare(old_rows, new_rows))
@@ -96,7 +95,9 @@ class FeedReader:
         at = merge.positions(after, before, self._shown.key)
         known = np.flatnonzero(at >= 0)
         below, above = before.take(pa.array(at[known])), after.take(pa.array(known))
-        differs = pa.array(~equal_rows(below, above))
+        differs = pa.array(
+            ~equal_rows(below, above) | self._loses(old.take(pa.array(at[known])), new.take(pa.array(known)))
+        )
         gone = np.ones(before.num_rows, dtype=bool)
         gone[at[known]] = False
         expired = np.zeros(before.num_rows, dtype=bool)
@@ -114,6 +115,19 @@ class FeedReader:
         )
         # Stable: of the two rows of one key the row before stays the first.
         return in_order(found, self._shown.key, stable=True)
+
+    def _loses(self, old: pa.Table, new: pa.Table) -> Any:
+        """Return which rows had a value that cannot be shown, and that they do not have any more.
+
+        Whoever follows the table may have it: it is in the table with which the feed begins.
+        """
+        loses = np.zeros(old.num_rows, dtype=bool)
+        for name, same in self._step.unshown:
+            had = old[name].is_valid().to_numpy().astype(bool)
+            if same is not None:
+                had &= ~equal_rows(old.select([name]), new.select([same]).rename_columns([name]))
+            loses |= had
+        return loses
 
     def _project(self, rows: pa.Table) -> pa.Table:
         """Return the columns shown. One that the version does not have is null."""

@@ -19,16 +19,13 @@ from pyspark_checkpointer.table.feed import (
     FeedStep,
     feed_steps,
     is_forward,
-    newest_schema,
-    shows_others,
     starting_step,
-    time_column,
-    time_of,
 )
 from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.opening import key_table
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.shown_columns import newest_schema
 from pyspark_checkpointer.table.version import TableVersion
 
 Show = Callable[[pa.Table], Any]
@@ -55,17 +52,18 @@ async def table_changes(
 ) -> tuple[Any, list[KeyChange]]:
     """Return the row of a key in `parent`, and the changes of all checkpoints that follow."""
     keys = key_table(TableVersion(name, shown, 1, {}), [key])
+    steps = feed_steps(name, parent, manifests, shown)  # first: it refuses another key
     row: pa.Table | None = None
     if parent is not None and (start := starting_step(name, parent, shown)) is not None:
-        found = await _changes(session, start, [_place(name, parent, key)], shown, keys)
+        found = await _changes(session, start, [_place(name, parent, keys)], shown, keys)
         row = found.drop_columns([ROW_CHANGE]) if found.num_rows else None
     first, changes = None if row is None else show(row), []
     known, before = {manifest.id: manifest for manifest in manifests}, parent
-    for step in feed_steps(name, parent, manifests, shown):
+    for step in steps:
         manifest = known[step.checkpoint]
         before = known.get(step.parent, parent) if step.parent is not None else None
-        places = [_place(name, side, key) for side in (before, manifest)]
-        if _stays(step, places, shown, row):
+        places = [_place(name, side, keys) for side in (before, manifest)]
+        if _stays(step, places, row):
             continue
         found = await _changes(session, step, places, shown, keys)
         if found.num_rows:
@@ -77,7 +75,7 @@ async def table_changes(
     return first, changes
 
 
-def _place(name: str, manifest: Manifest | None, key: dict[str, Any]) -> int | None:
+def _place(name: str, manifest: Manifest | None, keys: pa.Table) -> int | None:
     """Return the partition of a key in a checkpoint; None where the table, or a narrower column, cannot have it."""
     operator = None if manifest is None else manifest.operators.get(name)
     if manifest is None or operator is None:
@@ -85,28 +83,28 @@ def _place(name: str, manifest: Manifest | None, key: dict[str, Any]) -> int | N
     # The key columns as they were then: Spark hashes an integer and a long in different ways.
     version = TableVersion.of(name, operator, manifest.clock)
     try:
-        keys = key_table(version, [key])
-    except IllegalArgumentError:
+        then = keys.cast(pa.schema([column.field() for column in version.schema.columns if column.role == "key"]))
+    except pa.ArrowException:
         return None
-    return partitions_of(keys, version.schema, version.partitions)[0]
+    return partitions_of(then, version.schema, version.partitions)[0]
 
 
-def _stays(step: FeedStep, places: list[int | None], shown: TableSchema, row: pa.Table | None) -> bool:
+def _stays(step: FeedStep, places: list[int | None], row: pa.Table | None) -> bool:
     """Return whether a checkpoint cannot have changed a key, as the manifests and the row before tell."""
     numbers = {number for number in places if number is not None}
     if not any(numbers & set(group) for group in step.groups):
         return True
     before, after = step.before, step.after
     same = all(before.chains.get(number) == after.chains.get(number) for number in numbers)
-    if len(numbers) > 1 or not same or not is_forward(before, after) or shows_others(before, after, shown):
+    if len(numbers) > 1 or not same or not is_forward(before, after) or step.shows_others:
         return False
     if row is None:
         return True
-    column = time_column(shown, time_of(after))
-    # Nothing but the clock has moved, so all depends on the time of this row.
-    if column is None or after.expired_until is None:
+    rule = after.schema.expire
+    # Nothing but the clock has moved, so all depends on the time of this row, if it is among the columns shown.
+    if rule is None or after.expired_until is None or rule.column not in row.column_names:
         return False
-    return not pc.any(is_expired(row[column], after.expired_until)).as_py()
+    return not pc.any(is_expired(row[rule.column], after.expired_until)).as_py()
 
 
 async def _changes(

@@ -248,6 +248,23 @@ def is_wider(old: Json, new: Json) -> bool:
     return precision - scale >= before[0] and scale >= before[1]
 
 
+def common_type(one: Json, other: Json) -> Json:
+    """Return the narrowest type that has all values of two types; None where there is none.
+
+    It is one of the two, or, of exact numbers, a decimal with the digits of both.
+    """
+    if one == other or is_wider(other, one):
+        return one
+    if is_wider(one, other):
+        return other
+    digits = [_digits(kind) for kind in (one, other) if isinstance(kind, str)]
+    found = [pair for pair in digits if pair is not None]
+    if len(found) < 2:
+        return None
+    whole, scale = (max(parts) for parts in zip(*found, strict=True))
+    return f"decimal({whole + scale},{scale})" if whole + scale <= MAX_PRECISION else None
+
+
 def _digits(spark: str) -> tuple[int, int] | None:
     """Return the digits before and after the point of an exact numeric type.
 

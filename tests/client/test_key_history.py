@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
@@ -111,6 +112,25 @@ def test_the_row_of_a_table(store: Store) -> None:
     change = ours.history("t", 2).changes[1]
     manifest = store.client.load_manifest(store.client.list_checkpoints()[2])
     assert (change.id, change.epoch, change.created) == (manifest.id, 2, manifest.created)
+
+
+def test_a_key_and_a_value_that_were_wider_before_a_rollback(store: Store) -> None:
+    def wide(key: int, value: int) -> Any:
+        return upsert(partitions=5, k=pa.array([key], pa.int64()), v=pa.array([value], pa.decimal128(22, 2)))
+
+    store.batch(upsert(partitions=5, k=pa.array([1, 2], pa.int32()), v=pa.array([1, 2], pa.int32())))
+    store.batch(wide(1, 7))
+    store.batch(wide(2**40, 8))
+    store.client.rollback("epoch=0")
+    ours = restored(store.client)
+    assert told(ours.history("t", 1)) == [
+        (1, "insert", None, {"k": 1, "v": 1}),
+        (2, "update", {"k": 1, "v": 1}, {"k": 1, "v": 7}),
+        (4, "update", {"k": 1, "v": 7}, {"k": 1, "v": 1}),
+    ]
+    assert told(ours.history("t", 2)) == [(1, "insert", None, {"k": 2, "v": 2})]
+    assert [change[:2] for change in told(ours.history("t", 2**40))] == [(3, "insert"), (4, "delete")]
+    assert ours.history("t", 1, after="epoch=1").first == {"k": 1, "v": 7}
 
 
 def test_a_history_says_where_it_begins(store: Store) -> None:

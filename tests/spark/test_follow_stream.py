@@ -5,6 +5,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy
@@ -94,6 +95,58 @@ def test_a_stream_sees_a_rollback_as_changes(store: Store) -> None:
     assert read(reader, began, middle) == [("insert", 2)]
     store.client.rollback("epoch=0")
     assert read(reader, middle, reader.latestOffset()) == [("delete", 2)]
+
+
+def test_a_stream_with_too_narrow_columns_stops_and_goes_on_with_wide_ones(store: Store) -> None:
+    def put(value: int, kind: pa.DataType) -> None:
+        store.batch(upsert(k=[1], v=pa.array([value], kind)))
+
+    put(1, pa.int32())
+    reader = stream(store)
+    start, middle = reader.initialOffset(), reader.latestOffset()
+    assert read(reader, start, middle) == [("insert", 1, 1)]
+    put(2**40, pa.int64())
+    store.client.rollback("epoch=0")
+    end = reader.latestOffset()
+    with pytest.raises(IllegalArgumentError, match=r"v long.*v integer.*start the query again"):
+        read(reader, middle, end)
+    again = stream(store)  # The newest column is narrow, and what is to be read has wide values.
+    changes = [("update_before", 1, 1), ("update_after", 1, 2**40), ("update_before", 1, 2**40), ("update_after", 1, 1)]
+    assert read(again, middle, end) == changes
+    put(3, pa.int32())
+    assert read(again, end, again.latestOffset())[1:] == [("update_after", 1, 3)]
+
+
+def test_a_stream_goes_on_where_a_column_comes_back_with_another_id(store: Store) -> None:
+    def drop(state: State) -> None:
+        state.table("t", ["k"]).drop_columns(["v"])
+
+    store.batch(upsert(k=[1, 2], v=[5, 6], w=[0, 0]))
+    reader = stream(store)
+    offsets = [reader.latestOffset()]
+    store.batch(drop)
+    store.batch(upsert(k=[1], v=[9]))  # It is the last column now.
+    offsets.append(reader.latestOffset())
+    store.batch(upsert(k=[2], v=[7]))
+    offsets.append(reader.latestOffset())
+    copy = {1: (5, 0), 2: (6, 0)}
+    for start, end in pairwise(offsets):
+        copy |= {k: (v, w) for change, k, v, w in read(reader, start, end) if change == "update_after"}
+    assert copy == {1: (9, 0), 2: (7, 0)}
+    assert read(reader, *offsets[1:]) == [("update_before", 2, None, 0), ("update_after", 2, 7, 0)]
+
+
+def test_a_stream_stops_where_a_column_is_gone(store: Store) -> None:
+    def drop(state: State) -> None:
+        state.table("t", ["k"]).drop_columns(["v"])
+
+    store.batch(upsert(k=[1], v=[5]))
+    reader = stream(store)
+    start = reader.latestOffset()
+    store.batch(drop)
+    with pytest.raises(IllegalArgumentError, match="start the query again"):
+        read(reader, start, reader.latestOffset())
+    assert read(stream(store), start, reader.latestOffset()) == []
 
 
 def test_a_root_without_a_table_is_refused_by_name(store: Store) -> None:

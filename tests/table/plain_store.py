@@ -15,8 +15,9 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire
 from pyspark_checkpointer.spark.state import State
-from pyspark_checkpointer.table.feed import ROW_CHANGE, feed_steps, newest_schema
+from pyspark_checkpointer.table.feed import ROW_CHANGE, feed_steps
 from pyspark_checkpointer.table.feed_reader import FeedReader
+from pyspark_checkpointer.table.shown_columns import newest_schema
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 
 DAY = timedelta(days=1)
@@ -62,11 +63,11 @@ def plain_store(root: str | None = None) -> Iterator[Store]:
         yield Store(client)
 
 
-def frame(**columns: list[Any]) -> Any:
+def frame(**columns: Any) -> Any:
     return PlainFrame(random.Random(1), [pa.table(columns)])
 
 
-def upsert(expire: Expire | None = None, partitions: int = 2, **columns: list[Any]) -> Callable[[State], None]:
+def upsert(expire: Expire | None = None, partitions: int = 2, **columns: Any) -> Callable[[State], None]:
     def work(state: State) -> None:
         state.table("t", ["k"], num_partitions=partitions, expire=expire).upsert(frame(**columns))
 

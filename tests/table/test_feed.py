@@ -1,15 +1,18 @@
 """The change feed of a table over what is rare: rollbacks, and checkpoints that move bytes and change nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark import Expire
 from pyspark_checkpointer.spark.state import State
-from tests.table.plain_store import DAY, FIRST, Store, opened, plain_store, upsert
+from tests.table.plain_store import DAY, FIRST, Store, frame, opened, plain_store, upsert
 
 
 @pytest.fixture
@@ -41,10 +44,10 @@ def test_a_rollback_takes_back_that_rows_expire(store: Store) -> None:
 def test_a_rollback_brings_a_column_back_with_its_values(store: Store) -> None:
     store.batch(upsert(k=[1, 2], a=["x", "y"], b=[5, None]))
 
-    def drop(state: State) -> None:
+    def drop_b(state: State) -> None:
         state.table("t", ["k"]).drop_columns(["b"])
 
-    store.batch(drop)
+    store.batch(drop_b)
     store.client.rollback("epoch=0")
     assert store.feed(after="epoch=0", to="latest") == []  # `epoch=0` is the newest of that epoch
     first = str(store.client.list_checkpoints()[0])
@@ -54,6 +57,140 @@ def test_a_rollback_brings_a_column_back_with_its_values(store: Store) -> None:
         (3, "update_before", 1, "x", None),
         (3, "update_after", 1, "x", 5),
     ]
+
+
+def test_a_rollback_over_a_wider_column_shows_its_values(store: Store) -> None:
+    for value, kind in ((1, pa.int32()), (2, pa.int64()), (3, pa.int64())):
+        store.batch(upsert(k=pa.array([1], kind), v=pa.array([value], kind)))
+    store.client.rollback(store.client.list_checkpoints()[0])
+    assert store.feed() == [
+        (1, "insert", 1, 1),
+        (2, "update_before", 1, 1),
+        (2, "update_after", 1, 2),
+        (3, "update_before", 1, 2),
+        (3, "update_after", 1, 3),
+        (4, "update_before", 1, 3),
+        (4, "update_after", 1, 1),
+    ]
+
+
+def test_two_wider_types_are_shown_in_one_that_has_both(store: Store) -> None:
+    first = upsert(k=[1], v=pa.array([1], pa.int32()))
+    store.batch(first)
+    store.batch(upsert(k=[1], v=pa.array([2**40], pa.int64())))
+    store.client.rollback(store.client.list_checkpoints()[0])
+    store.batch(upsert(k=[1], v=pa.array([Decimal("0.25")], pa.decimal128(12, 2))))
+    assert [row[1:] for row in store.feed(after=str(store.client.list_checkpoints()[1]))] == [
+        ("update_before", 1, Decimal(2**40)),
+        ("update_after", 1, 1),
+        ("update_before", 1, 1),
+        ("update_after", 1, Decimal("0.25")),
+    ]
+
+
+def drop(state: State) -> None:
+    state.table("t", ["k"]).drop_columns(["v"])
+
+
+def replace(state: State) -> None:
+    state.table("t", ["k"]).replace(frame(k=[1, 2]))
+
+
+@pytest.mark.parametrize("work", [drop, replace])
+def test_a_column_that_comes_back_has_lost_its_values(store: Store, work: Callable[[State], None]) -> None:
+    store.batch(upsert(k=[1, 2], v=[5, 6]))
+    store.batch(work)
+    store.batch(upsert(k=[1], v=[9]))
+    assert store.feed(after="epoch=0") == [
+        (2, "update_before", 1, 5),
+        (2, "update_after", 1, None),
+        (2, "update_before", 2, 6),
+        (2, "update_after", 2, None),
+        (3, "update_before", 1, None),
+        (3, "update_after", 1, 9),
+    ]
+
+
+def test_a_column_that_comes_back_in_one_batch_has_lost_its_values(store: Store) -> None:
+    def back(state: State) -> None:
+        table = state.table("t", ["k"])
+        table.drop_columns(["v"])
+        table.upsert(frame(k=[1], v=[9]))
+
+    store.batch(upsert(k=[1, 2], v=[5, 6]))
+    store.batch(back)
+    assert store.feed(after="epoch=0") == [
+        (2, "update_before", 1, 5),
+        (2, "update_after", 1, 9),
+        (2, "update_before", 2, 6),
+        (2, "update_after", 2, None),
+    ]
+
+
+def test_a_value_of_another_type_is_null_and_an_update_tells_that_it_went(store: Store) -> None:
+    def remake(state: State) -> None:
+        state.drop("t")
+        state.table("t", ["k"], num_partitions=2).upsert(frame(k=[1, 2, 3], v=["a", None, None]))
+
+    store.batch(upsert(k=[1, 2, 3], v=[5, 6, None]))
+    store.batch(upsert(k=[1], v=[7]))
+    store.batch(remake)
+    assert store.feed(after=str(store.client.list_checkpoints()[0])) == [
+        (2, "update_before", 1, None),
+        (2, "update_after", 1, None),
+        (3, "update_before", 1, None),
+        (3, "update_after", 1, "a"),
+        (3, "update_before", 2, None),
+        (3, "update_after", 2, None),
+    ]
+
+
+def test_a_column_of_another_type_is_not_the_time_of_the_rows(store: Store) -> None:
+    """Rows expire by a column whose name the newest table has in another type: it is read, and shown as null."""
+
+    def remake(state: State) -> None:
+        state.drop("t")
+        state.table("t", ["k"], num_partitions=2).upsert(frame(k=[2], at=["text"]))
+
+    rule = Expire("at", after=DAY)
+    store.batch(upsert(rule, k=[1, 2], at=[FIRST, FIRST + 5 * DAY]), 0)
+    store.batch(opened(rule), 3)
+    store.batch(remake, 3)
+    assert store.feed() == [
+        (1, "insert", 1, None),
+        (1, "insert", 2, None),
+        (2, "expire", 1, None),
+        (3, "update_before", 2, None),
+        (3, "update_after", 2, "text"),
+    ]
+
+
+def test_a_table_made_again_with_its_key_goes_on(store: Store) -> None:
+    def remake(state: State) -> None:
+        state.drop("t")
+        state.table("t", ["k"], num_partitions=2).upsert(frame(v=[5, 6], w=[1, 1], k=[1, 2]))
+
+    store.batch(upsert(k=[1, 2], v=[5, 6]))
+    store.batch(remake)
+    assert [row[1] for row in store.feed(after="epoch=0")] == ["update_before", "update_after"] * 2
+    assert [row[2:] for row in store.feed(after="epoch=0")][:2] == [(1, 5, None), (1, 5, 1)]
+
+
+def test_another_key_is_refused_with_what_can_be_read(store: Store) -> None:
+    def remake(state: State) -> None:
+        state.drop("t")
+        state.table("t", ["j"]).upsert(frame(j=["a"], k=[1]))
+
+    store.batch(upsert(k=[1]))
+    store.batch(upsert(k=[2]))
+    store.batch(remake)
+    last, first = store.client.list_checkpoints()[1:]
+    with pytest.raises(IllegalArgumentError, match="its key was another one up to") as caught:
+        store.feed()
+    assert f"after='{first}'" in str(caught.value)
+    assert f"to='{last}'" in str(caught.value)
+    assert store.feed(after=str(first)) == []
+    assert [row[1:] for row in store.feed(to=str(last))] == [("insert", 1), ("insert", 2)]
 
 
 def test_what_moves_bytes_alone_changes_nothing(store: Store) -> None:

@@ -7,7 +7,16 @@ import pyarrow as pa
 import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.table.types import arrow_type, can_be_key, can_order, can_sum, is_wider, plain_type, show_type
+from pyspark_checkpointer.table.types import (
+    arrow_type,
+    can_be_key,
+    can_order,
+    can_sum,
+    common_type,
+    is_wider,
+    plain_type,
+    show_type,
+)
 from tests.table.tables import ORDERED, array, field, fields, mapping, plain, struct
 
 LIMITS = {
@@ -154,6 +163,26 @@ def test_wider_types(old: str, new: str) -> None:
 )
 def test_types_that_are_not_wider(old: Any, new: Any) -> None:
     assert not is_wider(old, new)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ("string", "string", "string"),
+        ("integer", "long", "long"),
+        ("float", "double", "double"),
+        ("long", "decimal(12,2)", "decimal(21,2)"),
+        ("decimal(12,2)", "decimal(5,4)", "decimal(14,4)"),
+        ("decimal(38,0)", "decimal(2,1)", None),
+        ("long", "double", None),
+        ("long", "string", None),
+        ("string", array("string"), None),
+    ],
+    ids=show_type,
+)
+def test_a_common_type_has_the_values_of_both(one: Any, other: Any, common: Any) -> None:
+    assert common_type(one, other) == common_type(other, one) == common
+    assert common is None or all(kind == common or is_wider(kind, common) for kind in (one, other))
 
 
 @pytest.mark.parametrize("old", NUMBERS)

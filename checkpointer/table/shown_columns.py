@@ -1,0 +1,173 @@
+"""Say which columns the change feed of a table shows, and how a checkpoint has them.
+
+columns of the newest checkpoint, in types that hold the values of all ──> by name, the columns of each checkpoint
+
+Ids say whether unchanged objects still have the same values. Names say what a follower has in its copy.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark_checkpointer.manifests.codecs import kind_of
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.table.row_times import Time, time_in
+from pyspark_checkpointer.table.schema import Column, TableSchema
+from pyspark_checkpointer.table.types import common_type
+from pyspark_checkpointer.table.version import TableVersion
+
+
+def version_in(name: str, manifest: Manifest | None) -> TableVersion | None:
+    """Return the table of a checkpoint; None where it has no operator of this name."""
+    operator = None if manifest is None else manifest.operators.get(name)
+    return None if operator is None or manifest is None else TableVersion.of(name, operator, manifest.clock)
+
+
+def newest_schema(name: str, parent: Manifest | None, manifests: Sequence[Manifest]) -> TableSchema | None:
+    """Return the columns of the newest of some checkpoints that has the table, in types that hold the values of all.
+
+    A column of an older one counts if it has the same name: after a rollback it may be the wider one. One whose type
+    has no type in common with the newer ones is left out of account. Returns None where no checkpoint has the table.
+    """
+    line = [parent, *manifests] if parent is not None else list(manifests)
+    having = [manifest for manifest in reversed(line) if name in manifest.operators]
+    if not having:
+        return None
+    newest = version_in(name, having[0])
+    assert newest is not None
+    types = {column.name: column.type for column in newest.schema.columns}
+    for version in _tables(name, having[1:]):
+        for column in version.schema.columns:
+            if column.name in types:
+                types[column.name] = common_type(types[column.name], column.type) or types[column.name]
+    return replace(newest.schema, columns=tuple(replace(c, type=types[c.name]) for c in newest.schema.columns))
+
+
+def _tables(name: str, manifests: Sequence[Manifest]) -> Iterator[TableVersion]:
+    for manifest in manifests:
+        # What has the name now may have been a map once.
+        if kind_of(manifest.operators[name]) == "table":
+            yield TableVersion.of(name, manifest.operators[name], manifest.clock)
+
+
+def has_columns(shown: TableSchema, newer: TableSchema) -> bool:
+    """Return whether a schema has the columns of another one, by name, in types that hold its values."""
+    ours = {column.name: column for column in shown.columns}
+    if ours.keys() != set(newer.names) or shown.key != newer.key:
+        return False
+    return all(
+        ours[column.name].metadata == column.metadata and is_shown(column, ours[column.name])
+        for column in newer.columns
+    )
+
+
+def is_shown(column: Column, shown: Column) -> bool:
+    """Return whether the values of a column are shown in the column of its name."""
+    return bool(common_type(column.type, shown.type) == shown.type)
+
+
+def has_key(schema: TableSchema, shown: TableSchema) -> bool:
+    """Return whether keys of a schema are keys of the schema to show."""
+    keys, wanted = ([c for c in side.columns if c.role == "key"] for side in (schema, shown))
+    pairs = zip(keys, wanted, strict=False)
+    return schema.key == shown.key and all(is_shown(*pair) for pair in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """The place in a line of checkpoints where a table got the key that is shown.
+
+    `last` is the newest checkpoint that has another one, the key of `schema`. `first` is the next one that has the
+    table; None where there is none.
+    """
+
+    last: CheckpointId
+    first: CheckpointId | None
+    schema: TableSchema
+
+
+def key_change(
+    name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema
+) -> KeyChange | None:
+    """Return where the table got the key that is shown; None if all checkpoints that have the table have this key."""
+    first: CheckpointId | None = None
+    for manifest in (*reversed(manifests), parent):
+        version = version_in(name, manifest)
+        if manifest is None or version is None:
+            continue
+        if not has_key(version.schema, shown):
+            return KeyChange(manifest.id, first, version.schema)
+        first = manifest.id
+    return None
+
+
+def shows_others(before: TableVersion, after: TableVersion, shown: TableSchema) -> bool:
+    """Return whether unchanged objects have other values, of columns that went, came back or were exchanged.
+
+    A column that is new has none in them.
+    """
+    old, new = ({column.name: column.id for column in side.schema.columns} for side in (before, after))
+    return any(
+        old.get(name) != new.get(name) and (name in old or new[name] < before.schema.next_id)
+        for name in shown.names
+        if name in old or name in new
+    )
+
+
+def version_shown(version: TableVersion, shown: TableSchema, times: Sequence[Time | None]) -> TableVersion:
+    """Return a version with the columns to show, in the types to show.
+
+    It also has those columns of times that are needed, and those of the names shown whose types cannot be shown. They
+    are read for comparing, under hidden names.
+    """
+    wanted = {column.name: column for column in shown.columns}
+    columns, names = list[Column](), dict[str, str]()
+    for column in version.schema.columns:
+        now = wanted.get(column.name)
+        if now is not None and is_shown(column, now):
+            columns.append(replace(column, type=now.type))
+        elif now is not None or time_in(column) in times:
+            names[column.name] = hidden_name(column, shown)
+            columns.append(replace(column, name=names[column.name]))
+    rule = version.schema.expire
+    rule = None if rule is None else replace(rule, column=names.get(rule.column, rule.column))
+    return replace(version, schema=TableSchema(tuple(columns), version.schema.next_id, rule))
+
+
+def unshown(
+    before: TableVersion | None, after: TableVersion | None, shown: TableSchema
+) -> tuple[tuple[str, str | None], ...]:
+    """Return the columns of `before` whose name is shown, and whose values cannot be: long values of a text of today.
+
+    Each comes with the column of `after` of the same name and type, if there is one, both by their hidden names.
+    """
+    wanted = {column.name: column for column in shown.columns}
+    later = {} if after is None else {column.name: column for column in after.schema.columns}
+    found = []
+    for column in () if before is None else before.schema.columns:
+        if column.name in wanted and not is_shown(column, wanted[column.name]):
+            now = later.get(column.name)
+            same = None if now is None or now.type != column.type else hidden_name(now, shown)
+            found.append((hidden_name(column, shown), same))
+    return tuple(found)
+
+
+def hidden_name(column: Column, shown: TableSchema) -> str:
+    """Return the name under which a column is read that is not shown."""
+    # The id tells apart two columns of one version. The name tells apart two columns of one id.
+    name = f"__hidden_{column.id}_{column.name}"
+    while name in shown.names:
+        name += "_"
+    return name
+
+
+__all__ = [
+    "KeyChange",
+    "has_columns",
+    "has_key",
+    "key_change",
+    "newest_schema",
+    "shows_others",
+    "unshown",
+    "version_in",
+    "version_shown",
+]
