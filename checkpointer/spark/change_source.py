@@ -9,14 +9,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_checkpointer.admin import followers
-from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry
+from pyspark_checkpointer.checkpoint.ancestry import read_line, read_live_ancestry
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, find
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
-from pyspark_checkpointer.table.shown_columns import has_columns
+from pyspark_checkpointer.table.shown_columns import has_columns, key_change, newest_schema
 from pyspark_checkpointer.table.types import whole_variants
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -122,10 +122,14 @@ class FeedStreamReader(DataSourceStreamReader):
         # What is older is shown in the columns of today, as in any feed.
         is_later = found.last.id.sequence > self._known.to.sequence
         if is_later and found.newest is not None and not has_columns(shown, found.newest):
+            if key_change(self._operator, found.parent, found.manifests, found.newest) is not None:
+                raise self._another_key()
             raise IllegalArgumentError(
                 f"table {self._operator!r}: the next changes have the columns {found.newest}, this query has {shown}: "
                 "start the query again, with the same checkpointLocation: it goes on with the new columns"
             )
+        if key_change(self._operator, found.parent, found.manifests, shown) is not None:
+            raise self._another_key()
         return partitions_of(found.feed(shown))
 
     def _read_range(self, after: str | None, to: str) -> FeedRange:
@@ -139,6 +143,26 @@ class FeedStreamReader(DataSourceStreamReader):
                 f"{error}, though this stream goes on from there: retention or a repair has deleted it. "
                 f"{_begin_again(oldest)}"
             ) from None
+
+    def _another_key(self) -> IllegalArgumentError:
+        """Return the error for a stream that has changes of a table with another key to read."""
+        client = self._client.copy()
+        line = run_sync(read_line(client.session, None, CheckpointSelector(LATEST)))
+        newest = newest_schema(self._operator, None, line)
+        change = None if newest is None else key_change(self._operator, None, line, newest)
+        assert newest is not None, "a live checkpoint has the table"
+        assert change is not None, "one of the live checkpoints has another key"
+        assert change.first is not None, "the newest one has its own key"
+        name, named = self._follower, ""
+        if name is not None:
+            named = (
+                f". Give it the name {name!r} again, or run `checkpointer followers {client.root} --remove {name}`, so "
+                "that retention waits for this query no longer"
+            )
+        return IllegalArgumentError(
+            f"table {self._operator!r}: its key was another one up to {change.last}: {change.schema} and {newest}, and "
+            f"a stream cannot go on from one to the other. {_begin_again(str(change.first))}{named}"
+        )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from read_part(self._client, partition)

@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, R
 from pyspark_checkpointer.spark.change_source import FeedStreamReader
 from pyspark_checkpointer.spark.datasource import CheckpointerSource
 from pyspark_checkpointer.spark.state import State
-from tests.table.plain_store import Store, opened, plain_store, upsert
+from tests.table.plain_store import Store, frame, opened, plain_store, upsert
 
 NEWEST = RetentionPolicy(keep_last=1, grace=timedelta(0))
 
@@ -147,6 +147,58 @@ def test_a_stream_stops_where_a_column_is_gone(store: Store) -> None:
     with pytest.raises(IllegalArgumentError, match="start the query again"):
         read(reader, start, reader.latestOffset())
     assert read(stream(store), start, reader.latestOffset()) == []
+
+
+@pytest.mark.parametrize("name", [None, "copy"])
+def test_a_stream_over_another_key_is_told_where_to_begin(store: Store, name: str | None) -> None:
+    def remake(state: State) -> None:
+        state.drop("t")
+        state.table("t", ["j"]).upsert(frame(j=["a"], v=[1]))
+
+    def more(state: State) -> None:
+        state.table("t", ["j"]).upsert(frame(j=["b"], v=[2]))
+
+    options = {} if name is None else {"follower": name}
+    store.batch(upsert(k=[1], v=[5]))
+    reader = stream(store, **options)
+    start = reader.latestOffset()
+    read(reader, reader.initialOffset(), start)
+    store.batch(upsert(k=[1], v=[6]))
+    store.batch(remake)
+    first = str(store.client.read_latest())
+    store.batch(more)
+    end = reader.latestOffset()
+    for one in (reader, stream(store, **options)):  # Started again, it has the same changes before it.
+        with pytest.raises(IllegalArgumentError, match="with a new checkpointLocation") as caught:
+            read(one, start, end)
+        assert f"option('after', '{first}')" in str(caught.value)
+        assert (f"followers {store.client.root} --remove copy" in str(caught.value)) == (name is not None)
+    # A batch of before, which Spark repeats after the query was started again.
+    with pytest.raises(IllegalArgumentError, match="with a new checkpointLocation"):
+        read(stream(store, **options), {"checkpoint": ""}, start)
+    fresh = stream(store, after=first, **options)
+    assert read(fresh, fresh.initialOffset(), fresh.latestOffset()) == [("insert", "b", 2)]
+    assert behind(store) == ({} if name is None else {"copy": 1})
+
+
+def test_a_stream_takes_another_key_once_the_table_was_gone(store: Store) -> None:
+    def drop(state: State) -> None:
+        state.drop("t")
+
+    def other(state: State) -> None:
+        state.table("t", ["j"]).upsert(frame(j=["a"]))
+
+    store.batch(upsert(k=[1]))
+    reader = stream(store)
+    start = reader.latestOffset()
+    store.batch(drop)
+    gone = reader.latestOffset()
+    assert read(reader, start, gone) == [("delete", 1)]
+    store.batch(other)
+    end = reader.latestOffset()
+    with pytest.raises(IllegalArgumentError, match="start the query again"):
+        read(reader, gone, end)
+    assert read(stream(store), gone, end) == [("insert", "a")]
 
 
 def test_a_root_without_a_table_is_refused_by_name(store: Store) -> None:
