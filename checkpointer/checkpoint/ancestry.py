@@ -4,13 +4,14 @@ after ──> … ──> to        found from `to` down, parent by parent, and 
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import read_history, walk
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve_live
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
+from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 
 
@@ -40,25 +41,46 @@ async def read_live_ancestry(
 async def read_line(session: Session, after: CheckpointSelector | None, to: CheckpointSelector) -> list[Manifest]:
     """Return the manifest of `to`, and those of its ancestors after `after`, as far as they are live without a gap.
 
-    They come oldest first, without the chains that stand in segments. Where `after` is no ancestor of `to`, the
-    manifest of `to` is alone.
+    They come oldest first, without the chains that stand in segments. There are none where `after` is no ancestor.
     """
 
     async def read(head: Head) -> list[Manifest]:
         start = None if after is None else await resolve_live(session, head, after)
-        end = await resolve_live(session, head, to)
-        live, known = await _live(session, head, start, end)
-        line, here = list[Manifest](), end
-        while not line or (here in live and here != start):
-            if line and start is not None and here.id.sequence < start.id.sequence:
-                return line[:1]
+        here = await resolve_live(session, head, to)
+        live, known = await _live(session, head, start, here)
+        line = list[Manifest]()
+        while here != start and (here in live or not line):
+            if start is not None and here.id.sequence < start.id.sequence:
+                return []
             line.append(known.get(here) or await metadata.read_manifest_alone(session.store, here))
-            if line[-1].parent is None:
+            parent = line[-1].parent
+            if parent is None:
                 break
-            here = line[-1].parent
+            here = parent
         return line[::-1]
 
     return await read_consistent(session.store, read)
+
+
+async def read_clocks(session: Session, before: CheckpointId, after: Manifest) -> list[Manifest]:
+    """Return the manifests by whose clocks `after` may lack what `before` has, oldest first.
+
+    They are `after` and its live ancestors up to `before`. One whose clock a rollback has taken back is left out: what
+    had expired by it lives again. Where `before` is no ancestor, or not live, `after` is alone.
+    """
+    line = list[Manifest]()
+    # A job's clock stays in all later checkpoints, so without one nothing expired before.
+    if after.clock is not None and after.parent is not None and before.sequence < after.parent.id.sequence:
+        start, end = (CheckpointSelector("id", one) for one in (before, after.parent.id))
+        with suppress(CheckpointNotFoundError):
+            line = await read_line(session, start, end)
+    found = list[Manifest]()
+    for manifest in (*line, after):
+        clock = manifest.clock
+        found = (
+            [] if clock is None else [*(m for m in found if m.clock is not None and m.clock.at <= clock.at), manifest]
+        )
+    return found
 
 
 async def _read(
@@ -123,4 +145,4 @@ def _retired(url: str, gone: CheckpointId, end: CheckpointId, oldest: Checkpoint
     )
 
 
-__all__ = ["read_ancestry", "read_line", "read_live_ancestry"]
+__all__ = ["read_ancestry", "read_clocks", "read_line", "read_live_ancestry"]

@@ -168,10 +168,6 @@ class CheckpointReader:
 
         return await self.session.host.run(merged)
 
-    def map_rule(self, name: str) -> MapRule | None:
-        """Return the rule by which entries of a map expire; None where they do not."""
-        return self._expiry(name)[0]
-
     def _expiry(self, name: str) -> tuple[MapRule | None, Clock | None]:
         """Return the rule by which entries of a map expire, and the job's clock."""
         assert self.manifest is not None

@@ -1,20 +1,21 @@
 """Compare the keys of one operator in two checkpoints."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, expires, partitions_to_compare
+from pyspark_checkpointer.checkpoint.ancestry import read_clocks
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
 from pyspark_checkpointer.cli.screen import to_text
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.codecs import kind_of
-from pyspark_checkpointer.manifests.map_expiry import MapRule
-from pyspark_checkpointer.manifests.model import Json, Operator
+from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema
+from pyspark_checkpointer.manifests.model import Clock, Json, Manifest, Operator
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
 
@@ -25,6 +26,8 @@ Contents = dict[str, bytes]
 def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
     """Count the keys that were inserted, updated or deleted, or expired.
 
+    A key that is gone is expired if its record was past its time by the rule and clock of any checkpoint after `before`
+    up to `after`, as far as they are live.
     The first `limit` of them are named. One partition at a time is in memory, if both checkpoints spread the keys over
     partitions alike.
     """
@@ -33,15 +36,17 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
         after.operator(name)  # raises, with the names of all operators
     if any(side is not None and kind_of(side) == "table" for side in (old, new)):
         require_arrow(after.session.store.url)
-    rule = _rule(after, name) if new is not None and kind_of(new) == "table" else None
-    map_rule = after.map_rule(name) if new is not None and kind_of(new) == "map" else None
+    clocks = list[Manifest]()
+    if before.manifest is not None and after.manifest is not None:
+        clocks = run_sync(read_clocks(after.session, before.manifest.id, after.manifest))
+    rule = _rule(before, name, clocks) if old is not None and kind_of(old) == "table" else None
     counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
     keys: list[schemas.KeyChange] = []
     for numbers in partitions_to_compare(old, new, expires=expires(old) or expires(new)):
         expired: set[str] = set()
         was = _contents(before, old, name, numbers, rule, expired)
-        if old is not None and kind_of(old) == "map" and map_rule is not None:
-            expired = _expired_entries(before, old, name, numbers, map_rule, after)
+        if old is not None and kind_of(old) == "map":
+            expired = _expired_entries(before, old, name, numbers, clocks)
         for text, change in compare_keys(was, _contents(after, new, name, numbers), expired):
             counts[change] += 1
             if len(keys) < limit:
@@ -77,16 +82,16 @@ Rule = Callable[[schemas.Record], bool]
 """A function that says whether a row is expired."""
 
 
-def _rule(after: CheckpointReader, name: str) -> Rule | None:
-    """Return how rows expire in a checkpoint; None where they do not."""
-    from pyspark_checkpointer.table.expiry import is_expired_at  # pyarrow, only for tables
+def _rule(before: CheckpointReader, name: str, clocks: Sequence[Manifest]) -> Rule | None:
+    """Return how rows of the older checkpoint expired in later ones; None where they do not."""
+    from pyspark_checkpointer.table.expiry import is_past  # pyarrow, only for tables
     from pyspark_checkpointer.table.opening import table_version
+    from pyspark_checkpointer.table.row_times import latest_times
 
-    rule, manifest = table_version(after, name).schema.expire, after.manifest
-    clock = None if manifest is None else manifest.clock
-    if rule is None or clock is None:
+    limits = latest_times(name, table_version(before, name).schema, clocks)
+    if not limits:
         return None
-    return lambda record: is_expired_at(rule, _time(record["row"].get(rule.column)), clock.at)
+    return lambda record: any(is_past(_time(record["row"].get(column)), limit) for column, limit in limits.items())
 
 
 def _time(shown: Json) -> datetime | None:
@@ -123,12 +128,19 @@ def _contents(
 
 
 def _expired_entries(
-    before: CheckpointReader, old: Operator, name: str, partitions: list[int], rule: MapRule, after: CheckpointReader
+    before: CheckpointReader, old: Operator, name: str, partitions: list[int], clocks: Sequence[Manifest]
 ) -> set[str]:
-    """Return the keys of a map, as JSON texts, whose entries are expired by the rule and the clock of `after`."""
-    assert after.manifest is not None
+    """Return the keys of a map, as JSON texts, whose entries expired by the rule and clock of a later checkpoint."""
+    rules: dict[MapRule, Clock | None] = {}
+    for manifest in clocks:
+        operator = manifest.operators.get(name)
+        rule = None
+        if operator is not None and kind_of(operator) == "map":
+            rule = decode_schema(f"operator {name!r}", operator.schema)
+        if rule is not None:  # Of a rule the last clock counts.
+            rules[rule] = manifest.clock
     held = [number for number in partitions if number in old.chains]
-    found = [run_sync(before.entries_expired_at(name, number, rule, after.manifest.clock)) for number in held]
+    found = [run_sync(before.entries_expired_at(name, n, *pair)) for n in held for pair in rules.items()]
     return {to_text(to_json(key)) for keys in found for key in keys}
 
 

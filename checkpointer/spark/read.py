@@ -12,16 +12,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from pyspark_checkpointer.checkpoint.ancestry import read_clocks
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_session
 from pyspark_checkpointer.spark.dataframes import quote
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.table.row_times import latest_times
 from pyspark_checkpointer.table.types import is_wider, plain_type
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -103,6 +106,9 @@ def diff(
     of the result gets an underscore: `change_`. Partitions that both checkpoints share are not read, unless rows
     expire.
 
+    A row that is gone is expired if it was past its time, as it was in `a`, by the rule and clock of any checkpoint
+    after `a` up to `b`, as far as they are live. Otherwise it is deleted.
+
     Args:
         spark: The session.
         root: The root: a folder or a URL.
@@ -140,19 +146,28 @@ def diff(
         scan(spark, client, side.id, version, partitions=wanted)
         for side, version, wanted in zip(sides, versions, partitions, strict=True)
     )
-    return _compare(before, after, old.schema.key, _expired_since(old, new))
+    assert sides[0].id is not None
+    assert sides[1].manifest is not None
+    clocks = run_sync(read_clocks(client.session, sides[0].id, sides[1].manifest))
+    limits = latest_times(operator, old.schema, clocks)
+    return _compare(before, after, old.schema.key, _expired_since(old, limits))
 
 
-def _expired_since(old: TableVersion, new: TableVersion) -> Column:
-    """Return whether a row of the older side has expired since, as a column of the join."""
-    rule, limit = new.schema.expire, new.expired_until
-    column = None if rule is None else next((c for c in old.schema.columns if c.name == rule.column), None)
-    if column is None or limit is None:
-        return F.lit(False)
-    time = _key("before", column.name) if column.role == "key" else F.col("before")[column.name]
-    at = datetime(1970, 1, 1) + timedelta(microseconds=max(limit, _YEAR_1))
-    # As text, which Spark reads in the type of the column.
-    return time <= F.lit(f"{at.isoformat()}{'Z' if column.type == 'timestamp' else ''}").cast(column.type)
+def _expired_since(old: TableVersion, limits: Mapping[str, int]) -> Column:
+    """Return whether a row of the older side has expired since, as a column of the join.
+
+    `limits` are the latest times of expired rows, by the column of the times.
+    """
+    found = F.lit(False)
+    for column in old.schema.columns:
+        if column.name not in limits:
+            continue
+        time = _key("before", column.name) if column.role == "key" else F.col("before")[column.name]
+        at = datetime(1970, 1, 1) + timedelta(microseconds=max(limits[column.name], _YEAR_1))
+        # As text, which Spark reads in the type of the column. Null never expires.
+        text = f"{at.isoformat()}{'Z' if column.type == 'timestamp' else ''}"
+        found = found | F.coalesce(time <= F.lit(text).cast(column.type), F.lit(False))
+    return found
 
 
 def _compare(old: DataFrame, new: DataFrame, key: list[str], expired: Column) -> DataFrame:

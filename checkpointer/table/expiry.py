@@ -66,9 +66,9 @@ def limit(rule: Expire, clock: datetime) -> int:
     return (clock - _EPOCH) // _MICROSECOND - rule.after // _MICROSECOND
 
 
-def is_expired_at(rule: Expire, time: datetime | None, clock: datetime) -> bool:
-    """Return whether a row of this time is expired."""
-    return time is not None and (time - _EPOCH) // _MICROSECOND <= limit(rule, clock)
+def is_past(time: datetime | None, limit: int) -> bool:
+    """Return whether a row of this time is expired, if `limit` is the latest such time. Null never is."""
+    return time is not None and (time - _EPOCH) // _MICROSECOND <= limit
 
 
 def is_within(rule: Expire, other: Expire) -> bool:

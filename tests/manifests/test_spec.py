@@ -56,7 +56,7 @@ from pyspark_checkpointer.manifests.segments import (
     load,
 )
 from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
-from pyspark_checkpointer.table.expiry import decode_rule, is_expired_at
+from pyspark_checkpointer.table.expiry import decode_rule, is_past, limit
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.parquet_decode import decode as decode_file
@@ -411,7 +411,7 @@ def test_rows_expire_as_shown() -> None:
     for line in TEXTS["expiry"].splitlines():
         text, result = line.split(" → ")
         time = None if text == "null" else datetime.fromisoformat(text)
-        assert is_expired_at(rule, time, clock.at) == (result == "expired"), line
+        assert is_past(time, limit(rule, clock.at)) == (result == "expired"), line
 
 
 def test_entries_of_maps_expire_as_told() -> None:

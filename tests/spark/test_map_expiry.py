@@ -311,6 +311,23 @@ def test_commands_and_exports_leave_out_what_expired(tmp_path: Path) -> None:
     assert run(command, ["verify", place.client.root]).exit_code == 0
 
 
+@pytest.mark.parametrize("later", [None, 20])
+def test_an_entry_that_expired_before_the_rule_changed_is_told(tmp_path: Path, later: float | None) -> None:
+    place = Place(str(tmp_path / "root"))
+    place.batch(0, {"a": 1})
+    place.batch(5, {"b": 2})
+    place.batch(10)
+    state = place.begin(11)
+    del state.map("m", expire_after=None if later is None else later * DAY)["b"]
+    place.commit(state)
+    restored = place.client.copy().restore()
+    assert restored is not None
+    assert [restored.history("m", key).changes[-1].change for key in "ab"] == ["expire", "delete"]
+    for epoch, shown in (("0", "0 deleted, 1 expired"), ("1", "1 deleted, 1 expired"), ("2", "1 deleted")):
+        said = CliRunner().invoke(command, ["diff", place.client.root, f"epoch={epoch}", "latest", "m"])
+        assert said.output.endswith(f"{shown}\n"), said.output
+
+
 @pytest.mark.parametrize("after", [timedelta(0), -DAY, 5, timedelta(days=10**8 + 1)])
 def test_rules_that_say_nothing_are_refused(place: Place, after: Any) -> None:
     with pytest.raises(IllegalArgumentError, match="expected a timedelta above 0"):

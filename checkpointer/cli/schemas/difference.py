@@ -58,7 +58,11 @@ class KeyDifference(TypedDict):
     inserted: Annotated[int, "keys"]
     updated: Annotated[int, "keys"]
     deleted: Annotated[int, "keys"]
-    expired: Annotated[int, "keys of rows that were past their time by the clock of `after`"]
+    expired: Annotated[
+        int,
+        "keys of rows that were past their time by the rule and clock of any checkpoint after `before` up to `after`, "
+        "as far as they are live",
+    ]
     keys: Annotated[list[KeyChange], "the first of them, as many as `--limit` allows"]
     left_out: Annotated[int, "keys that `keys` is without"]
 
