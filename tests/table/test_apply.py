@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table.apply import Applied, UserFunction
 from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.conform import conform, exact_array
+from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys, UserFunctionError
 from tests.table.tables import array, long_decimals, mapping, schema_of, struct
@@ -550,3 +551,13 @@ def test_columns_of_maps_are_given_and_taken_as_they_are_stored() -> None:
     rows = pa.table({"k": [1]}).append_column(PARTITION, pa.array([5], pa.int32()))
     found = applied(lambda key, rows, row: {"m": {"a": 1}}, rows, groups=True, schema=schema).changes
     assert found["m"].to_pylist() == [[("a", 1)]]
+
+
+def test_what_first_seen_cannot_store_is_said_of_the_rows() -> None:
+    kind = pa.decimal128(5, 2)
+    rows = pa.table({"k": [1], "d": long_decimals(kind, 100_000), PARTITION: pa.array([5], pa.int32())})
+    schema = schema_of({"k": "long", "d": "decimal(5,2)"}, ["k"])
+    call = FrameCall("table 't': first_seen()", FirstSeen(["k"], ["k", "d"]), "arrow")
+    function = UserFunction(call.what, schema, call, None, passes_rows=True)
+    with pytest.raises(IllegalArgumentError, match=r"^table 't': first_seen\(\): rows of k=1: column 'd': expected"):
+        function.apply(Keys.of(rows, ["k"]), rows.drop_columns([PARTITION]), schema.arrow().empty_table())
