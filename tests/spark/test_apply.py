@@ -330,7 +330,7 @@ def test_tasks_are_as_many_as_their_work_is_worth() -> None:
     assert hints.apply_tasks is None
 
 
-@pytest.mark.parametrize("size", [1, 1 << 20], ids=["by the driver", "by a task"])
+@pytest.mark.parametrize("size", [1, 5 << 20], ids=["few bytes", "many bytes"])
 def test_emitted_rows_have_the_collations_of_their_columns(job: Job, spark: SparkSession, size: int) -> None:
     """The same filter finds the same rows, as in a table that is read."""
     kinds = ("string collate UNICODE_CI", "array<string collate UNICODE_CI>", "struct<x: string collate UTF8_LCASE>")
