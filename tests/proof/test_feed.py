@@ -237,8 +237,9 @@ def _follow_by_name(history: ColumnHistory, start: int) -> None:
                     if kind != "update_before":
                         del copy[key]
                 case "update_after":
-                    # What it had may have been of a type that cannot be shown.
-                    assert before != change or any(rows[key][name] is not None for name in hidden)
+                    # What it had and lost may have been of a type that cannot be shown.
+                    stays = {n for n in hidden if (later_kinds.get(n), later[key].get(n)) == (kinds[n], rows[key][n])}
+                    assert before != change or any(rows[key][name] is not None for name in hidden - stays)
             if kind in ("insert", "update_after"):
                 copy[key] = change
         rows, kinds = later, later_kinds
