@@ -112,21 +112,22 @@ def _compare_operator(name: str, old: Operator | None, new: Operator | None) -> 
 
 
 def partitions_to_compare(
-    before: Operator | None, after: Operator | None, *, expires: bool = False
+    before: Operator | None, after: Operator | None, *, differs: bool = False, moves: bool = False
 ) -> Iterator[list[int]]:
     """Yield groups of partitions whose keys have to be compared together.
 
     Where both sides spread keys alike, a key is in the same partition of both, and partitions with equal chains have
-    equal content, unless records of them may have expired meanwhile. Otherwise all partitions are one group.
+    equal content, unless it `differs` for another reason: records expired meanwhile, or a column was dropped.
+    Otherwise, or if `moves` says that keys are in other partitions, all partitions are one group.
     """
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
     if before is not None and after is not None:
-        # Where keys are spread otherwise, the same key may be in partition 1 before and in 5 after, so nothing less
-        # than all can be compared.
+        # Where keys are spread otherwise, the same key may be in partition 1 before and in 5 after, so all partitions
+        # have to be compared.
         layouts = {(side.partitions, side.partitioner, side.codec) for side in (before, after)}
-        if len(layouts) == 1:
-            yield from ([number] for number in numbers if expires or old.get(number) != new.get(number))
+        if len(layouts) == 1 and not moves:
+            yield from ([number] for number in numbers if differs or old.get(number) != new.get(number))
             return
         yield numbers
     else:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, expires, partitions_to_compare
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks
@@ -19,6 +19,9 @@ from pyspark_checkpointer.manifests.model import Clock, Json, Manifest, Operator
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.runtime import run_sync
 
+if TYPE_CHECKING:
+    from pyspark_checkpointer.table.schema import TableSchema
+
 Contents = dict[str, bytes]
 """A digest of the value or row of each key. Keys are JSON texts."""
 
@@ -26,10 +29,9 @@ Contents = dict[str, bytes]
 def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit: int) -> schemas.KeyDifference:
     """Count the keys that were inserted, updated or deleted, or expired.
 
-    A key that is gone is expired if its record was past its time by the rule and clock of any checkpoint after `before`
-    up to `after`, as far as they are live.
     The first `limit` of them are named. One partition at a time is in memory, if both checkpoints spread the keys over
-    partitions alike.
+    partitions alike. A key that is gone is expired if its record was past its time by the rule and clock of any
+    checkpoint after `before` up to `after`, as far as they are live.
     """
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
@@ -42,12 +44,16 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     rule = _rule(before, name, clocks) if old is not None and kind_of(old) == "table" else None
     counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
     keys: list[schemas.KeyChange] = []
-    for numbers in partitions_to_compare(old, new, expires=expires(old) or expires(new)):
+    shown, differs, moves = None, expires(old) or expires(new), False
+    if old is not None and new is not None and kind_of(old) == kind_of(new) == "table":
+        shown, exchanged, moves = _tables(before, after, name)
+        differs = differs or exchanged
+    for numbers in partitions_to_compare(old, new, differs=differs, moves=moves):
         expired: set[str] = set()
-        was = _contents(before, old, name, numbers, rule, expired)
+        was = _contents(before, old, name, numbers, shown, rule, expired)
         if old is not None and kind_of(old) == "map":
             expired = _expired_entries(before, old, name, numbers, clocks)
-        for text, change in compare_keys(was, _contents(after, new, name, numbers), expired):
+        for text, change in compare_keys(was, _contents(after, new, name, numbers, shown), expired):
             counts[change] += 1
             if len(keys) < limit:
                 keys.append({"key": json.loads(text), "change": change})
@@ -76,6 +82,24 @@ def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
             "out to compare its partitions"
         )
     return found
+
+
+def _tables(before: CheckpointReader, after: CheckpointReader, name: str) -> "tuple[TableSchema, bool, bool]":
+    """Return how two versions of a table are compared.
+
+    This is a schema that has the values of both; whether unchanged objects have other values; and whether keys are in
+    other partitions.
+    """
+    from pyspark_checkpointer.table.feed import layout  # pyarrow, only for tables
+    from pyspark_checkpointer.table.opening import table_version
+    from pyspark_checkpointer.table.shown_columns import newest_schema, shows_others
+
+    assert after.manifest is not None
+    shown = newest_schema(name, before.manifest, [after.manifest])
+    assert shown is not None
+    old, new = (table_version(side, name) for side in (before, after))
+    names = {*old.schema.names, *new.schema.names}
+    return shown, shows_others(old, new, names), layout(old) != layout(new)
 
 
 Rule = Callable[[schemas.Record], bool]
@@ -109,6 +133,7 @@ def _contents(
     operator: Operator | None,
     name: str,
     partitions: list[int],
+    shown: "TableSchema | None",
     rule: Rule | None = None,
     expired: set[str] | None = None,
 ) -> Contents:
@@ -119,7 +144,7 @@ def _contents(
     # A partition may have state in one of the two checkpoints only.
     held = [number for number in partitions if number in operator.chains]
     found = {}
-    for record in records(snapshot, name, held):
+    for record in records(snapshot, name, held, shown):
         text = to_text(key_of(record))
         found[text] = _digest(record)
         if rule is not None and expired is not None and rule(record):

@@ -74,7 +74,7 @@ def _steps(name: str, parent: Manifest | None, manifests: Sequence[Manifest], sh
     for manifest in manifests:
         before, after = version_in(name, parent), version_in(name, manifest)
         # Where one side has no rows, all rows of the other one are the changes.
-        others = bool(before and after and before.chains and after.chains and shows_others(before, after, shown))
+        others = bool(before and after and before.chains and after.chains and shows_others(before, after, shown.names))
         groups = [*_groups(before, after, others)]
         if groups:
             times = [time_of(before), time_of(after)]
@@ -114,7 +114,7 @@ def _groups(before: TableVersion | None, after: TableVersion | None, others: boo
     """Yield partitions whose keys have to be compared together, and only those that may differ."""
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
-    if old and new and _layout(before) != _layout(after):
+    if before and after and old and new and layout(before) != layout(after):
         # A key is in another partition than before, so all partitions have to be compared.
         yield tuple(numbers)
         return
@@ -124,9 +124,8 @@ def _groups(before: TableVersion | None, after: TableVersion | None, others: boo
     yield from ((number,) for number in numbers if differs or old.get(number) != new.get(number))
 
 
-def _layout(version: TableVersion | None) -> tuple[int, list[tuple[str, Json]]]:
+def layout(version: TableVersion) -> tuple[int, list[tuple[str, Json]]]:
     """Return what decides in which partition a key is: their number, and the columns that are hashed."""
-    assert version is not None
     return version.partitions, [(c.name, c.type) for c in version.schema.columns if c.role == "key"]
 
 
@@ -157,6 +156,7 @@ __all__ = [
     "FeedStep",
     "feed_steps",
     "is_forward",
+    "layout",
     "limit_of",
     "starting_step",
 ]

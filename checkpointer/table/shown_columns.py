@@ -5,8 +5,10 @@ columns of the newest checkpoint, in types that hold the values of all ──> b
 Ids say whether unchanged objects still have the same values. Names say what a follower has in its copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
@@ -100,15 +102,15 @@ def key_change(
     return None
 
 
-def shows_others(before: TableVersion, after: TableVersion, shown: TableSchema) -> bool:
-    """Return whether unchanged objects have other values, of columns that went, came back or were exchanged.
+def shows_others(before: TableVersion, after: TableVersion, names: Iterable[str]) -> bool:
+    """Return whether unchanged objects have other values in some columns, that went, came back or were exchanged.
 
     A column that is new has none in them.
     """
     old, new = ({column.name: column.id for column in side.schema.columns} for side in (before, after))
     return any(
         old.get(name) != new.get(name) and (name in old or new[name] < before.schema.next_id)
-        for name in shown.names
+        for name in names
         if name in old or name in new
     )
 
@@ -131,6 +133,17 @@ def version_shown(version: TableVersion, shown: TableSchema, times: Sequence[Tim
     rule = version.schema.expire
     rule = None if rule is None else replace(rule, column=names.get(rule.column, rule.column))
     return replace(version, schema=TableSchema(tuple(columns), version.schema.next_id, rule))
+
+
+def rows_shown(rows: pa.Table, schema: TableSchema, shown: TableSchema) -> pa.Table:
+    """Return rows with the values that can be shown in the types to show, and all others as they are."""
+    wanted = {column.name: column for column in shown.columns}
+    for column in schema.columns:
+        now = wanted.get(column.name)
+        if now is not None and now.type != column.type and is_shown(column, now):
+            position = rows.schema.get_field_index(column.name)
+            rows = rows.set_column(position, column.name, rows[column.name].cast(now.field().type))
+    return rows
 
 
 def unshown(
@@ -166,6 +179,7 @@ __all__ = [
     "has_key",
     "key_change",
     "newest_schema",
+    "rows_shown",
     "shows_others",
     "unshown",
     "version_in",
