@@ -61,8 +61,9 @@ def read_changes(
     the table has one of these names, the column of the feed gets an underscore: `change_`.
 
     The rows come in the order of the checkpoints; within one, in order of partition and key, or of the key alone where
-    the number of partitions changed. Applied in that order to the table of `after`, or to nothing without it, they give
-    the table of `to`, in the columns of the feed. The DataFrame is pinned to these checkpoints.
+    keys moved to other partitions, as their number changed or the key became wider. Applied in that order to the table
+    of `after`, or to nothing without it, they give the table of `to`, in the columns of the feed. The DataFrame is
+    pinned to these checkpoints.
 
     Its columns are those of the newest of them. A column of an older one is the same if it has the same name, also if
     it was dropped and added again since. Each has a type that holds its values in all of these checkpoints: after a

@@ -117,6 +117,19 @@ def test_a_stream_with_too_narrow_columns_stops_and_goes_on_with_wide_ones(store
     assert read(again, end, again.latestOffset())[1:] == [("update_after", 1, 3)]
 
 
+def test_a_read_has_the_columns_that_spark_was_told(store: Store) -> None:
+    """They hold the values of all checkpoints, and the feed between two of them could have narrower ones."""
+    for value, kind in ((1, pa.int32()), (2, pa.int64())):
+        store.batch(upsert(k=[1], v=pa.array([value], kind)))
+    back = str(store.client.rollback(store.client.list_checkpoints()[0]))
+    store.batch(upsert(k=[1], v=pa.array([3], pa.int32())))
+    source = CheckpointerSource({"path": store.client.root, "view": "changes", "operator": "t", "after": back})
+    reader = source.reader(source.schema())  # type: ignore[arg-type]
+    (found,) = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert (source.schema()["v"].dataType.simpleString(), found.schema.field("v").type) == ("bigint", pa.int64())  # type: ignore[index]
+    assert found["v"].to_pylist() == [1, 3]
+
+
 def test_a_stream_goes_on_where_a_column_comes_back_with_another_id(store: Store) -> None:
     def drop(state: State) -> None:
         state.table("t", ["k"]).drop_columns(["v"])
