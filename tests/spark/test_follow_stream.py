@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_checkpointer import RetentionPolicy
+from pyspark_checkpointer import KeyedState, RetentionPolicy
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.spark.change_source import FeedStreamReader
 from pyspark_checkpointer.spark.datasource import CheckpointerSource
@@ -128,6 +128,20 @@ def test_a_read_has_the_columns_that_spark_was_told(store: Store) -> None:
     (found,) = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert (source.schema()["v"].dataType.simpleString(), found.schema.field("v").type) == ("bigint", pa.int64())  # type: ignore[index]
     assert found["v"].to_pylist() == [1, 3]
+
+
+def test_what_was_a_map_once_is_no_matter_of_a_later_stream(store: Store) -> None:
+    def drop(state: State) -> None:
+        state.drop("t")
+
+    with store.client.begin(epoch=0) as cp:
+        cp.save("t", KeyedState({"a": 1}))
+    store.epoch = 1
+    store.batch(drop)
+    gone = str(store.client.list_checkpoints()[-1])
+    store.batch(upsert(k=[1]))
+    reader = stream(store, after=gone)
+    assert read(reader, reader.initialOffset(), reader.latestOffset()) == [("insert", 1)]
 
 
 def test_a_stream_goes_on_where_a_column_comes_back_with_another_id(store: Store) -> None:
