@@ -62,10 +62,9 @@ class Returned(NamedTuple):
 class UserFunctionError(Exception):
     """An error of a user's function, with the key. Its cause is the error itself.
 
-    It is no error of the library, so that the errors of the function are not taken for refusals or for Arrow's own.
-
-    It is raised for what is no `Exception` too, such as a cancellation or a panic of a package in Rust. That would end
-    the worker or its thread, and say nothing of why.
+    It is no `CheckpointError`, so a task fails with it and does not report it as a refusal. It is also raised for what
+    is no `Exception`, such as a cancellation or a panic of a package in Rust: that would end the worker or its thread,
+    and nobody would know why.
     """
 
     def __init__(self, what: str, key: str, error: BaseException) -> None:
