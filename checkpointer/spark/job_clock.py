@@ -32,7 +32,7 @@ class JobClock:
         self._is_used = False
         """True once something of this batch was decided by the clock."""
         self._held_by: str | None = None
-        """What must not see another time in this batch; None if the clock may still move."""
+        """Names what must not see another time in this batch; None if the clock may still move."""
 
     def now(self) -> datetime:
         """Return the time, in UTC. The checkpoint will record it.
@@ -110,7 +110,7 @@ def _in_utc(to: datetime | None) -> datetime | None:
         # PySpark returns timestamps without a zone, in local time.
         at = to.astimezone(UTC)
     except (OverflowError, ValueError) as error:
-        raise IllegalArgumentError(f"advance_clock({to!r:.80}): is no time in UTC: give a later one") from error
+        raise IllegalArgumentError(f"advance_clock({to!r:.80}): is no time in UTC: give another one") from error
     if at < BEGINNING:
         raise IllegalArgumentError(f"advance_clock({to!r:.80}): expected a time from {BEGINNING.date()} on")
     return at

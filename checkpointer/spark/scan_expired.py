@@ -96,10 +96,12 @@ class ExpiredTask:
         before, written = due.before.only(group), due.written.only(group)
         reader = TableReader(session.store, session.host, before, self._needed(before), copies=self.root.copies())
         found = [partial(due_rows, reader, partition, due.column, due.limit) for partition in before.chains]
+        # Twice: once for the keys that the batch has written, and once for their rows.
+        reads = dict.fromkeys(written.chains, 2)
+        late = TableReader(session.store, session.host, written, self._needed(written), reads=reads)
         for partition, chain in written.chains.items():
             added = chain[due.kept[partition] :] if due.kept[partition] else None
-            reader = TableReader(session.store, session.host, written, self._needed(written))
-            found.append(partial(late_rows, reader, partition, added, due.column, due.limit))
+            found.append(partial(late_rows, late, partition, added, due.column, due.limit))
         for find in found:
             yield from small_batches(self._shown(run_sync(explaining(session, self.checkpoint, find))))
 

@@ -16,7 +16,7 @@ from pyspark_checkpointer.table.types import is_wider
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """What a job says of the columns of a table when it opens the table.
+    """Keep what a job says of the columns of a table when it opens the table.
 
     `declared` are the columns that the job says the table has, as Spark's JSON. All methods raise
     `IllegalArgumentError`, before anything is written, for what does not fit.

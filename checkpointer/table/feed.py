@@ -37,7 +37,7 @@ class FeedStep:
     after: TableVersion
     groups: tuple[tuple[int, ...], ...]
     shows_others: bool = False
-    """Whether unchanged objects have other values, of columns that went, came back or were exchanged."""
+    """Says whether unchanged objects have other values, of columns that went, came back or were exchanged."""
     unshown: tuple[tuple[str, str | None], ...] = ()
     """Columns of `before` whose values cannot be shown, each with the column of `after` that has the same values."""
 

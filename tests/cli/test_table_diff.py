@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def told(run: Run, store: Store, before: str, after: str) -> dict[int, str]:
-    """What the command says of each key, an integer or a decimal."""
+    """Return what the command says of each key, an integer or a decimal."""
     found = run("diff", store.client.root, before, after, "t", "--json").json["keys"]
     keys = [key["key"]["k"] for key in found]
     values = [int(Decimal(key["$decimal"])) if isinstance(key, dict) else key for key in keys]

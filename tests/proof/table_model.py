@@ -89,7 +89,7 @@ class TableModel:
             del self.rows[key]
 
     def _written(self, keys: set[Key]) -> None:
-        """What is written with a time that has passed is gone at once."""
+        """Forget what was written with a time that has passed, and note its keys."""
         late = keys & set(self.due(self.rule, self.clock))
         self.late = (self.late - keys) | late
         self.tick(self.clock)

@@ -1,4 +1,4 @@
-"""What `diff` calls expired: what the history of its key calls so, in Spark and on the command line."""
+"""Compare what `diff` calls expired, in Spark and on the command line, with the history of the key."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def told(place: Place, before: str, after: str, name: str = "t") -> dict[int, str]:
-    """What the command says of each key."""
+    """Return what the command says of each key."""
     said = CliRunner().invoke(command, ["diff", place.client.root, before, after, name, "--json"])
     return {found["key"]["k"]: found["change"] for found in json.loads(said.stdout)["keys"]}
 
@@ -102,7 +102,7 @@ def remade(place: Place, seen: Any) -> None:
 
 
 def in_spark(spark: SparkSession, root: str) -> dict[int, str]:
-    """What `diff` says of each key."""
+    """Return what `diff` says of each key."""
     found = diff(spark, root, "epoch=0", "latest", "t").select("k", "change").collect()
     return {row.k: row.change for row in found}
 

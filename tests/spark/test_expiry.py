@@ -482,7 +482,7 @@ def test_a_row_too_late_has_the_columns_of_the_last_checkpoint_after_a_drop(plac
 
 @pytest.mark.parametrize("use", ["upsert", "delete", "lookup", "read", "apply", "expired", "first_seen"])
 def test_the_clock_stands_once_a_table_was_used(place: Place, use: str) -> None:
-    """What was combined with a row, or took its place, must not be returned as expired by a later clock."""
+    """Refuse a later clock: it would return as expired what was combined with a row, or took its place."""
     place.batch(0, given((1, 0)))
     state = place.begin(1)
     table = state.table("t", ["k"], num_partitions=2, expire=RULE)

@@ -1,4 +1,4 @@
-"""What first_seen takes, and what it refuses before any task: without Spark."""
+"""Check, without Spark, what first_seen takes and what it refuses before any task."""
 
 from collections.abc import Iterator
 from typing import Any
