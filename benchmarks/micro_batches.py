@@ -91,7 +91,7 @@ def in_turns(feed: Feed, queries: Mapping[str, Query], folder: Path, turns: int,
     for turn, (size, warm) in enumerate(((FIRST, FIRST), *[(WARM + batches, WARM)] * turns)):
         feed.add(size)
         for name in rotated(queries, turn):
-            seconds = _seconds(queries[name](), location(folder, name))
+            seconds = timed_batches(queries[name](), location(folder, name))
             if len(seconds) != size:
                 raise AssertionError(f"{name}: {len(seconds)} batches were run, not {size}")
             found[name] += seconds[warm:]
@@ -103,7 +103,7 @@ def location(folder: Path, name: str) -> Path:
     return folder / f"checkpoint-{name}".replace(" ", "-")  # which some of Spark takes for %20
 
 
-def _seconds(writer: DataStreamWriter, checkpoint: Path) -> list[float]:
+def timed_batches(writer: DataStreamWriter, checkpoint: Path) -> list[float]:
     """Return the seconds of every batch that is waiting, in their order."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()

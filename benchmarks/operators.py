@@ -4,14 +4,13 @@ The peers are Spark's own operators with a function of the user, on RocksDB with
 a JVM of its own, and two cores.
 """
 
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.measure import Finding, Target, Times
-from benchmarks.micro_batches import WARM
+from benchmarks.operators_age import AGES
 from benchmarks.stores import folder
 from benchmarks.streaming import job
 from pyspark_checkpointer import Checkpointer
@@ -34,7 +33,7 @@ def run(quick: bool) -> list[Finding]:
     return [
         *_by_size(million, 20_000, turns, batches, 1.35),
         *_by_size(10 * million, 50_000, turns, batches, 1.6),
-        *_over_time(million, 20_000, 2 if quick else 10),
+        *_by_age(million, 20_000, turns, batches),
         *_expiry(million, 20_000, turns, batches),
         *_peers(20_000, *((1, 1) if quick else (2, 3))),
         *_timers(10 * million),
@@ -51,17 +50,11 @@ def _by_size(keys: int, changed: int, turns: int, batches: int, limit: float) ->
     ]
 
 
-def _over_time(keys: int, changed: int, turns: int) -> list[Target]:
-    """Compare the last of many batches with the first, both beside the same batches without state."""
-    batches = 10
-    found = _seconds(keys, changed, turns, batches, "noop", "apply")
-    first, last = (
-        [median(found[name][part]) for name in ("apply", "noop")] for part in (slice(batches), slice(-batches, None))
-    )
-    number = turns * (batches + WARM)
-    question = f"apply, {changed:,} of {keys:,} keys: batches before the {number}th / the first {batches}, each / noop"
-    detail = f"{last[0]:.3f} / {last[1]:.3f} s, first {first[0]:.3f} / {first[1]:.3f} s"
-    return [Target(question, last[0] / last[1] / (first[0] / first[1]), 1.1, detail)]
+def _by_age(keys: int, changed: int, turns: int, batches: int) -> list[Target]:
+    """Compare a state of a hundred batches with one of ten, beside each other in one process."""
+    times = {age: Times(tuple(seconds)) for age, seconds in job("operators_age", keys, changed, turns, batches).items()}
+    question = f"apply, {changed:,} of {keys:,} keys: after {AGES['old']} batches / after {AGES['young']}"
+    return [_ratio(question, times, "old", "young", 1.1)]
 
 
 def _expiry(keys: int, changed: int, turns: int, batches: int) -> list[Target]:
@@ -149,9 +142,5 @@ def _ratio(question: str, times: dict[str, Times], mine: str, other: str, limit:
 
 
 def _times(keys: int, changed: int, turns: int, batches: int, *names: str) -> dict[str, Times]:
-    return {name: Times(tuple(seconds)) for name, seconds in _seconds(keys, changed, turns, batches, *names).items()}
-
-
-def _seconds(keys: int, changed: int, turns: int, batches: int, *names: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = job("operators_job", keys, changed, turns, batches, *names)
-    return found
+    return {name: Times(tuple(seconds)) for name, seconds in found.items()}

@@ -138,16 +138,18 @@ OURS: Mapping[str, Update] = {
 def main(keys: str, changed: str, turns: str, batches: str, *names: str) -> None:
     folder = Path.cwd()
     with session("local[2]", SETTINGS) as spark:
-        feed = Feed(spark, folder / "input", partial(_part, int(keys), int(changed)))
-        queries = {name: _query(feed, folder, name) for name in names}
+        feed = Feed(spark, folder / "input", partial(make_part, int(keys), int(changed)))
+        queries = {name: query_of(feed, folder / name, name) for name in names}
         times = in_turns(feed, queries, folder, int(turns), int(batches))
-        _check(spark, feed, folder, names)
+        for name in OURS.keys() & set(names):
+            check_sums(spark, feed, folder / name, name)
         print(json.dumps({name: found.seconds for name, found in times.items()}))
 
 
-def _query(feed: Feed, folder: Path, name: str) -> Query:
+def query_of(feed: Feed, root: Path, name: str) -> Query:
+    """Return the query of an operator. One of ours keeps its state below `root`."""
     if name in OURS:
-        sink = stateful(folder / name)(OURS[name])
+        sink = stateful(root)(OURS[name])
         return lambda: feed.stream().writeStream.foreachBatch(sink)
     match name:
         case "noop":
@@ -164,17 +166,16 @@ def _query(feed: Feed, folder: Path, name: str) -> Query:
     return lambda: make(feed.stream().groupBy("key")).writeStream.format("noop").outputMode("update")  # type: ignore[no-untyped-call]
 
 
-def _check(spark: SparkSession, feed: Feed, folder: Path, names: tuple[str, ...]) -> None:
-    """Compare the state of our operators with the sums of all rows."""
-    for name in OURS.keys() & set(names):
-        stored, given = read_state(spark, folder / name, "t"), totals(feed.read())
-        if name == "first_seen":
-            given = given.select("key")
-        if fingerprint(stored.select(given.columns)) != fingerprint(given):
-            raise AssertionError(f"{name}: the running sums are not the sums")
+def check_sums(spark: SparkSession, feed: Feed, root: Path, name: str) -> None:
+    """Compare the state of one of our operators with the sums of all rows."""
+    stored, given = read_state(spark, root, "t"), totals(feed.read())
+    if name == "first_seen":
+        given = given.select("key")
+    if fingerprint(stored.select(given.columns)) != fingerprint(given):
+        raise AssertionError(f"{name}: the running sums are not the sums")
 
 
-def _part(keys: int, changed: int, number: int) -> pa.Table:
+def make_part(keys: int, changed: int, number: int) -> pa.Table:
     """Return the rows of a batch: all keys in the first one, some of them in each later one."""
     draw = np.random.default_rng(number)
     chosen = draw.permutation(keys) if number == 0 else draw.choice(keys, changed, replace=False)
