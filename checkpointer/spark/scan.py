@@ -23,10 +23,9 @@ from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.row_order import in_order, split
 from pyspark_checkpointer.table.schema import PARTITION
 from pyspark_checkpointer.table.version import TableVersion
-from pyspark_checkpointer.table.writer import split
 
 READ_TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""

@@ -21,11 +21,12 @@ from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, Table
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.compact import rewrite
 from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
-from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 
 logger = logging.getLogger("pyspark_checkpointer")
 

@@ -26,13 +26,15 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.task_client import DriverRoot, Root, TaskRoot
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.compact import rewrite
 from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.hashing import check_partitions
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_order import split
 from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
-from pyspark_checkpointer.table.writer import TableWriter, rewrite, split
+from pyspark_checkpointer.table.writer import TableWriter
 
 OUTPUT_SCHEMA = StructType([StructField("written", BinaryType())])
 

@@ -3,6 +3,7 @@
 Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -158,3 +159,15 @@ def check_unique(rows: pa.Table, schema: TableSchema, table: str) -> None:
             f"table {table!r}: several rows have the key {twice}, and nothing says which of them is the last: "
             "aggregate them first"
         )
+
+
+def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each partition with its rows.
+
+    The rows come in order of their partitions.
+    """
+    if rows.num_rows == 0:
+        return
+    numbers, starts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
+    for number, start, end in zip(numbers.tolist(), starts, [*starts[1:], rows.num_rows], strict=True):
+        yield number, rows.slice(start, end - start)

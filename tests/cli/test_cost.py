@@ -23,11 +23,12 @@ from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast, upload_r
 from pyspark_checkpointer.compaction import table_rewrites
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table.compact import rewrite
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION
 from pyspark_checkpointer.table.schema_evolution import first_schema
 from pyspark_checkpointer.table.version import TableVersion
-from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.admin.retention.histories import with_clock
 from tests.cli.conftest import Run
 from tests.servers import Server

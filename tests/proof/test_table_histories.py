@@ -24,9 +24,9 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import apply_task, table_jobs
 from pyspark_checkpointer.table import large_rows
-from pyspark_checkpointer.table import writer as write_module
+from pyspark_checkpointer.table.compact import rewrite
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.writer import TableWriter
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.proof.effort import SUMMARY
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.proof.table_history import History
@@ -85,9 +85,9 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
         owner = CheckpointId(batch + 1, "0123abcd")
         writer = TableWriter(place.store, place.host, owner, "t", schema)
         delta = run_sync(writer.pack(changes))[0]
-        place.chains[0] = write_module.on_top(place.chains.get(0, ()), delta)
+        place.chains[0] = on_top(place.chains.get(0, ()), delta)
         place.chains |= run_sync(
-            write_module.rewrite(place.reader(), writer, place.chains, compaction.table_rewrites(place.chains, 30, 1))
+            rewrite(place.reader(), writer, place.chains, compaction.table_rewrites(place.chains, 30, 1))
         )
     (rows, size) = run_sync(_measure(place.reader()))
     assert (rows, size) == (count + 11, (count + 11) * width)

@@ -15,14 +15,14 @@ from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests.model import SNAPSHOT
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import batches_of
+from pyspark_checkpointer.table import encoder as encode_module
 from pyspark_checkpointer.table import large_rows, parquet_decode, parquet_encode
 from pyspark_checkpointer.table import reader as reader_module
-from pyspark_checkpointer.table import writer as write_module
+from pyspark_checkpointer.table.encoder import MAX_PARTITION_BYTES
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import first_beyond, in_order
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
-from pyspark_checkpointer.table.writer import MAX_PARTITION_BYTES
 from tests.table.tables import (
     NAN,
     Change,
@@ -214,7 +214,7 @@ def test_rows_are_cut_by_rows_and_bytes() -> None:
 
 
 def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_module, "MAX_PARTITION_BYTES", 1000)
+    monkeypatch.setattr(encode_module, "MAX_PARTITION_BYTES", 1000)
     place = Place(SIMPLE)
     rows = snapshot_rows(SIMPLE, [(n, n) for n in range(100)])
     with pytest.raises(InvalidStateError, match=r"table 't', partition 3: would have \d+ bytes .* \(num_partitions=\)"):

@@ -25,14 +25,16 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Chec
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import packs as packs_module
 from pyspark_checkpointer.table import parquet_encode
+from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.encoder import EncodedObject
 from pyspark_checkpointer.table.kept_columns import ids_of
 from pyspark_checkpointer.table.merge import consolidate
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.row_order import in_order, split
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from pyspark_checkpointer.table.version import TableVersion, empty_base
-from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite, split
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.table.tables import (
     PARTITION,
     Change,
@@ -446,12 +448,12 @@ def test_a_partition_that_was_not_written_is_never_dropped(monkeypatch: pytest.M
     place.snapshot(0, [(n, n) for n in range(10)])
     for turn in range(2):
         place.pack({p: [(MERGE, (n, turn)) for n in range(3)] for p in (0, 1)})
-    pack = TableWriter.pack
+    put = TableWriter.put
 
-    async def forgets(writer: TableWriter, rows: pa.Table) -> dict[int, Artifact]:
-        return {p: artifact for p, artifact in (await pack(writer, rows)).items() if p != forgotten}
+    async def forgets(writer: TableWriter, encoded: EncodedObject) -> dict[int, Artifact]:
+        return {p: artifact for p, artifact in (await put(writer, encoded)).items() if p != forgotten}
 
-    monkeypatch.setattr(TableWriter, "pack", forgets)
+    monkeypatch.setattr(TableWriter, "put", forgets)
     with pytest.raises(AssertionError, match=rf"partitions \[{forgotten}\] were to be compacted"):
         place.rewrite({0: 1, 1: 1})
 

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer.table.compact import rewrite
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION
 from pyspark_checkpointer.table.version import TableVersion
-from pyspark_checkpointer.table.writer import TableWriter, on_top, rewrite
+from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.proof.load.gauges import MIB, answer, peak
 from tests.table.tables import schema_of
 
