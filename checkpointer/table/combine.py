@@ -13,6 +13,9 @@ from pyspark_checkpointer.table.row_order import show_key
 from pyspark_checkpointer.table.schema import Column
 from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_float, is_wider, show_type
 
+_EXACT_ROWS = 1 << 21
+"""Integers of 32 bits, at most so many, have a sum that a double holds exactly. numpy sums groups in doubles only."""
+
 
 def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
     """Return the combined value of each group of rows.
@@ -101,14 +104,22 @@ def _add_integers(values: pa.Array, groups: Any, count: int) -> pa.Array:
     Raises `ArrowInvalid` where a sum does not fit. Arrow's own sum would wrap around. The upper and the lower 32 bits
     are summed by themselves and put together.
     """
-    wide = values.cast(pa.int64())
-    # Sums of 32-bit halves fit into 64 bits for up to 2**31 values, which is more than a partition holds.
-    high = _add(pc.shift_right(wide, 32), groups, count)
-    low = _add(pc.bit_wise_and(wide, 0xFFFFFFFF), groups, count)
+    wide = values.cast(pa.int64()).to_numpy()
+    absent = np.bincount(groups, minlength=count) == 0
+    high, low = (pa.array(_add_halves(half, groups, count), mask=absent) for half in (wide >> 32, wide & 0xFFFFFFFF))
     # What the lower halves carry over belongs to the upper ones. Only the checked steps below can exceed 64 bits.
     high = pc.add(high, pc.shift_right(low, 32))
     shifted = pc.multiply_checked(high, 1 << 32)
     return pc.add_checked(shifted, pc.bit_wise_and(low, 0xFFFFFFFF))
+
+
+def _add_halves(values: Any, groups: Any, count: int) -> Any:
+    """Return the sum of each group of integers of at most 32 bits."""
+    total = np.zeros(count, dtype=np.int64)
+    for start in range(0, len(values), _EXACT_ROWS):
+        part = slice(start, start + _EXACT_ROWS)
+        total += np.bincount(groups[part], values[part], count).astype(np.int64)
+    return total
 
 
 def _add_decimals(values: pa.Array, groups: Any, count: int) -> pa.Array:

@@ -6,6 +6,7 @@ import random
 from decimal import Decimal, localcontext
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.table import kept_columns
+from pyspark_checkpointer.table.combine import _add_integers
 from pyspark_checkpointer.table.merge import apply, consolidate, matching, positions
 from pyspark_checkpointer.table.row_order import check_unique, first_duplicate, in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
@@ -300,6 +302,14 @@ def test_sums_of_long_are_exact_or_refused(pairs: list[tuple[int, int | None]]) 
     else:
         with pytest.raises(InvalidStateError):
             consolidate(deltas, schema, "t")
+
+
+@pytest.mark.parametrize("value", [2**32 - 1, -(2**31) * 2**32 + 1])
+def test_sums_of_many_integers_lose_no_bit(value: int) -> None:
+    """A double would round the sum of the lower halves of so many, or the upper halves."""
+    count = (1 << 22) - 1 if value > 0 else 1
+    values = pa.array(np.full(count, value))
+    assert _add_integers(values, np.zeros(count, np.int64), 2).to_pylist() == [count * value, None]
 
 
 def test_sums_of_fractions_follow_their_type() -> None:
