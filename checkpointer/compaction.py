@@ -123,10 +123,11 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int) -> dict[int, int]:
+def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int, *, coming: int = 0) -> dict[int, int]:
     """Return the index of the first artifact to rewrite, for each chain that is to be shortened.
 
-    The result is by partition. 0 is the snapshot: then a new one is written.
+    The result is by partition. 0 is the snapshot: then a new one is written. `coming` is the number of deltas that each
+    chain will get before the answer is carried out.
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
     are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
@@ -150,7 +151,8 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int)
             changed / COMPACT_ROWS if 2 * changed > base.records else 0,
             delta_bytes / COMPACT_BYTES if 2 * delta_bytes > base_bytes else 0,
         )
-        limit = max_chain - 1 - partition % steps
+        # At least one, as a single delta is not folded.
+        limit = max(1, max_chain - 1 - partition % steps - coming)
         # First, because this one is a limit of memory, and the others are about cost.
         if delta_bytes >= MAX_DELTA_BYTES:
             found[partition] = 0

@@ -189,6 +189,21 @@ def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapsho
         assert (len(chain) if kept is None else kept + 1) <= max_chain
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 2 * COMPACT_ROWS), min_size=1, max_size=12), max_size=6),
+    st.integers(2, 40),
+)
+def test_a_chain_that_would_become_too_long_is_shortened_before(sizes: list[list[int]], max_chain: int) -> None:
+    """What is rewritten with one more delta is rewritten before it, if it is known to come. A single delta never is."""
+    now = chains_of(**{f"p{n}": some for n, some in enumerate(sizes)})
+    later = {partition: (*chain, artifact(1)) for partition, chain in now.items()}
+    before = table_rewrites(now, max_chain, 0, coming=1)
+    for partition in table_rewrites(later, max_chain, 0):
+        assert partition in before or len(now[partition]) == 2
+    for partition, kept in before.items():
+        assert kept == 0 or len(now[partition]) - kept > 1
+
+
 @pytest.mark.parametrize("partitions", [6, 16, 200])
 def test_partitions_that_grow_alike_are_not_all_folded_in_one_batch(partitions: int) -> None:
     chains = {f"p{number}": [10**9] for number in range(partitions)}

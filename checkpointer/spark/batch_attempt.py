@@ -18,7 +18,7 @@ from pyspark_checkpointer.keyed.state import DEFAULT_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.spark import maps
+from pyspark_checkpointer.spark import maps, table_jobs
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
 from pyspark_checkpointer.spark.other_state import OtherStates
@@ -191,6 +191,9 @@ class BatchAttempt:
         self.checkpoint.commit()
         self._discard_emitted()
         self.run.last_job, self.run.has_committed = self.job, True
+        bytes_left = table_jobs.DRIVER_BYTES
+        for table in self.tables.values():
+            bytes_left -= table.compact_early(bytes_left)
 
     def abort(self) -> None:
         """End the run and abort the checkpoint.

@@ -46,3 +46,5 @@ class QueryRun:
         """End the run: its maps refuse every operation from now on."""
         for keyed in self.maps.values():
             maps.refuse_all(keyed)
+        for hints in self.table_hints.values():
+            hints.end()

@@ -228,10 +228,19 @@ class TableChanges:
         # Nothing was written in this batch, or the rows would have been moved then.
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
-        max_chain = self._jobs.client.session.max_chain
-        self._rewrite(table_rewrites(self.version.chains, max_chain, self.version.partitions))
+        self._shorten(self.version)
         if self._has_changed:
             self._checkpoint.put_operator(self.name, self.version.operator())
+
+    def compact_early(self, most: int) -> int:
+        """Begin to compact chains for the next batch: this one is committed.
+
+        At most so many stored bytes are read for it. Returns how many are.
+        """
+        if not self._has_changed or self.version is None:
+            return 0
+        self._hints.early = self._jobs.compact_early(self._known_version(), most)
+        return self._hints.early.size
 
     def discard_emitted(self) -> None:
         """Remove the objects with rows that functions emitted: the batch has ended, and nobody may read them now."""
@@ -337,6 +346,18 @@ class TableChanges:
 
     def _change(self, schema: TableSchema, chains: Mapping[int, Chain]) -> None:
         self.version, self._has_changed = TableVersion(self.name, schema, self._partitions, chains), True
+
+    def _shorten(self, version: TableVersion) -> None:
+        """Compact chains that are too long, and some whose deltas outweigh their snapshot."""
+        early, max_chain = self._hints.early, self._jobs.client.session.max_chain
+        if early is None:
+            self._rewrite(table_rewrites(version.chains, max_chain, version.partitions))
+        elif self._has_changed:  # Else there is nothing to shorten, and what was compacted waits for a change.
+            version = replace(version, chains=self._jobs.write_early(early, version))
+            self.version = version
+            # Those whose turn it was at the end of the last batch, and those at a limit. The turn of others comes.
+            due = dict.fromkeys(early.left(version.chains), 0)
+            self._rewrite(table_rewrites(version.chains, max_chain, 0) | due)
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
         """Compact chains.

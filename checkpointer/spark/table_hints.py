@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
+
 MAX_DRIVER_ROWS = 65_536
 MAX_DRIVER_BYTES = 4 << 20
 """The most rows of changes, and bytes of them, after which the driver writes the next ones itself."""
@@ -35,6 +37,8 @@ class TableHints:
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
     is_driver_unfit: bool = False
     """True once something failed in the driver that tasks may be able to do."""
+    early: EarlyCompaction | None = None
+    """Chains that are compacted beside the next batch; None before the first commit of the run."""
 
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Let the driver do the next changes if these were few and quick.
@@ -49,3 +53,8 @@ class TableHints:
         """Take as many tasks, up to `most`, as are worth their cost for the seconds that all tasks took together."""
         tasks = min(int(seconds / SECONDS_OF_TASK), most)
         self.apply_tasks = tasks if tasks > 1 else None
+
+    def end(self) -> None:
+        """End the run: no batch of it follows."""
+        if self.early is not None:
+            self.early.cancel()

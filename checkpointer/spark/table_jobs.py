@@ -10,12 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.compaction import table_rewrites
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.dataframes import Work, map_batches
 from pyspark_checkpointer.spark.driver_task import DriverTaskError, run_in_driver
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
 from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, TableHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
@@ -164,6 +166,25 @@ class TableJobs:
             for output in self.run(task_numbers(self.spark, len(groups)), task.run):
                 chains |= output.chains
         # A partition of which no row is left has no chain (SPEC, Manifests).
+        return {partition: chain for partition, chain in chains.items() if chain}
+
+    def compact_early(self, version: TableVersion, most: int) -> EarlyCompaction:
+        """Begin to compact chains of a committed version for the next batch, which adds a delta to each.
+
+        Only chains are taken for which at most `most` stored bytes are read in all.
+        """
+        session = self.client.session
+        keep = table_rewrites(version.chains, session.max_chain, version.partitions, coming=1)
+        here, there = _split_by_bytes(version.chains, keep, most)
+        # A chain that is too long becomes so only in the next batch, which then compacts it.
+        due = [partition for partition in there if not keep[partition]]
+        return EarlyCompaction(session, version, {partition: keep[partition] for partition in here}, due)
+
+    def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
+        """Write what was compacted early, and return all chains of the table."""
+        with self._checkpoint.meter.blocking():
+            writer, traffic = self._writer(version.schema), self._checkpoint.meter.traffic
+            chains = {**version.chains, **run_sync(early.write(version.chains, writer, traffic))}
         return {partition: chain for partition, chain in chains.items() if chain}
 
     def _pack(self, outputs: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:

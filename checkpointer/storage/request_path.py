@@ -323,6 +323,11 @@ class Traffic:
     bytes_read: int = 0
     """Bytes of objects received."""
 
+    def add(self, other: "Traffic") -> None:
+        """Count what was counted elsewhere too."""
+        self.requests.update(other.requests)
+        self.bytes_read += other.bytes_read
+
 
 _traffic: ContextVar[Traffic | None] = ContextVar("checkpointer-traffic", default=None)
 

@@ -226,10 +226,15 @@ def new_state(
     batch_id: int,
     session: Any = None,
     time: datetime | None = None,
+    hints: dict[str, TableHints] | None = None,
 ) -> State:
-    """What a callback would be handed for this batch, which Spark began at this time."""
+    """What a callback would be handed for this batch, which Spark began at this time.
+
+    With `hints` it goes on with those of the run's batches before.
+    """
     spark: Any = session or SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     run = QueryRun(client, restored, SimpleNamespace())  # type: ignore[arg-type]
+    run.table_hints = {} if hints is None else hints
     spark_progress = None
     if time is not None:
         offsets = json.dumps({"batchTimestampMs": int(time.timestamp() * 1000)})

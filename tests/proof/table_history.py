@@ -21,6 +21,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire, apply_task, table_jobs
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
+from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table import reader as version_module
 from pyspark_checkpointer.table.reader import TableReader
@@ -80,6 +81,8 @@ class History:
         """Whether the job moves its clock itself, or Spark's batches do."""
         self.clock: datetime | None = None
         self.day = 5
+        self.hints: dict[str, TableHints] = {}
+        """What the batches of a run carry on, here also over a rewind and a fork."""
         self.client = self._open(root)
 
     def _open(self, root: str) -> Checkpointer:
@@ -111,7 +114,7 @@ class History:
         state = self.begin(number)
         if self.draw.random() < 0.1:
             state._attempt.abort()
-            self.models, self.clock = before, clock_before
+            self.models, self.clock, self.hints = before, clock_before, {}
         else:
             self.commit(state)
         if self.draw.random() < 0.3:
@@ -121,7 +124,8 @@ class History:
     def begin(self, number: int) -> State:
         """Do all that a batch does, up to its commit."""
         before, time = {name: model.copy() for name, model in self.models.items()}, FIRST + self.day * DAY
-        state = new_state(self.client, self.client.restore(), number, self.spark, None if self.moves_clock else time)
+        time_of_spark = None if self.moves_clock else time
+        state = new_state(self.client, self.client.restore(), number, self.spark, time_of_spark, self.hints)
         if self.moves_clock:
             self._tick(time)
             state.advance_clock(time)
@@ -143,7 +147,12 @@ class History:
             self._tick(FIRST + self.day * DAY)
         for model in self.models.values():
             model.tick(self.clock)
+        early = {name: hints.early for name, hints in self.hints.items()}
         state._attempt.commit()
+        self.figures["compacted early"] += sum(
+            table._hints.early is not early.get(name) and bool(table._hints.early._keep)
+            for name, table in state._attempt.tables.items()
+        )
 
     def _tick(self, time: datetime) -> None:
         """The clock follows the time, and never goes back."""

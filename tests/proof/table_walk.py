@@ -106,7 +106,7 @@ class Walk(History):
             state._attempt.abort()
         self.client = self._open(self.client.root)
         self.draw.setstate(drawn)
-        self.models, self.clock = before, clock
+        self.models, self.clock, self.hints = before, clock, {}
         self.figures["batches repeated"] += 1
 
     def _rewind(self, moment: Moment) -> None:

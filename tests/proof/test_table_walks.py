@@ -9,6 +9,7 @@ pytest.importorskip("pyspark")
 
 from pyspark_checkpointer.admin import rollback
 from pyspark_checkpointer.spark import scan_expired
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table import due_rows, merge
@@ -72,6 +73,18 @@ PLANTED = (
         scan_expired.find_due,
         "if added.chains else []",
         "if False else []",
+    ),
+    Planted(
+        "what was compacted early takes the place of another chain",
+        EarlyCompaction._begins_alike,
+        "return chains.get(partition, ())[: len(old)] == old",
+        "return bool(chains.get(partition))",
+    ),
+    Planted(
+        "changes above what was compacted early are lost",
+        EarlyCompaction.write,
+        "reduce(on_top, above, written[partition])",
+        "written[partition]",
     ),
 )
 

@@ -1,0 +1,101 @@
+"""Compact chains of a table between the commit of a batch and the end of the next one.
+
+A batch waits for what it compacts itself. So chains of the version that it committed are read, merged and encoded while
+Spark goes on; nothing is written. The next batch of the run writes the objects as its own, if it still has these
+chains, and puts its changes on top. No result depends on it: a run that ends here loses nothing, and a chain that
+reaches a limit without it is compacted in the batch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from functools import reduce
+
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.manifests.model import Chain
+from pyspark_checkpointer.storage.request_path import Traffic, counted
+from pyspark_checkpointer.table.compact import Compacted, encode_compacted
+from pyspark_checkpointer.table.encoder import TableEncoder
+from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter, on_top
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+
+class EarlyCompaction:
+    """Chains of one committed version that are compacted before the next batch needs it.
+
+    `keep` says how many artifacts of each partition stay. `left` are partitions whose turn it is too, but which are too
+    large for the driver.
+    """
+
+    def __init__(
+        self, session: Session, version: TableVersion, keep: Mapping[int, int], left: Collection[int] = ()
+    ) -> None:
+        self._version = version.only([*keep, *left])
+        self._keep = keep
+        self._left = left
+        self._traffic = Traffic()
+        self._forks = runtime.fork_count()
+        self._work = runtime.submit(self._encode(session)) if keep else None
+
+    @property
+    def size(self) -> int:
+        """Return the stored bytes that are read for it."""
+        chains = self._version.chains
+        return sum({a.path: a.length for p, kept in self._keep.items() for a in chains[p][kept:]}.values())
+
+    async def _encode(self, session: Session) -> list[Compacted]:
+        version = self._version.only([*self._keep])
+        with counted(self._traffic):
+            reader = TableReader(session.store, session.host, version)
+            encoder = TableEncoder(session.host, version.name, version.schema)
+            return [made async for made in encode_compacted(reader, encoder, version.chains, self._keep)]
+
+    async def write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
+        """Write what was compacted, and return the shorter chains of those partitions that still begin as they did.
+
+        `chains` are those of the batch, with its changes. The requests made until now are added to `traffic`.
+        """
+        shorter: dict[int, Chain] = {}
+        for compacted in await self._compacted():
+            usable = [partition for partition in compacted.kept if self._begins_alike(partition, chains)]
+            # An object of several partitions serves those that are left: readers look at their own rows in it.
+            if usable:
+                written = await compacted.write(writer)
+                for partition in usable:
+                    above = chains[partition][len(self._version.chains[partition]) :]
+                    # One by one, since no row may be left below them.
+                    shorter[partition] = reduce(on_top, above, written[partition])
+        traffic.add(self._traffic)
+        return shorter
+
+    def left(self, chains: Mapping[int, Chain]) -> list[int]:
+        """Return the partitions whose turn it is, and that the batch has to compact itself."""
+        return [partition for partition in self._left if self._begins_alike(partition, chains)]
+
+    def cancel(self) -> None:
+        """Stop the work: nobody will ask for it."""
+        if self._work is not None:
+            self._work.cancel()
+
+    def _begins_alike(self, partition: int, chains: Mapping[int, Chain]) -> bool:
+        old = self._version.chains[partition]
+        return chains.get(partition, ())[: len(old)] == old
+
+    async def _compacted(self) -> list[Compacted]:
+        """Wait for the work, and return what it made: nothing, if it failed."""
+        # In a forked child the work would never end.
+        if self._work is None or self._forks != runtime.fork_count():
+            return []
+        try:
+            return await asyncio.wrap_future(self._work)
+        except Exception as error:
+            # A batch may need these objects never, or not yet. One that does reports what is wrong with them.
+            logger.info("table %r: its chains stay long for now: %s", self._version.name, error)
+            return []
+
+
+__all__ = ["EarlyCompaction"]

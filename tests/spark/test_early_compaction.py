@@ -1,0 +1,154 @@
+"""Chains that are compacted between two batches: by which of them, and what becomes of it where something changes."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful, table_jobs
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
+from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.spark.table_jobs import TableJobs
+from tests.spark.conftest import Job
+from tests.spark.tables import once
+
+BATCHES = 16
+
+
+@pytest.fixture
+def compacted(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
+    """What batches compact themselves."""
+    found: list[dict[int, int]] = []
+    compact = TableJobs.compact
+
+    def noted(self: TableJobs, version: Any, keep: dict[int, int]) -> Any:
+        found.append(dict(keep))
+        return compact(self, version, keep)
+
+    monkeypatch.setattr(TableJobs, "compact", noted)
+    return found
+
+
+def add(batch: DataFrame, batch_id: int, state: State) -> None:
+    table = state.table("t", ["id"], num_partitions=4, combine={"n": "sum"})
+    table.upsert(batch.sparkSession.range(1000).withColumn("n", F.lit(1)))
+
+
+def run(job: Job, body: Callable[[DataFrame, int, State], None] = add, batches: int = BATCHES, **options: Any) -> None:
+    """Run several batches in one run of the query."""
+    for _ in range(batches):
+        job.feed(("x", 1))
+    job.run(stateful(job.root, max_chain=4, **options)(body))
+
+
+def lengths(job: Job) -> Iterator[list[int]]:
+    """Yield the lengths of all chains in each checkpoint."""
+    for checkpoint in Checkpointer(job.root).list_checkpoints():
+        restored = Checkpointer(job.root).restore(checkpoint)
+        assert restored is not None
+        assert restored.manifest is not None
+        yield [len(chain) for chain in restored.manifest.operators["t"].chains.values()]
+
+
+def check(job: Job, spark: SparkSession, batches: int = BATCHES) -> None:
+    """Compare what is stored with the sums of all batches."""
+    stored = read_state(spark, job.root, "t")
+    assert (stored.count(), stored.where(f"n = {batches}").count()) == (1000, 1000)
+    assert max(map(max, lengths(job))) <= 4
+
+
+def test_batches_do_not_wait_for_the_compaction_of_what_is_committed(
+    job: Job, spark: SparkSession, compacted: list[dict[int, int]]
+) -> None:
+    run(job)
+    assert not any(compacted)
+    check(job, spark)
+    assert any(later < sooner for some in zip(*lengths(job), strict=True) for sooner, later in itertools.pairwise(some))
+
+
+def test_its_requests_count_for_the_batch_that_uses_it(job: Job) -> None:
+    commits: list[CommitMetrics] = []
+    run(job, metrics=lambda record: commits.append(record) if isinstance(record, CommitMetrics) else None)
+    assert sum(commit.requests.get for commit in commits) >= BATCHES / 2
+    assert sum(commit.bytes_read for commit in commits) > 0
+
+
+def test_a_chain_is_compacted_in_its_batch_where_that_failed_before(
+    job: Job, spark: SparkSession, compacted: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*arguments: object) -> Any:
+        raise OSError("out of order")
+        yield
+
+    monkeypatch.setattr(early_compaction, "encode_compacted", fails)
+    run(job)
+    assert any(compacted)
+    check(job, spark)
+
+
+def test_a_run_of_one_batch_compacts_in_it(job: Job, spark: SparkSession, compacted: list[dict[int, int]]) -> None:
+    for _ in range(8):
+        once(job, add, max_chain=4)
+    assert any(compacted)
+    check(job, spark, 8)
+
+
+@pytest.mark.parametrize("driver_bytes", [1, 16 << 20])
+def test_snapshots_that_are_due_are_written_beside_the_batch_unless_they_are_large(
+    job: Job, spark: SparkSession, compacted: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch, driver_bytes: int
+) -> None:
+    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(compaction, "COMPACT_ROWS", 1)
+    run(job)
+    # The first batch writes snapshots. The first with a delta has nothing that was compacted before.
+    assert any(compacted[2:]) == (driver_bytes == 1)
+    check(job, spark)
+    # In each batch a partition has its turn. A snapshot that was made before the batch gets its delta on top.
+    assert {min(some) for some in [*lengths(job)][3:]} == {1 if driver_bytes == 1 else 2}
+
+
+def test_what_was_compacted_is_left_where_the_batch_has_another_chain(job: Job, spark: SparkSession) -> None:
+    """One that replaces all rows, spreads them anew, drops the table, or leaves it alone."""
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id % 4 == 3:
+            return
+        partitions = 4 if batch_id < 8 else 3
+        table = state.table("t", ["id"], num_partitions=partitions, combine={"n": "sum"})
+        if batch_id % 6 == 4:
+            table.replace(batch.sparkSession.range(1000).withColumn("n", F.lit(100 * batch_id)))
+        elif batch_id == 9:
+            state.drop("t")
+            table = state.table("t", ["id"], num_partitions=partitions, combine={"n": "sum"})
+        table.upsert(batch.sparkSession.range(1000).withColumn("n", F.lit(1)))
+
+    run(job, body, 20)
+    expected = 0
+    for batch_id in range(20):
+        if batch_id % 4 != 3:
+            expected = 100 * batch_id if batch_id % 6 == 4 else 0 if batch_id == 9 else expected
+            expected += 1
+    assert {row.n for row in read_state(spark, job.root, "t").collect()} == {expected}
+
+
+def test_a_forked_process_waits_for_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[EarlyCompaction] = []
+    compact_early = TableChanges.compact_early
+
+    def noted(self: TableChanges, most: int) -> int:
+        size = compact_early(self, most)
+        assert self._hints.early is not None
+        made.append(self._hints.early)
+        return size
+
+    monkeypatch.setattr(TableChanges, "compact_early", noted)
+    run(job, batches=6)
+    (early,) = [one for one in made if one._work is not None][-1:]
+    early._forks -= 1
+    assert run_sync(early._compacted()) == []
