@@ -16,6 +16,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from tests.proof.plain_spark import plain_spark
+from tests.spark.expiring import Place
+
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
@@ -108,3 +111,11 @@ def new_job(spark: SparkSession, tmp_path: Path) -> Callable[[str], Job]:
         return Job(spark, folder)
 
     return make
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A root in memory whose tables expire."""
+    place = Place()
+    with plain_spark(place.draw):
+        yield place

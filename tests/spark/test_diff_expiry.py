@@ -15,7 +15,7 @@ from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.cli.app import checkpointer as command
 from pyspark_checkpointer.spark import Expire, diff
 from tests.proof.plain_spark import plain_spark
-from tests.spark.test_expiry import DAY, RULE, START, Place, given
+from tests.spark.expiring import DAY, RULE, START, Place, given
 
 LATER = [None, Expire("seen", after=20 * DAY), Expire("other", after=DAY)]
 

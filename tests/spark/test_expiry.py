@@ -1,95 +1,30 @@
 """Expiry of rows: what is past its time by the job's clock is in no read, and is never combined with what follows."""
 
 import json
-import random
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from time import tzset
 from typing import Any
 
-import pandas
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli.app import checkpointer as command
-from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
 from pyspark_checkpointer.table import due_rows
 from pyspark_checkpointer.table.expiry import MAX_AFTER
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
-from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
-from tests.spark.tables import once, rows
-
-START = datetime(2024, 1, 1, tzinfo=UTC)
-DAY = timedelta(days=1)
-MICROSECOND = timedelta(microseconds=1)
-UTC_TIME = pa.timestamp("us", "UTC")
-RULE = Expire("seen", after=10 * DAY)
-COLUMNS = StructType().add("k", "long").add("seen", "timestamp")
-
-
-class Place:
-    """A root in memory, and tables without Spark: `day` is the clock that the job moves."""
-
-    def __init__(self) -> None:
-        self.draw = random.Random(7)
-        self.client = Checkpointer(f"memory://{uuid.uuid4().hex}")
-        self.number = -1
-
-    def begin(self, day: float | None = None, time: datetime | None = None) -> State:
-        self.number += 1
-        state = new_state(self.client, self.client.restore(), self.number, time=time)
-        if day is not None:
-            state.advance_clock(START + day * DAY)
-        return state
-
-    def commit(self, state: State) -> None:
-        state._attempt.commit()
-
-    def batch(self, day: float, *given: pa.Table, **options: Any) -> None:
-        """A batch that upserts."""
-        state = self.begin(day)
-        table = state.table("t", ["k"], num_partitions=2, **({"expire": RULE} | options))
-        for one in given:
-            table.upsert(self.frame(one))
-        self.commit(state)
-
-    def frame(self, *parts: pa.Table) -> Any:
-        return PlainFrame(self.draw, parts)
-
-    def rows(self, **options: Any) -> list[dict[str, Any]]:
-        restored = self.client.copy().restore()
-        assert restored is not None
-        found: list[dict[str, Any]] = restored.table("t", **options).sort_by("k").to_pylist()
-        return found
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    with plain_spark(place.draw):
-        yield place
-
-
-def given(*found: tuple[int, float | None], **columns: list[Any]) -> pa.Table:
-    """Rows of a key and the day on which it was seen."""
-    times = [None if day is None else START + day * DAY for _, day in found]
-    return pa.table({"k": [k for k, _ in found], "seen": pa.array(times, UTC_TIME), **columns})
-
-
-def keys(found: list[dict[str, Any]]) -> list[int]:
-    return [row["k"] for row in found]
+from tests.spark.expiring import COLUMNS, DAY, MICROSECOND, RULE, START, UTC_TIME, Place, given, keys
+from tests.spark.tables import rows
 
 
 def test_a_row_is_gone_once_the_clock_has_reached_its_time(place: Place) -> None:
@@ -362,184 +297,6 @@ def test_first_seen_returns_a_row_that_has_expired_when_it_comes_and_does_not_re
         assert place.rows() == []
 
 
-# ---- the clock -------------------------------------------------------------------------------------------------------
-
-
-def test_the_clock_follows_sparks_batches_and_never_goes_back(place: Place) -> None:
-    seen = []
-    for day in (3, 2, 5):
-        state = place.begin(time=START + day * DAY)
-        seen.append(state.clock)
-        place.commit(state)
-    assert [at.day for at in seen] == [4, 4, 6]
-    # What never asks for the time has the clock of before, moved.
-    place.commit(place.begin(time=START + 7 * DAY))
-    restored = place.client.restore()
-    assert restored is not None
-    assert restored.clock == START + 7 * DAY
-    with place.client.begin():  # a commit by hand keeps it
-        pass
-    again = place.client.restore()
-    assert again is not None
-    assert again.clock == START + 7 * DAY
-
-
-def test_a_rollback_takes_the_clock_back_with_the_rows(place: Place) -> None:
-    place.batch(0, given((1, 0)))
-    place.batch(10)
-    assert keys(place.rows()) == []
-    place.client.rollback(to="epoch=0")
-    assert keys(place.rows()) == [1]
-    place.client.restore()
-    state = new_state(place.client, place.client.restore(), 1)
-    assert state.clock == START
-
-
-def test_a_job_without_expiry_has_no_clock(place: Place) -> None:
-    state = place.begin(time=START)
-    state.table("t", ["k"]).upsert(place.frame(given((1, 0))))
-    place.commit(state)
-    restored = place.client.restore()
-    assert restored is not None
-    assert restored.clock is None
-
-
-def test_a_job_that_moves_its_clock_is_not_moved_by_spark(place: Place) -> None:
-    state = place.begin(1, time=START + 100 * DAY)
-    state.advance_clock(None)
-    state.advance_clock(START)
-    assert state.clock == START + DAY
-    place.commit(state)
-    state = place.begin(time=START + 200 * DAY)
-    assert state.clock == START + DAY
-    # As PySpark returns it: without a zone, in local time.
-    state.advance_clock((START + 2 * DAY).astimezone().replace(tzinfo=None))
-    assert state.clock == START + 2 * DAY
-
-
-def test_a_clock_that_is_asked_too_late_or_not_known_is_refused(place: Place) -> None:
-    state = place.begin(time=START + DAY)
-    state.table("t", ["k"], expire=RULE).upsert(place.frame(given((1, 0))))
-    with pytest.raises(InvalidStateError, match="does not go back: call advance_clock in the first batch"):
-        state.advance_clock(START)
-    with pytest.raises(InvalidStateError, match=r"call state\.advance_clock"):
-        _ = Place().begin().clock
-    with pytest.raises(IllegalArgumentError, match="expected a datetime"):
-        state.advance_clock(5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("how", ["upsert", "apply", "apply and read again", "replace"])
-def test_a_row_that_is_written_too_late_expires_with_its_batch(place: Place, how: str) -> None:
-    """An event that comes late may end the row of its key, or begin one that has ended: neither is lost."""
-    place.batch(0, given((1, 0), (2, 0), (3, 0)))
-    place.batch(5, given((2, 5), (4, 5), (5, 5)))
-    place.batch(11, given((7, 11)))  # 1 and 3 have expired, and are in the store still
-    state = place.begin(12)
-    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
-    assert keys(table.expired().rows.to_pylist()) == []
-    rows = place.frame(given((2, 1), (9, 2), (4, 9)))
-    if how.startswith("apply"):
-        table.apply(rows, lambda rows, state: rows)
-    else:
-        getattr(table, how)(rows)
-    if how.endswith("again"):
-        table.delete(place.frame(pa.table({"k": [8]})))  # one more delta
-        assert sorted(keys(table.read().rows.to_pylist())) == [4, 5, 7]
-    assert sorted(keys(table.expired().rows.to_pylist())) == [2, 9]
-    assert sorted(table.expired(["seen"]).rows["seen"].to_pylist()) == [START + DAY, START + 2 * DAY]
-    place.commit(state)
-    assert keys(place.rows()) == ([4] if how == "replace" else [4, 5, 7])
-    state = place.begin(13)
-    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
-    assert keys(table.expired().rows.to_pylist()) == []
-
-
-def test_a_row_too_late_is_combined_first_and_may_be_written_again(place: Place) -> None:
-    combine = {"seen": "max", "n": "sum"}
-    place.batch(0, given((1, 0), (2, 0), n=[1, 1]), combine=combine)
-    place.batch(5, given((1, 5), n=[1]), combine=combine)
-    state = place.begin(14)
-    table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)
-    table.upsert(place.frame(given((1, 1), (3, 3), (4, 3), n=[1, 1, 1])))
-    # The row of 1 lives until day 15, whatever came late. That of 2 has expired, and nothing was written.
-    assert sorted(keys(table.expired().rows.to_pylist())) == [2, 3, 4]
-    table.upsert(place.frame(given((3, 14), n=[1])))
-    table.delete(place.frame(pa.table({"k": [4]})))
-    assert keys(table.expired().rows.to_pylist()) == [2]
-    place.commit(state)
-    assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 3), (3, 1)]
-
-
-def test_a_row_too_late_has_the_columns_of_the_last_checkpoint_after_a_drop(place: Place) -> None:
-    place.batch(0, pa.table({"k": [1], "seen": pa.array([START], UTC_TIME), "a": [1], "b": [1]}))
-    state = place.begin(12)
-    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
-    table.drop_columns(["a", "b"])
-    table.upsert(place.frame(pa.table({"k": [2], "seen": pa.array([START], UTC_TIME), "a": ["x"], "c": [5]})))
-    found = sorted(table.expired().rows.to_pylist(), key=lambda row: row["k"])
-    assert [(row["k"], row["a"], row["b"]) for row in found] == [(1, 1, 1), (2, None, None)]
-
-
-@pytest.mark.parametrize("use", ["upsert", "delete", "lookup", "read", "apply", "expired", "first_seen"])
-def test_the_clock_stands_once_a_table_was_used(place: Place, use: str) -> None:
-    """Refuse a later clock: it would return as expired what was combined with a row, or took its place."""
-    place.batch(0, given((1, 0)))
-    state = place.begin(1)
-    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
-    rows = place.frame(given((1, 11)))
-    if use in ("read", "expired"):
-        getattr(table, use)()
-    elif use == "apply":
-        table.apply(rows, lambda rows, state: rows)
-    else:
-        getattr(table, use)(rows if use in ("upsert", "first_seen") else place.frame(given((1, 11)).select(["k"])))
-    state.advance_clock(START + DAY)  # No other time, so nothing is refused.
-    with pytest.raises(InvalidStateError, match=r"table 't' was (used|changed) in this batch.*2024-01-02T"):
-        state.advance_clock(START + 11 * DAY)
-
-
-def test_a_job_by_event_time_may_begin_with_empty_batches(place: Place) -> None:
-    """The clock must not begin at Spark's time, beyond all times of events."""
-    for _ in range(2):
-        state = place.begin(time=START + 400 * DAY)
-        state.advance_clock(None)
-        assert state.clock.year == 1
-        table = state.table("t", ["k"], num_partitions=2, schema=COLUMNS, expire=RULE)
-        assert table.expired().rows.num_rows == 0
-        state.map("m", expire_after=DAY)
-        place.commit(state)
-    place.batch(0, given((1, 0), (2, 5)))
-    state = place.begin(12, time=START + 400 * DAY)
-    assert keys(state.table("t", ["k"], num_partitions=2, expire=RULE).expired().rows.to_pylist()) == [1]
-
-
-def test_entries_of_maps_wait_for_the_first_time_of_a_clock(place: Place) -> None:
-    state = place.begin()
-    state.advance_clock(None)
-    state.map("m", expire_after=DAY)["a"] = 1
-    with pytest.raises(InvalidStateError, match=r"map 'm'.*clock has no time yet.*advance_clock\(time\) before"):
-        place.commit(state)
-    assert place.client.copy().restore() is None
-
-
-@pytest.mark.parametrize("time", [datetime.min, datetime.min.replace(tzinfo=UTC), datetime.max])
-def test_times_that_are_none_in_every_zone_are_refused(place: Place, time: datetime, monkeypatch: Any) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")
-    tzset()
-    try:
-        with pytest.raises(IllegalArgumentError, match="advance_clock"):
-            place.begin().advance_clock(time)
-    finally:
-        monkeypatch.undo()
-        tzset()
-
-
-def test_the_missing_time_of_pandas_moves_no_clock(place: Place) -> None:
-    state = place.begin(1)
-    state.advance_clock(pandas.NaT)  # what pandas gives for the largest of no times
-    assert state.clock == START + DAY
-
-
 @pytest.mark.parametrize("use", ["nothing", "expired", "read", "apply"])
 def test_a_table_adopts_a_rule_by_a_column_that_the_job_declares(place: Place, use: str) -> None:
     place.batch(0, pa.table({"k": pa.array([1], pa.int32()), "n": [5]}), expire=None)
@@ -667,23 +424,3 @@ def test_sessions_end_on_a_real_query_and_every_reader_agrees(job: Job, tmp_path
         assert {name: found[name] for name in counts} == counts, said.output
     said = CliRunner().invoke(command, ["show", job.root, "--json"])
     assert json.loads(said.stdout)["clock"] == "1970-01-01T00:00:15Z"
-
-
-def test_the_clock_stands_once_a_batch_has_asked_what_expires(job: Job) -> None:
-    """Rows that expire by a later time of this batch would be returned in no batch."""
-    caught: list[str] = []
-
-    def body(batch: DataFrame, batch_id: int, state: State) -> None:
-        state.advance_clock(START)
-        table = state.table("t", ["k"], schema="k long, at timestamp", expire=Expire("at", after=DAY))
-        table.expired()
-        state.advance_clock(START)
-        with pytest.raises(InvalidStateError, match=r"table 't' was used in this batch.* call adv") as error:
-            state.advance_clock(START + DAY)
-        caught.append(str(error.value))
-        raise error.value
-
-    with pytest.raises(StreamingQueryException):
-        once(job, body)
-    assert len(caught) == 1
-    assert Checkpointer(job.root).restore() is None

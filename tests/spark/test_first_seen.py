@@ -1,6 +1,5 @@
 """Check, without Spark, what first_seen takes and what it refuses before any task."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,16 +9,8 @@ from pyspark.sql.types import StructType, YearMonthIntervalType
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.table.first_seen import FirstSeen
-from tests.proof.plain_spark import plain_spark
-from tests.spark.test_expiry import RULE, START, UTC_TIME, Place
+from tests.spark.expiring import RULE, START, UTC_TIME, Place
 from tests.table.tables import schema_of
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    with plain_spark(place.draw):
-        yield place
 
 
 def table_of(**columns: pa.Array) -> pa.Table:

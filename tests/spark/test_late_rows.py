@@ -1,0 +1,58 @@
+"""Rows that a batch writes with a time that has passed already: they expire with that batch."""
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.expiring import DAY, RULE, START, UTC_TIME, Place, given, keys
+
+
+@pytest.mark.parametrize("how", ["upsert", "apply", "apply and read again", "replace"])
+def test_a_row_that_is_written_too_late_expires_with_its_batch(place: Place, how: str) -> None:
+    """An event that comes late may end the row of its key, or begin one that has ended: neither is lost."""
+    place.batch(0, given((1, 0), (2, 0), (3, 0)))
+    place.batch(5, given((2, 5), (4, 5), (5, 5)))
+    place.batch(11, given((7, 11)))  # 1 and 3 have expired, and are in the store still
+    state = place.begin(12)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    assert keys(table.expired().rows.to_pylist()) == []
+    rows = place.frame(given((2, 1), (9, 2), (4, 9)))
+    if how.startswith("apply"):
+        table.apply(rows, lambda rows, state: rows)
+    else:
+        getattr(table, how)(rows)
+    if how.endswith("again"):
+        table.delete(place.frame(pa.table({"k": [8]})))  # one more delta
+        assert sorted(keys(table.read().rows.to_pylist())) == [4, 5, 7]
+    assert sorted(keys(table.expired().rows.to_pylist())) == [2, 9]
+    assert sorted(table.expired(["seen"]).rows["seen"].to_pylist()) == [START + DAY, START + 2 * DAY]
+    place.commit(state)
+    assert keys(place.rows()) == ([4] if how == "replace" else [4, 5, 7])
+    state = place.begin(13)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    assert keys(table.expired().rows.to_pylist()) == []
+
+
+def test_a_row_too_late_is_combined_first_and_may_be_written_again(place: Place) -> None:
+    combine = {"seen": "max", "n": "sum"}
+    place.batch(0, given((1, 0), (2, 0), n=[1, 1]), combine=combine)
+    place.batch(5, given((1, 5), n=[1]), combine=combine)
+    state = place.begin(14)
+    table = state.table("t", ["k"], num_partitions=2, combine=combine, expire=RULE)
+    table.upsert(place.frame(given((1, 1), (3, 3), (4, 3), n=[1, 1, 1])))
+    # The row of 1 lives until day 15, whatever came late. That of 2 has expired, and nothing was written.
+    assert sorted(keys(table.expired().rows.to_pylist())) == [2, 3, 4]
+    table.upsert(place.frame(given((3, 14), n=[1])))
+    table.delete(place.frame(pa.table({"k": [4]})))
+    assert keys(table.expired().rows.to_pylist()) == [2]
+    place.commit(state)
+    assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 3), (3, 1)]
+
+
+def test_a_row_too_late_has_the_columns_of_the_last_checkpoint_after_a_drop(place: Place) -> None:
+    place.batch(0, pa.table({"k": [1], "seen": pa.array([START], UTC_TIME), "a": [1], "b": [1]}))
+    state = place.begin(12)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    table.drop_columns(["a", "b"])
+    table.upsert(place.frame(pa.table({"k": [2], "seen": pa.array([START], UTC_TIME), "a": ["x"], "c": [5]})))
+    found = sorted(table.expired().rows.to_pylist(), key=lambda row: row["k"])
+    assert [(row["k"], row["a"], row["b"]) for row in found] == [(1, 1, 1), (2, None, None)]
