@@ -48,11 +48,21 @@ class EarlyCompaction:
         return sum({a.path: a.length for p, kept in self._keep.items() for a in chains[p][kept:]}.values())
 
     async def _encode(self, session: Session) -> list[Compacted]:
-        version = self._version.only([*self._keep])
-        with counted(self._traffic):
-            reader = TableReader(session.store, session.host, version)
-            encoder = TableEncoder(session.host, version.name, version.schema)
-            return [made async for made in encode_compacted(reader, encoder, version.chains, self._keep)]
+        """Return what takes the place of artifacts; nothing, if that fails."""
+        version, task = self._version.only([*self._keep]), asyncio.current_task()
+        assert task is not None
+        # The interpreter must not end while a thread of it merges rows.
+        if not runtime.finish_at_exit(task, f"table {version.name!r}: compaction for the next batch"):
+            return []
+        try:
+            with counted(self._traffic):
+                reader = TableReader(session.store, session.host, version)
+                encoder = TableEncoder(session.host, version.name, version.schema)
+                return [made async for made in encode_compacted(reader, encoder, version.chains, self._keep)]
+        except Exception as error:
+            # A batch may need these objects never, or not yet. One that does reports what is wrong with them.
+            logger.info("table %r: its chains stay long for now: %s", version.name, error)
+            return []
 
     async def write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
         """Write what was compacted, and return the shorter chains of those partitions that still begin as they did.
@@ -86,16 +96,11 @@ class EarlyCompaction:
         return chains.get(partition, ())[: len(old)] == old
 
     async def _compacted(self) -> list[Compacted]:
-        """Wait for the work, and return what it made: nothing, if it failed."""
+        """Wait for the work, and return what it made."""
         # In a forked child the work would never end.
         if self._work is None or self._forks != runtime.fork_count():
             return []
-        try:
-            return await asyncio.wrap_future(self._work)
-        except Exception as error:
-            # A batch may need these objects never, or not yet. One that does reports what is wrong with them.
-            logger.info("table %r: its chains stay long for now: %s", self._version.name, error)
-            return []
+        return await asyncio.wrap_future(self._work)
 
 
 __all__ = ["EarlyCompaction"]
