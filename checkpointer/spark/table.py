@@ -355,7 +355,7 @@ class TableState(NotPicklable):
             return self._changes.expired(columns)
 
     def compact(self) -> None:
-        """Write a snapshot of every partition that has deltas, now.
+        """Write a snapshot of every partition that has deltas, at the end of this batch.
 
         Compaction also runs by itself, spread over batches.
 

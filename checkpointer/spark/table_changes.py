@@ -106,6 +106,7 @@ class TableChanges:
                 f"{how_to_keep(name)}"
             )
         self._has_changed = False
+        self._compacts_all = False
         self._emitted: list[str] = []
         """Paths of objects with rows that functions emitted in this batch."""
         declared = [] if schema is None else check_schema(f"table {name!r}: schema", schema).fields
@@ -209,10 +210,10 @@ class TableChanges:
         return scan_expired(*self._jobs.scan_arguments, due, columns)
 
     def compact(self) -> None:
-        """Replace every chain that has deltas, or may have expired rows, with a snapshot."""
-        version = self._known_version()
-        expires = version.schema.expire is not None
-        self._rewrite({partition: 0 for partition, chain in version.chains.items() if expires or len(chain) > 1})
+        """Let `finish` replace every chain that has deltas, or may have expired rows, with a snapshot."""
+        self._known_version()
+        # Not at once: what this batch wrote too late would be gone before `expired` returns it.
+        self._compacts_all = True
 
     # ---- how a batch ends ----------------------------------------------------------------------------------------
 
@@ -348,9 +349,12 @@ class TableChanges:
         self.version, self._has_changed = TableVersion(self.name, schema, self._partitions, chains), True
 
     def _shorten(self, version: TableVersion) -> None:
-        """Compact chains that are too long, and some whose deltas outweigh their snapshot."""
+        """Compact chains that are too long, and some whose deltas outweigh their snapshot, or all."""
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
-        if early is None:
+        if self._compacts_all:
+            expires = version.schema.expire is not None
+            self._rewrite({partition: 0 for partition, chain in version.chains.items() if expires or len(chain) > 1})
+        elif early is None:
             self._rewrite(table_rewrites(version.chains, max_chain, version.partitions))
         elif self._has_changed:  # Else there is nothing to shorten, and what was compacted waits for a change.
             version = replace(version, chains=self._jobs.write_early(early, version))

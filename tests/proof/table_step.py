@@ -67,7 +67,6 @@ class Step:
                 self.table.drop_columns(dropped)
             case "compact" if self.table._changes.version is not None:
                 self.table.compact()
-                model.late.clear()
         if self.table._changes.version is not None and draw.random() < 0.3:
             columns = list(model.columns)
             rows = rows_of(self.table.read([*KEY, *columns]))

@@ -48,6 +48,19 @@ def test_a_row_too_late_is_combined_first_and_may_be_written_again(place: Place)
     assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 3), (3, 1)]
 
 
+def test_a_row_too_late_is_returned_by_a_batch_that_compacts(place: Place) -> None:
+    place.batch(0, given((1, 0)))
+    state = place.begin(12)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    table.upsert(place.frame(given((2, 1), (3, 12))))
+    table.compact()
+    assert sorted(keys(table.expired().rows.to_pylist())) == [1, 2]
+    place.commit(state)
+    version = table._changes.version
+    assert version is not None
+    assert [artifact.records for chain in version.chains.values() for artifact in chain] == [1]
+
+
 def test_a_row_too_late_has_the_columns_of_the_last_checkpoint_after_a_drop(place: Place) -> None:
     place.batch(0, pa.table({"k": [1], "seen": pa.array([START], UTC_TIME), "a": [1], "b": [1]}))
     state = place.begin(12)

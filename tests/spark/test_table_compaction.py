@@ -211,6 +211,10 @@ def test_a_deletion_from_nothing_adds_nothing(
         table.upsert(keys.selectExpr("id", "'x' v"))
         table.delete(keys)
         table.compact()
+
+    def later(batch: DataFrame, batch_id: int, state: State) -> None:
+        keys = batch.sparkSession.range(2 * SMALL_PARTITION)
+        table = state.table("t", ["id"])
         assert table._changes.version is not None
         assert table._changes.version.chains == {}
         table.delete(keys)
@@ -221,6 +225,7 @@ def test_a_deletion_from_nothing_adds_nothing(
         found.append(few.read().count())
 
     once(job, body)
+    once(job, later)
     assert found == [0, 0, 1]
     assert artifacts(job.root, "t") == []
     restored = Checkpointer(job.root).restore()
