@@ -3,11 +3,11 @@
 What would be rounded, cut or guessed is refused: text is never taken for a number, nor a number for a time.
 """
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import decimal_digits
@@ -45,6 +45,10 @@ def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
     try:
         found = wide.cast(field.type)
         decimal_digits.check(found)
+        for chunk in found.chunks:
+            _check_map_keys(chunk)
+    except TypeError as error:
+        raise IllegalArgumentError(f"{what}: column {field.name!r}: {error}") from None
     except pa.ArrowException as error:
         said = f"{_first_too_large(values, field.type)} does not fit" if is_counted else error
         raise IllegalArgumentError(
@@ -145,8 +149,7 @@ def exact_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         # Arrow rounds some values without an error.
         if given != back and not _is_same(given, back):
             raise TypeError(f"{given!r:.40} is no {kind}")
-    for back in backs if _has_maps(kind) else ():
-        _check_map_keys(back, kind)
+    _check_map_keys(found)
     return found
 
 
@@ -155,27 +158,27 @@ def _has_maps(kind: pa.DataType) -> bool:
     return _is_map(kind) or any(map(_has_maps, inside))
 
 
-def _check_map_keys(value: Any, kind: pa.DataType) -> None:
-    """Raise `TypeError` for a map with two equal keys, which Arrow takes: readers would differ in which one they find.
-
-    `value` is as Arrow gives it, so that a map is a list of pairs.
-    """
-    if value is None or not _has_maps(kind):
+def _check_map_keys(values: pa.Array) -> None:
+    """Raise `TypeError` for a map with two equal keys: Arrow takes it, and readers would differ in what they find."""
+    kind = values.type
+    if not _has_maps(kind):
         return
-    if _is_map(kind):
-        # As text where a key has no hash, such as a struct.
-        keys = [key if isinstance(key, Hashable) else repr(key) for key, _ in value]
-        if len(set(keys)) < len(keys):
-            twice = next(key for key, count in Counter(keys).items() if count > 1)
-            raise TypeError(f"a map has the key {twice!r:.40} twice")
-        for _, item in value if _has_maps(kind.item_type) else ():
-            _check_map_keys(item, kind.item_type)
-    elif _is_list(kind):
-        for member in value:
-            _check_map_keys(member, kind.value_type)
+    if pa.types.is_struct(kind):
+        for inside in values.flatten():
+            _check_map_keys(inside)
+    elif not _is_map(kind):
+        _check_map_keys(values.flatten())
     else:
-        for field in kind:
-            _check_map_keys(value[field.name], field.type)
+        keys = pa.ListArray.from_arrays(values.offsets, values.keys)
+        flat = keys.flatten()
+        # As text where Arrow does not group by the type, such as a struct.
+        named = pa.array(map(repr, flat.to_pylist()), pa.string()) if pa.types.is_nested(flat.type) else flat
+        entries = pa.table([pc.list_parent_indices(keys), named], ["map", "key"])
+        counts = entries.group_by(["map", "key"]).aggregate([([], "count_all")])
+        twice = counts.filter(pc.greater(counts["count_all"], 1))
+        if twice.num_rows:
+            raise TypeError(f"a map has the key {twice['key'][0].as_py()!r:.40} twice")
+        _check_map_keys(pa.ListArray.from_arrays(values.offsets, values.items).flatten())
 
 
 def _is_same(given: Any, back: Any) -> bool:

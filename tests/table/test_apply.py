@@ -561,3 +561,29 @@ def test_what_first_seen_cannot_store_is_said_of_the_rows() -> None:
     function = UserFunction(call.what, schema, call, None, passes_rows=True)
     with pytest.raises(IllegalArgumentError, match=r"^table 't': first_seen\(\): rows of k=1: column 'd': expected"):
         function.apply(Keys.of(rows, ["k"]), rows.drop_columns([PARTITION]), schema.arrow().empty_table())
+
+
+INNER = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([[("b", 1)], None, [("a", 1), ("a", 2)]], INNER),
+        pa.array([[], [("a", 1), ("b", 1), ("a", 2)]], INNER).slice(1),
+        pa.array([[{"m": [("x", [("a", 1), ("a", 1)])]}]], pa.list_(pa.struct([("m", pa.map_(pa.string(), INNER))]))),
+        pa.array([[({"a": 1}, 1), ({"a": 1}, 2)]], pa.map_(pa.struct([("a", pa.int8())]), pa.int64())),
+    ],
+    ids=["plain", "a slice", "deep inside", "keys of structs"],
+)
+def test_a_frame_with_a_map_that_has_a_key_twice_is_refused(values: pa.Array) -> None:
+    wanted = pa.schema([("m", values.type)])
+    with pytest.raises(IllegalArgumentError, match=r"it: column 'm': a map has the key .* twice"):
+        conform("it", pa.table([values], ["m"]), wanted)
+    once = values.filter(pa.array([False] * len(values)))
+    assert conform("it", pa.table([once], ["m"]), wanted).num_rows == 0
+
+
+def test_equal_keys_in_different_maps_are_two() -> None:
+    values = pa.array([[("a", 1)], [("a", 2), ("b", 1)], None, []], INNER)
+    assert conform("it", pa.table([values], ["m"]), pa.schema([("m", INNER)]))["m"].to_pylist() == values.to_pylist()
