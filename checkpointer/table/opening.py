@@ -20,6 +20,7 @@ from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.schema import missing
 from pyspark_checkpointer.table.version import TableVersion
 
 Keys = Sequence[Mapping[str, Any]]
@@ -90,9 +91,13 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys={keys!r:.80}: expected a list of rows such as {example}"
         )
+    for row in keys:
+        for field in fields:
+            if field.name not in row:
+                raise IllegalArgumentError(f"table {version.name!r}: keys: {missing(field.name, [*row])}")
     try:
         columns = [exact_array([row[field.name] for row in keys], field.type) for field in fields]
-    except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException) as error:
+    except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise IllegalArgumentError(
             f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
             f"{_time_hint(fields, keys)}"

@@ -447,8 +447,10 @@ def test_a_table_opens_without_spark(store: Any) -> None:
     assert isinstance(table, pa.Table)
     assert table.num_rows == 1090
     assert restored.table("t", ["v"], keys=[{"k": 950}, {"k": 3}]).to_pylist() == [{"v": 100}]
-    with pytest.raises(IllegalArgumentError, match="keys: expected rows with k"):
-        restored.table("t", keys=[{"id": 1}])
+    with pytest.raises(
+        IllegalArgumentError, match="keys: column 'k' is missing; there are K: 'K' differs from it in case"
+    ):
+        restored.table("t", keys=[{"k": 1}, {"K": 1}])
 
     async def read() -> int:
         found = await AsyncCheckpointer(root).restore(epoch=1)
