@@ -20,7 +20,10 @@ _HEAD = 9
 """Bytes of the mark and the time."""
 
 MAX_AFTER_US = 8_640_000_000_000_000_000
-"""The longest time after which an entry may expire, in microseconds: 100,000,000 days."""
+"""The longest time after which an entry of a map, or a row of a table, may expire, in microseconds: 100,000,000 days.
+
+With it, the time from which on they live fits into 64 bits.
+"""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -11,17 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US
 from pyspark_checkpointer.manifests.model import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 DAY = timedelta(days=1) // _MICROSECOND
-
-MAX_AFTER = timedelta(days=10**8)
-"""The longest time after which a row may expire.
-
-With it, the time from which on rows live fits into 64 bits of microseconds.
-"""
 
 TYPES = ("timestamp", "timestamp_ntz", "date")
 """The types of a column by which rows may expire. One without a time zone is taken to be in UTC."""
@@ -51,9 +46,9 @@ class Expire:
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
             raise IllegalArgumentError(f"Expire(column={self.column!r:.80}): expected the name of a column")
-        if not isinstance(self.after, timedelta) or not timedelta(0) < self.after <= MAX_AFTER:
+        if not isinstance(self.after, timedelta) or not 0 < self.after // _MICROSECOND <= MAX_AFTER_US:
             raise IllegalArgumentError(
-                f"Expire(after={self.after!r:.80}): expected a timedelta above 0, of at most {MAX_AFTER.days} days"
+                f"Expire(after={self.after!r:.80}): expected a timedelta above 0, of at most {MAX_AFTER_US // DAY} days"
             )
 
     def __str__(self) -> str:
@@ -85,7 +80,7 @@ def decode_rule(value: Json) -> Expire:
     """Return the rule in a manifest. Raises `ValueError` where it is none."""
     # `type` and not `isinstance`: True is an int too.
     after = value.get("after_us") if isinstance(value, dict) else None
-    if type(after) is not int or after > MAX_AFTER // _MICROSECOND or type(value.get("column")) is not str:
+    if type(after) is not int or after > MAX_AFTER_US or type(value.get("column")) is not str:
         raise ValueError(f"expire: expected a column and a duration after_us, found {value!r:.80}")
     return Expire(value["column"], timedelta(microseconds=after))
 

@@ -16,15 +16,17 @@ from pyspark.sql.types import LongType, StructField, StructType
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli.app import checkpointer as command
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
 from pyspark_checkpointer.table import due_rows
-from pyspark_checkpointer.table.expiry import MAX_AFTER
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
 from tests.spark.conftest import Job
 from tests.spark.expiring import COLUMNS, DAY, MICROSECOND, RULE, START, UTC_TIME, Place, given, keys
 from tests.spark.tables import rows
+
+MAX_AFTER = timedelta(microseconds=MAX_AFTER_US)
 
 
 def test_a_row_is_gone_once_the_clock_has_reached_its_time(place: Place) -> None:
@@ -350,7 +352,8 @@ def test_the_column_of_a_time_cannot_go(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "after"), [("", DAY), (5, DAY), ("a", timedelta(0)), ("a", -DAY), ("a", MAX_AFTER + DAY), ("a", 5)]
+    ("column", "after"),
+    [("", DAY), (5, DAY), ("a", timedelta(0)), ("a", -DAY), ("a", MAX_AFTER + MICROSECOND), ("a", 5)],
 )
 def test_rules_that_say_nothing_are_refused(column: Any, after: Any) -> None:
     with pytest.raises(IllegalArgumentError, match=r"Expire\("):
