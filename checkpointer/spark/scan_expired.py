@@ -3,7 +3,8 @@
 rows of the last checkpoint that are due now, and rows that the batch itself wrote with a time that has passed
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,34 +24,68 @@ from pyspark_checkpointer.table.version import TableVersion
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What one call of a batch made of a table.
+
+    `kept` says how many artifacts of each partition that it changed were there before.
+    """
+
+    version: TableVersion
+    kept: Mapping[int, int]
+
+    @classmethod
+    def on(cls, before: Mapping[int, Chain], version: TableVersion) -> "Written":
+        """Return what was written on the chains `before`."""
+        kept = {}
+        for partition, chain in version.chains.items():
+            old = before.get(partition, ())
+            if chain != old:
+                kept[partition] = len(old) if chain[: len(old)] == old else 0
+        # No row of it is taken for expired.
+        return cls(replace(version.only([*kept]), expired_until=None), kept)
+
+    def only(self, partitions: Sequence[int]) -> "Written":
+        """Return what was written to some partitions."""
+        return replace(self, version=self.version.only(partitions))
+
+    def added(self) -> TableVersion:
+        """Return the artifacts that were written, without those below them."""
+        chains = {number: chain[self.kept[number] :] for number, chain in self.version.chains.items()}
+        return replace(self.version, chains=chains)
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
     """The rows of a table that expire with a batch: those whose time in a column is at most `limit`.
 
-    `limit` is in microseconds since 1970. `before` is the table of the last checkpoint. `written` has the partitions in
-    which the batch may have written such rows, and no row of it is taken for expired. `kept` says how many artifacts of
-    each of them were there before.
+    `limit` is in microseconds since 1970. `before` is the table of the last checkpoint. `written` has the partitions to
+    which calls of the batch may have written such rows.
+
+    A row that is written too late expires with its call: later calls neither see it nor combine anything with it. So it
+    is returned as that call has left it, whatever they do.
     """
 
     column: str
     limit: int
     before: TableVersion
-    written: TableVersion
-    kept: Mapping[int, int]
+    written: Sequence[Written]
 
     def sizes(self) -> dict[int, int]:
         """Return the stored bytes that each partition costs."""
-        before, written = self.before.sizes(), self.written.sizes()
-        return {number: before.get(number, 0) + written.get(number, 0) for number in {*before, *written}}
+        found = Counter(self.before.sizes())
+        for one in self.written:
+            found.update(one.version.sizes())
+        return dict(found)
 
 
 def find_due(
     rule: tuple[str, int],
     committed: TableVersion | None,
-    opened: Mapping[int, Chain],
+    written: Sequence[Written],
     version: TableVersion,
     may_be_due: Callable[[TableVersion, str, int], list[int]],
 ) -> Due:
-    """Find out what expires with a batch that has made `version` on top of the chains `opened`.
+    """Find out what expires with a batch that has made `version` by what it has written.
 
     `rule` has the column and the limit, and `may_be_due` tells which partitions may have such a row.
     """
@@ -60,17 +95,16 @@ def find_due(
         before = replace(committed or version, schema=version.schema, chains={})
     elif version.schema.extends(committed.schema):
         before = replace(committed, schema=replace(version.schema, expire=committed.schema.expire))
-    else:
-        before = committed
-    kept = {}
-    for partition, chain in version.chains.items():
-        old = opened.get(partition, ())
-        if chain != old:
-            kept[partition] = len(old) if chain[: len(old)] == old else 0
-    unlimited = replace(version, expired_until=None)
-    added = replace(unlimited, chains={number: version.chains[number][count:] for number, count in kept.items()})
-    late = may_be_due(added, column, limit) if added.chains else []
-    return Due(column, limit, before, unlimited.only(late), kept)
+    else:  # The batch has dropped columns. Those that it widened have the wider type here too.
+        now = {c.id: c for one in [*(one.version for one in written), version] for c in one.schema.columns}
+        columns = tuple(now.get(c.id, c) for c in committed.schema.columns)
+        before = replace(committed, schema=replace(committed.schema, columns=columns))
+    late = [
+        one.only(may_be_due(added, column, limit))
+        for one in written
+        if column in (added := one.added()).schema.names and added.chains
+    ]
+    return Due(column, limit, before, [one for one in late if one.version.chains])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +127,42 @@ class ExpiredTask:
 
     def read(self, group: Sequence[int]) -> Iterator[pa.RecordBatch]:
         session, due = self.root.open().session, self.due
-        before, written = due.before.only(group), due.written.only(group)
+        before = due.before.only(group)
         reader = TableReader(session.store, session.host, before, self._needed(before), copies=self.root.copies())
-        found = [partial(due_rows, reader, partition, due.column, due.limit) for partition in before.chains]
-        # Twice: once for the keys that the batch has written, and once for their rows.
-        reads = dict.fromkeys(written.chains, 2)
-        late = TableReader(session.store, session.host, written, self._needed(written), reads=reads)
-        for partition, chain in written.chains.items():
-            added = chain[due.kept[partition] :] if due.kept[partition] else None
-            found.append(partial(late_rows, late, partition, added, due.column, due.limit))
-        for find in found:
-            yield from small_batches(self._shown(run_sync(explaining(session, self.checkpoint, find))))
+        for partition in before.chains:
+            rows = self._read(partial(due_rows, reader, partition, due.column, due.limit))
+            yield from small_batches(self._shown(rows, before))
+        for written in due.written:
+            version = written.version.only(group)
+            # Twice: once for the keys that the batch has written, and once for their rows.
+            reads = dict.fromkeys(version.chains, 2)
+            late = TableReader(session.store, session.host, version, self._needed(version), reads=reads)
+            for partition, chain in version.chains.items():
+                kept = written.kept[partition]
+                added = chain[kept:] if kept else None
+                rows = self._read(partial(late_rows, late, partition, added, due.column, due.limit))
+                yield from small_batches(self._shown(rows, version))
+
+    def _read(self, find: Callable[[], Awaitable[pa.Table]]) -> pa.Table:
+        return run_sync(explaining(self.root.open().session, self.checkpoint, find))
 
     def _needed(self, version: TableVersion) -> list[str]:
         """Return the columns to read."""
         return [name for name in dict.fromkeys([*self.columns, self.due.column]) if name in version.schema.names]
 
-    def _shown(self, rows: pa.Table) -> pa.Table:
-        """Return rows in the columns of the last checkpoint: the batch may have dropped some, or made them anew."""
-        schema = pa.schema([self.due.before.schema.arrow().field(name) for name in self.columns])
+    def _shown(self, rows: pa.Table, version: TableVersion) -> pa.Table:
+        """Return rows of a version in the columns of the last checkpoint.
+
+        The batch may have dropped or widened some since, or made another column of the name.
+        """
+        wanted = self.due.before.schema
+        ids = {column.id for column in version.schema.columns}
+        shown = [column for name in self.columns for column in wanted.columns if column.name == name]
+        schema = pa.schema([wanted.arrow().field(name) for name in self.columns])
         return pa.table(
             [
-                rows[field.name]
-                if field.name in rows.column_names and rows[field.name].type == field.type
-                # A column of another type is another column of this name.
-                else pa.nulls(rows.num_rows, field.type)
-                for field in schema
+                rows[column.name].cast(field.type) if column.id in ids else pa.nulls(rows.num_rows, field.type)
+                for column, field in zip(shown, schema, strict=True)
             ],
             schema=schema,
         )

@@ -40,7 +40,7 @@ from pyspark_checkpointer.spark.driver_task import sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
-from pyspark_checkpointer.spark.scan_expired import find_due, scan_expired
+from pyspark_checkpointer.spark.scan_expired import Written, find_due, scan_expired
 from pyspark_checkpointer.spark.table_columns import TableColumns
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
@@ -115,8 +115,8 @@ class TableChanges:
             first = first_schema(name, self._columns.declared, key, combines)
             self.version = TableVersion(name, first, self._partitions, {})
         self._adopt_expiry()
-        self._opened: Mapping[int, Chain] = {} if self.version is None else self.version.chains
-        """The chains that this batch writes on."""
+        self._written: list[Written] = []
+        """What each call of this batch wrote, as far as it may have been too late."""
 
     # ---- what the callback asks for ------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class TableChanges:
         self._hints.learn_from_apply(sum(output.seconds for output in outputs), most)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
-        self._change(schema, chains)
+        self._change(schema, chains, version.chains)
         if call.output is None:
             return None
         emitted = [part for output in outputs for part in output.emitted]
@@ -206,7 +206,7 @@ class TableChanges:
         """Return the rows of the last checkpoint that have expired since, and those that this batch wrote too late."""
         version = self._known_version()
         rule = self._expiry.due(version)
-        due = find_due(rule, self._committed, self._opened, version, self._jobs.may_be_due)
+        due = find_due(rule, self._committed, self._written, version, self._jobs.may_be_due)
         return scan_expired(*self._jobs.scan_arguments, due, columns)
 
     def compact(self) -> None:
@@ -334,7 +334,7 @@ class TableChanges:
             read = None if expired is None else expired.version
             outputs = self._jobs.change(keyed, task, by_tasks, self._hints, read)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
-        self._change(schema, chains)
+        self._change(schema, chains, None if moves or change == DELETE else {} if below is None else below.chains)
 
     def _placed_version(self, schema: TableSchema) -> TableVersion:
         """Return the version to write on, with all rows in the partitions of this schema."""
@@ -345,8 +345,11 @@ class TableChanges:
             version = self._known_version()
         return version
 
-    def _change(self, schema: TableSchema, chains: Mapping[int, Chain]) -> None:
+    def _change(self, schema: TableSchema, chains: Mapping[int, Chain], below: Mapping[int, Chain] | None) -> None:
+        """Take new chains, on which rows were written that lie on `below`. It is None where no row is new."""
         self.version, self._has_changed = TableVersion(self.name, schema, self._partitions, chains), True
+        if below is not None and schema.expire is not None:
+            self._written.append(Written.on(below, self.version))
 
     def _shorten(self, version: TableVersion) -> None:
         """Compact chains that are too long, and some whose deltas outweigh their snapshot, or all."""

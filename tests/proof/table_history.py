@@ -202,7 +202,7 @@ class History:
         # Only now: what the rule of before would let expire with this batch lives on.
         self.models[name].rule = rule
         self.models[name].tick(self.clock)
-        self.models[name].late = set()
+        self.models[name].late = []
         drawn = self.drawn.of_thread()
         draw = drawn.draw
 

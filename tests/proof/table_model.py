@@ -75,8 +75,8 @@ class TableModel:
     rows: dict[Key, Row] = field(default_factory=dict)
     rule: Expire | None = None
     clock: datetime | None = None
-    late: set[Key] = field(default_factory=set)
-    """Keys of the rows that were expired when this batch wrote them."""
+    late: list[Key] = field(default_factory=list)
+    """Keys of the rows that were expired when a call of this batch wrote them, once for each call."""
 
     def copy(self) -> "TableModel":
         rows = {key: dict(row) for key, row in self.rows.items()}
@@ -90,8 +90,7 @@ class TableModel:
 
     def _written(self, keys: set[Key]) -> None:
         """Forget what was written with a time that has passed, and note its keys."""
-        late = keys & set(self.due(self.rule, self.clock))
-        self.late = (self.late - keys) | late
+        self.late += keys & set(self.due(self.rule, self.clock))
         self.tick(self.clock)
 
     def due(self, rule: Expire | None, clock: datetime | None) -> list[Key]:
@@ -110,7 +109,7 @@ class TableModel:
         self._written({key_of(row) for row in given})
 
     def replace(self, given: list[Row], columns: list[str]) -> None:
-        self.columns, self.rows, self.late = [], {}, set()
+        self.columns, self.rows = [], {}
         self.upsert(given, columns)
 
     def apply(self, given: list[Row], decide: "Decide") -> list[Row]:
@@ -142,7 +141,6 @@ class TableModel:
     def delete(self, keys: list[Key]) -> None:
         for key in keys:
             self.rows.pop(key, None)
-            self.late.discard(key)
 
     def drop(self, columns: list[str]) -> None:
         self.columns = [name for name in self.columns if name not in columns]

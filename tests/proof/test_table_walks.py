@@ -71,8 +71,14 @@ PLANTED = (
     Planted(
         "what a batch writes too late is forgotten",
         scan_expired.find_due,
-        "if added.chains else []",
-        "if False else []",
+        "for one in written",
+        "for one in ()",
+    ),
+    Planted(
+        "what a batch wrote too late is forgotten when it writes again",
+        TableChanges._change,
+        "self._written.append(Written.on(below, self.version))",
+        "self._written[:] = [Written.on(below, self.version)]",
     ),
     Planted(
         "what was compacted early takes the place of another chain",

@@ -1,5 +1,7 @@
 """Rows that a batch writes with a time that has passed already: they expire with that batch."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -32,7 +34,7 @@ def test_a_row_that_is_written_too_late_expires_with_its_batch(place: Place, how
     assert keys(table.expired().rows.to_pylist()) == []
 
 
-def test_a_row_too_late_is_combined_first_and_may_be_written_again(place: Place) -> None:
+def test_a_row_too_late_is_combined_first_and_is_returned_whatever_follows(place: Place) -> None:
     combine = {"seen": "max", "n": "sum"}
     place.batch(0, given((1, 0), (2, 0), n=[1, 1]), combine=combine)
     place.batch(5, given((1, 5), n=[1]), combine=combine)
@@ -43,9 +45,34 @@ def test_a_row_too_late_is_combined_first_and_may_be_written_again(place: Place)
     assert sorted(keys(table.expired().rows.to_pylist())) == [2, 3, 4]
     table.upsert(place.frame(given((3, 14), n=[1])))
     table.delete(place.frame(pa.table({"k": [4]})))
-    assert keys(table.expired().rows.to_pylist()) == [2]
+    table.upsert(place.frame(given((3, 2), (5, 1), n=[1, 5])))  # That of 3 lives on.
+    table.upsert(place.frame(given((5, 2), n=[6])))
+    found = [(row["k"], row["n"]) for row in table.expired().rows.to_pylist()]
+    assert sorted(found) == [(2, 1), (3, 1), (4, 1), (5, 5), (5, 6)]
     place.commit(state)
-    assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 3), (3, 1)]
+    assert [(row["k"], row["n"]) for row in place.rows()] == [(1, 3), (3, 2)]
+
+
+@pytest.mark.parametrize("then", ["replace", "widen the key", "apply"])
+def test_a_row_too_late_is_not_lost_with_the_objects_that_hold_it(place: Place, then: str) -> None:
+    def of(kind: pa.DataType, *found: tuple[int, float]) -> Any:
+        rows = given(*found)
+        return place.frame(rows.set_column(0, "k", rows["k"].cast(kind)))
+
+    small = pa.int32()
+    state = place.begin(0)
+    state.table("t", ["k"], num_partitions=2, expire=RULE).upsert(of(small, (1, 0), (2, 5)))
+    place.commit(state)
+    state = place.begin(12)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    table.upsert(of(small, (3, 1), (4, 12)))
+    if then == "apply":
+        table.apply(of(small, (3, 12)), lambda rows, state: rows)  # it sees no row of 3
+    else:
+        getattr(table, "replace" if then == "replace" else "upsert")(of(pa.int64(), (5, 12)))
+    assert sorted(keys(table.expired().rows.to_pylist())) == [1, 3]
+    place.commit(state)
+    assert keys(place.rows()) == {"replace": [5], "widen the key": [2, 4, 5], "apply": [2, 3, 4]}[then]
 
 
 def test_a_row_too_late_is_returned_by_a_batch_that_compacts(place: Place) -> None:
