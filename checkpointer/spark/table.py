@@ -323,9 +323,10 @@ class TableState(NotPicklable):
         """Return the rows that expire with this batch.
 
         They are the rows of the last checkpoint that have expired since, as they were, and the rows that this batch has
-        written with a time that had passed already, each as its call has left it. Each row is returned in one batch, and in the same batch again if
-        Spark repeats it. Call it in every batch, after the batch has written to the table: what expires in a batch that
-        does not ask is not returned later. Row groups that cannot hold such a row are not read.
+        written with a time that had passed already, as their call has left them. Each row is returned in one batch, and
+        in the same batch again if Spark repeats it. Call it in every batch, after the batch has written to the table:
+        what expires in a batch that does not ask is not returned later. Row groups that cannot hold such a row are not
+        read.
 
         Args:
             columns: The columns to read; by default all.

@@ -73,9 +73,9 @@ async def encode_compacted(
         kept[partition] = chain[:count]
         if count == 1 and chain[0].length == 0:
             # The chain begins anew: the old empty snapshot names the old pack, which would stay live for it alone. And
-            # there is nothing to delete.
+            # the changes are the rows: there is nothing to delete, and what has expired can go.
             kept[partition] = ()
-            changes = changes.filter(pc.not_equal(changes[CHANGE], DELETE))
+            changes = reader.version.living(changes.filter(pc.not_equal(changes[CHANGE], DELETE)))
             if changes.num_rows == 0:
                 yield Compacted(None, {partition: ()})
         folded.append(changes)

@@ -71,8 +71,8 @@ PLANTED = (
     Planted(
         "what a batch writes too late is forgotten",
         scan_expired.find_due,
-        "for one in written",
-        "for one in ()",
+        "if column in (added",
+        "if not column and (added",
     ),
     Planted(
         "what a batch wrote too late is forgotten when it writes again",

@@ -233,6 +233,18 @@ def test_compaction_removes_what_expired(place: Place) -> None:
     assert sum(artifact.records for number in operator.partitions for artifact in operator.chain(number)) == 1
 
 
+def test_a_partition_that_is_too_small_for_a_snapshot_forgets_what_expired(place: Place) -> None:
+    for day in range(60):
+        place.batch(day, given((day, day)))
+    restored = place.client.copy().restore()
+    assert restored is not None
+    operator = restored.operator("t")
+    chains = [operator.chain(number) for number in operator.partitions]
+    assert all(chain[0].length == 0 for chain in chains), "no snapshot was written"
+    assert keys(place.rows()) == [*range(50, 60)]
+    assert sum(artifact.records for chain in chains for artifact in chain) < 30
+
+
 def test_due_rows_are_returned_once(place: Place) -> None:
     due = []
     for number, day in enumerate([0, 5, 10, 10, 11, 30]):
