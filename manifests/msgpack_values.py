@@ -10,11 +10,12 @@ come back as something else.
 import io
 import re
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -135,14 +136,32 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
         # Some at a time: the sizes are known only once they are packed, and large values must not all be in memory
         # twice.
         while len(packed) < len(values) and size < PIECE_BYTES:
-            more = _LEVELS[0].pack_each(values[len(packed) : len(packed) + PACK_COUNT])
+            more, more_bytes = _LEVELS[0].pack_each(values[len(packed) : len(packed) + PACK_COUNT])
             packed += more
-            size += sum(map(len, more))
-        if _MARKERS.search(b"".join(packed)):
-            _refuse_lookalikes(values[: len(packed)])
+            size += more_bytes
+        if suspects := _find_marked(packed):
+            _refuse_lookalikes([values[number] for number in suspects])
     except (RecursionError, ValueError, OverflowError) as error:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
     return packed
+
+
+def _find_marked(packed: list[bytes]) -> Sequence[int]:
+    """Return the numbers of the packed values that a marker occurs in.
+
+    Only these can have a part that would change its type. If there are many, all numbers are returned.
+    """
+    marks = b"".join(packed).translate(_MARKS)
+    count = marks.count(1)
+    # To find the value of a marker takes longer than to look into a value.
+    if 2 * count > len(packed):
+        return range(len(packed))
+    ends, found = list(accumulate(map(len, packed))) if count else [], list[int]()
+    at = marks.find(1)
+    while at >= 0:
+        found.append(bisect_right(ends, at))
+        at = marks.find(1, ends[found[-1]])
+    return found
 
 
 def pack_checked(members: list[Any]) -> bytes:
@@ -253,6 +272,9 @@ _MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 If none of them occurs, there are no binary data and no extensions.
 """
 
+_MARKS = bytes(_MARKERS.match(bytes([number])) is not None for number in range(256))
+"""A table for `bytes.translate`, which is much faster than a pattern: 1 for a marker, 0 for all other bytes."""
+
 _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp})
 """Types that msgpack writes without asking as something else.
 
@@ -345,13 +367,14 @@ class _Level:
             self._packers.put_back(packer)
         return packed
 
-    def pack_each(self, values: Sequence[Any]) -> list[bytes]:
-        """Pack several values, each by itself."""
+    def pack_each(self, values: Sequence[Any]) -> tuple[list[bytes], int]:
+        """Pack several values, each by itself, and return their size too."""
         packer = self._packers.take()
         packed = list(map(packer.pack, values))
-        if max(map(len, packed), default=0) <= MAX_KEPT_BYTES:
+        size = sum(map(len, packed))
+        if size <= MAX_KEPT_BYTES:
             self._packers.put_back(packer)
-        return packed
+        return packed, size
 
     def _extension(self, value: Any) -> msgpack.ExtType:
         """Pack a value that msgpack does not know; called by the packers of this level."""

@@ -149,8 +149,22 @@ LAYERS = (
 BY_NAME = {layer.name: layer for layer in LAYERS}
 
 PURE = {
-    *("base64", "collections", "contextlib", "dataclasses", "datetime", "decimal", "functools", "hashlib", "io"),
-    *("itertools", "json", "math", "operator", "re", "reprlib", "sys", "types", "typing", "urllib", "uuid", "zlib"),
+    *("base64", "bisect", "collections", "contextlib", "dataclasses", "datetime", "decimal", "functools", "hashlib"),
+    *(
+        "io",
+        "itertools",
+        "json",
+        "math",
+        "operator",
+        "re",
+        "reprlib",
+        "sys",
+        "types",
+        "typing",
+        "urllib",
+        "uuid",
+        "zlib",
+    ),
     "zoneinfo",
 }
 """List what the format may use of the standard library: no files but the rules of time zones, no sockets, no clock."""

@@ -607,3 +607,25 @@ def test_every_value_comes_back_as_itself(value: Any) -> None:
 @given(st.lists(values, max_size=6))
 def test_many_values_are_packed_as_each_alone(some: list[Any]) -> None:
     assert pack_some(some) == list(map(pack, some))
+
+
+LOOKALIKES = st.sampled_from([bytearray(b"a"), memoryview(b"a"), msgpack.ExtType(5, b"a"), msgpack.Timestamp(1, 2)])
+strange = st.recursive(
+    values | LOOKALIKES | st.sampled_from([Text("a"), Color.RED, Point(1, 2), Counter(a=1), OrderedDict(a=1), 1j]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys | st.just(memoryview(b"k")), inner, max_size=3),
+    max_leaves=3,
+)
+
+
+@given(st.lists(strange, min_size=1, max_size=4), st.integers(0, 80), st.randoms(use_true_random=False))
+def test_many_values_are_refused_if_one_of_them_alone_is(some: list[Any], others: int, random: Any) -> None:
+    # Beside others it depends on how many bytes look like those of another type which values are looked into.
+    among = [*some, *({"n": number, "at": number / 7} for number in range(others))]
+    random.shuffle(among)
+    try:
+        alone = list(map(pack, among))
+    except UnsupportedValueError:
+        with pytest.raises(UnsupportedValueError):
+            pack_some(among)
+    else:
+        assert pack_some(among) == alone[: len(pack_some(among))]
