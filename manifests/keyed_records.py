@@ -256,9 +256,9 @@ def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
     kinds = set(map(type, keys))
     try:
         if kinds == {str}:
-            return [crc32(key.encode()) % partitions for key in keys]
+            return [number % partitions for number in map(crc32, map(str.encode, keys))]
         if kinds == {bytes}:
-            return [crc32(key) % partitions for key in keys]
+            return [number % partitions for number in map(crc32, keys)]
         # Of one type, so that one rule holds for all of them. NaN goes the slow way, which refuses it by name.
         if kinds == {int} or (kinds == {float} and not any(map(isnan, keys))):
             return [crc32(b"%d" % hash(key)) % partitions for key in keys]

@@ -3,10 +3,11 @@
 A value changed if its bytes differ from the known ones.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterator
+from itertools import compress, islice
 from typing import Any
 
+from pyspark_checkpointer.keyed.references import unheld
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
 
 PACK_BATCH = 256
@@ -17,48 +18,59 @@ The second time they are in the cache.
 
 
 def pack_batches(
-    values: Iterable[tuple[Any, Any]], refused: dict[Any, UnsupportedValueError]
-) -> Iterator[dict[Any, bytes]]:
-    """Yield batches of packed values by key.
+    live: dict[Any, Any], refused: dict[Any, UnsupportedValueError], free: list[Any], *, only_free: bool
+) -> Iterator[tuple[list[Any], list[bytes]]]:
+    """Yield batches of the keys of live values, and of their packed values.
 
-    For each value that cannot be stored, its error is added to `refused`.
+    For each value that cannot be stored, its error is added to `refused`. The keys of values that nobody else holds are
+    added to `free`; with `only_free` only these values are packed.
     """
-    left = iter(values)
-    while batch := dict(islice(left, PACK_BATCH)):
-        keys = list(batch)
-        done = 0
-        while rest := keys[done:]:
+    left, rest = iter(live), iter(live.values())
+    while keys := list(islice(left, PACK_BATCH)):
+        values = list(islice(rest, PACK_BATCH))
+        # Before they are packed: whoever holds a value while it is packed may change it after that, and let it go.
+        # Also, a look at a value brings it into the cache.
+        found = unheld(values)
+        free += compress(keys, found)
+        if only_free:
+            keys, values = list(compress(keys, found)), list(compress(values, found))
+        while keys:
             try:
-                packed = pack_some(list(batch.values())[done:])
+                packed = pack_some(values)
             except UnsupportedValueError:
                 # `pack_some` does not say which value it refused. The user is told the key.
-                yield _pack_one_by_one({key: batch[key] for key in rest}, refused)
+                yield _pack_one_by_one(keys, values, refused)
                 break
             # Where values are large, `pack_some` packs only the first of them.
-            yield dict(zip(rest, packed, strict=False))
-            done += len(packed)
+            done = len(packed)
+            yield keys[:done], packed
+            keys, values = keys[done:], values[done:]
 
 
-def _pack_one_by_one(values: dict[Any, Any], refused: dict[Any, UnsupportedValueError]) -> dict[Any, bytes]:
-    """Return the values that can be packed.
+def _pack_one_by_one(
+    keys: list[Any], values: list[Any], refused: dict[Any, UnsupportedValueError]
+) -> tuple[list[Any], list[bytes]]:
+    """Return the values that can be packed, after their keys.
 
     For each value that cannot, its error is added to `refused`.
     """
     packed = {}
-    for key, value in values.items():
+    for key, value in zip(keys, values, strict=True):
         try:
             packed[key] = pack(value)
         except UnsupportedValueError as error:
             refused[key] = error
-    return packed
+    return list(packed), list(packed.values())
 
 
-def differing(known: dict[Any, bytes], packed: dict[Any, bytes]) -> dict[Any, bytes]:
-    """Return the entries of `packed` that are not the same in `known`."""
+def differing(known: dict[Any, bytes], keys: Collection[Any], packed: list[bytes]) -> dict[Any, bytes]:
+    """Return the packed values that are not the same in `known`, by their keys."""
     if not known:
-        return packed
-    before = list(map(known.get, packed))
-    # Mostly nothing differs, and comparing two lists tells that without a loop in Python.
-    if before == list(packed.values()):
+        return dict(zip(keys, packed, strict=True))
+    before = list(map(known.get, keys))
+    # Mostly nothing differs, or everything is new. Comparing and counting tell that without a loop in Python.
+    if before == packed:
         return {}
-    return {key: now for (key, now), old in zip(packed.items(), before, strict=True) if now != old}
+    if before.count(None) == len(packed):
+        return dict(zip(keys, packed, strict=True))
+    return {key: now for key, now, old in zip(keys, packed, before, strict=True) if now != old}

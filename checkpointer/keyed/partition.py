@@ -27,7 +27,7 @@ more, and the values of `dirty` are looked up in `data`.
 costs more than the rest of a change. A changed live value is looked up there once, when it is packed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
@@ -38,7 +38,6 @@ from pyspark_checkpointer.compaction import keyed_fold_start, room_for_delta
 from pyspark_checkpointer.keyed.changes import PartitionChange
 from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SIMPLE, KeyKinds
 from pyspark_checkpointer.keyed.packing import differing, pack_batches
-from pyspark_checkpointer.keyed.references import unheld
 from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, overlay
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Chain
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError
@@ -48,6 +47,9 @@ RECORD_OVERHEAD = 16
 
 SIZE_SAMPLE = 2048
 """Values whose sizes are measured to estimate the size of a snapshot."""
+
+LIVE_SHARE = 4
+"""If more than one key in so many is live, `last_packed` stays empty: it would be about as large as `data`."""
 
 _UNPACKED = b""
 """Stands for the value of a new key until that is packed for the first time."""
@@ -229,7 +231,7 @@ class MapPartition:
     def set_all_packed(self, values: dict[Any, bytes]) -> None:
         """Set values that nobody can change."""
         values = self._by_stored_key(values)
-        self._set_differing(differing(self.data, values))
+        self._set_differing(differing(self.data, values, list(values.values())))
         if self.live and (live := [key for key in values if key in self.live]):
             self._drop_live(live)
 
@@ -238,8 +240,9 @@ class MapPartition:
         if not changed:
             return
         data = self._writable()
-        for key in self.last_packed.keys() & changed.keys():
-            del self.last_packed[key]
+        if self.last_packed:
+            for key in self.last_packed.keys() & changed.keys():
+                del self.last_packed[key]
         # Dirty first: a key that is noted without a change is harmless, while a change that is not noted would be
         # missing in the next delta.
         self._mark_dirty(changed)
@@ -307,11 +310,11 @@ class MapPartition:
         Unheld values are those that nobody else holds. Returns the errors of values that cannot be packed, by key. If
         there are any, nothing is dropped.
         """
-        refused = self._pack(self.live.items())
+        refused, free = self._pack(only_free=False)
         # Otherwise all live values stay, so that the user can mend the one that was refused, and save again.
         if not refused:
             self.unlisted = {}  # all of them are in `data` now
-            self._drop_live(unheld(self.live))
+            self._drop_live(free)
         return refused
 
     def drop_unheld(self) -> None:
@@ -319,9 +322,8 @@ class MapPartition:
 
         What cannot be packed stays.
         """
-        keys = unheld(self.live)
-        refused = self._pack((key, self.live[key]) for key in keys)
-        self._drop_live([key for key in keys if key not in refused])
+        refused, free = self._pack(only_free=True)
+        self._drop_live([key for key in free if key not in refused])
         # Where most values are held, the next look waits until there are twice as many, so each value is looked at a
         # few times only.
         self._limit = max(self._least_limit, 2 * len(self.live))
@@ -334,27 +336,37 @@ class MapPartition:
         if len(keys) == len(self.live):
             self.live, self.last_packed, self.unlisted = {}, {}, {}
             return
-        for key in keys:
-            self.unlisted.pop(key, None)
-            self.last_packed.pop(key, None)
-            del self.live[key]
-        # A dict keeps the places of deleted keys, which every walk through it passes: most gone, it is made anew.
-        if len(keys) > len(self.live):
-            self.live, self.last_packed, self.unlisted = dict(self.live), dict(self.last_packed), dict(self.unlisted)
+        if len(keys) < len(self.live) // 2:
+            for key in keys:
+                self.unlisted.pop(key, None)
+                self.last_packed.pop(key, None)
+                del self.live[key]
+            return
+        # Made anew, which is faster. Also, a dict keeps the places of deleted keys, which every walk through it passes.
+        gone = frozenset(keys)
+        self.live = {key: value for key, value in self.live.items() if key not in gone}
+        self.unlisted = {key: None for key in self.unlisted if key not in gone}
+        self.last_packed = {key: packed for key, packed in self.last_packed.items() if key not in gone}
 
-    def _pack(self, values: Iterable[tuple[Any, Any]]) -> dict[Any, UnsupportedValueError]:
-        """Pack live values, note the changes, and return the errors by key.
+    def _pack(self, *, only_free: bool) -> tuple[dict[Any, UnsupportedValueError], list[Any]]:
+        """Pack live values, or only those that nobody else holds, and note the changes.
 
-        The errors are those of values that cannot be packed.
+        Returns the errors of values that cannot be packed, by key, and the keys of values that nobody else holds.
         """
-        refused: dict[Any, UnsupportedValueError] = {}
-        for packed in pack_batches(values, refused):
+        refused, free = dict[Any, UnsupportedValueError](), list[Any]()
+        batches = pack_batches(self.live, refused, free, only_free=only_free)
+        if LIVE_SHARE * len(self.live) > len(self.data):
+            self.last_packed = {}
+            for keys, packed in batches:
+                self._set_differing(differing(self.data, keys, packed))
+            return refused, free
+        for keys, packed in batches:
             # What is as it was packed last is not looked up in `data`, which is large.
-            changed = differing(self.last_packed, packed)
+            changed = differing(self.last_packed, keys, packed)
             if changed:
-                self._set_differing(differing(self.data, changed))
-                self.last_packed.update(packed)
-        return refused
+                self._set_differing(differing(self.data, changed, list(changed.values())))
+                self.last_packed.update(changed)
+        return refused, free
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 

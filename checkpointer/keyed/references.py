@@ -1,41 +1,63 @@
 """Find values that nobody else holds.
 
 A value is held if a reference leads to it, or to a list, dict or set inside it. CPython counts references, so there the
-answer is exact. Elsewhere every value counts as held, which is safe.
+answer is exact. It would not be without the GIL (a free-threaded build), or elsewhere: there every value counts as
+held. This is safe. A state then keeps each value that was assigned or handed out, and each save looks at all of these.
 """
 
 import gc
 import sys
-from collections.abc import Mapping
+from itertools import compress
 from typing import Any
 
-_COUNTED = sys.implementation.name == "cpython"
+
+def counts_are_exact(implementation: str, flags: str) -> bool:
+    """Return whether a Python counts references exactly, by its name and its ABI flags.
+
+    Without the GIL (flag `t`) a count is put together from those of several threads, and may be old when it is read.
+    """
+    return implementation == "cpython" and "t" not in flags
+
+
+_COUNTED = counts_are_exact(sys.implementation.name, getattr(sys, "abiflags", ""))
 
 _CHANGEABLE = frozenset({dict, list, set})
 _CONTAINERS = _CHANGEABLE | {tuple}
 
 
-def unheld(values: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of the values that nobody else holds.
+def unheld(values: list[Any], *, dicts: int = 1) -> list[bool]:
+    """Return for each value whether nobody else holds it.
 
-    Only `values` refers to such a value, and nobody else holds a list, dict or set inside it.
+    Only the list `values` and so many dicts refer to such a value, and nobody else holds a list, dict or set inside it.
     """
-    found: list[Any] = []
     if not _COUNTED:
-        return found
-    # One call for all values each, which takes a third of the time of a loop.
-    counts, tracked = map(sys.getrefcount, values.values()), map(gc.is_tracked, values.values())
-    for key, count, may_hold, kind in zip(values, counts, tracked, map(type, values.values()), strict=True):
-        if count <= _ALONE or kind is tuple:
-            # A container that the garbage collector does not track has nothing in it that can be changed.
-            try:
-                inside = _inside(values[key]) if may_hold else 0
-            except RecursionError:  # it holds itself: who saves it will be told
-                continue
-            # A tuple cannot change: others may hold it, as long as nothing changeable is inside of it.
-            if inside <= _INSIDE and (count <= _ALONE or not inside):
-                found.append(key)
-    return found
+        return [False] * len(values)
+    # One call for all values each: where all are held, or none has anything in it, no loop in Python is needed.
+    counts = list(map(sys.getrefcount, values))
+    alone = _ALONE + dicts
+    free = list(map(alone.__ge__, counts))
+    if tuple in set(map(type, values)):
+        # A tuple cannot change: others may hold it, as long as nothing changeable is inside of it.
+        free = [count <= alone or type(value) is tuple for count, value in zip(counts, values, strict=True)]
+    # A container that the garbage collector does not track has nothing in it that can be changed.
+    if any(free) and any(map(gc.is_tracked, compress(values, free))):
+        return [
+            maybe and _is_free(value, is_alone=count <= alone)
+            for maybe, value, count in zip(free, values, counts, strict=True)
+        ]
+    return free
+
+
+def _is_free(value: Any, *, is_alone: bool) -> bool:
+    """Return whether nobody else holds what can be changed in a value.
+
+    `is_alone` says that nobody else holds the value itself.
+    """
+    try:
+        inside = _inside(value) if gc.is_tracked(value) else 0
+    except RecursionError:  # it holds itself: who saves it will be told
+        return False
+    return inside <= _INSIDE and (is_alone or not inside)
 
 
 def _inside(value: Any) -> int:
@@ -60,13 +82,14 @@ def _inside(value: Any) -> int:
 def _baseline() -> tuple[int, int]:
     """Return the reference counts of a value that nobody else holds.
 
-    The first count is that of the value, the second that of the objects in it. Both are counted as `unheld` sees them.
+    The first count is that of the value in a list, the second that of the objects in it. Both are counted as `unheld`
+    sees them.
 
     They are measured because they depend on the version of Python. The lowest are taken: in doubt, a value counts as
     held.
     """
-    values: dict[int, Any] = {0: [[]], 1: {"a": []}, 2: ([],), 3: [([],)]}
-    return min(map(sys.getrefcount, values.values())), min(_inside(values[key]) for key in values)
+    values: list[Any] = [[[]], {"a": []}, ([],), [([],)]]
+    return min(map(sys.getrefcount, values)), min(_inside(value) for value in values)
 
 
 _ALONE, _INSIDE = _baseline() if _COUNTED else (-1, -1)

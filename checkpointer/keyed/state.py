@@ -40,7 +40,10 @@ When there are more, the partitions drop those that nobody else holds.
 """
 
 UPDATE_BATCH = 256
-"""Pairs of an update that are packed together."""
+"""Pairs that are set together while they are produced one after the other."""
+
+WHOLE_BATCH = 4096
+"""Pairs that are set together if all of them exist already."""
 
 _PLAIN_ITEMS = (dict.items, OrderedDict.items)
 _PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
@@ -106,7 +109,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         # Nobody else has this state yet, so its pairs need not be set as one change, which would hold all of them in
         # memory.
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
-            self._set_in_batches(initial.items() if isinstance(initial, Mapping) else initial)
+            if _gives_plain_pairs(initial):
+                self._set_existing(initial.items() if isinstance(initial, dict) else initial)
+            else:
+                self._set_in_batches(initial.items() if isinstance(initial, Mapping) else initial)
         else:
             self.update(initial)
 
@@ -298,10 +304,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         """
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
-        if isinstance(other, dict) and type(other).items in _PLAIN_ITEMS:
-            self._set_whole(other.items())
-        elif isinstance(other, list | tuple) and type(other).__iter__ in _PLAIN_ITERATION:
-            self._set_whole(other)
+        if _gives_plain_pairs(other):
+            self._set_whole(other.items() if isinstance(other, dict) else other)
         else:
             super().update(other)  # one by one: what makes the pairs may look at those before
         self._set_whole(more.items())
@@ -311,9 +315,13 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Nobody sees a state in which only some of them are set.
         """
-        left = iter(pairs)
-        batches = iter(lambda: [*islice(left, UPDATE_BATCH)], [])
-        self._make(step for batch in batches for step in steps_to_set(batch, self._partitions))
+        self._make(step for batch in _batches(pairs) for step in steps_to_set(batch, self._partitions, are_held=True))
+
+    def _set_existing(self, pairs: Iterable[Any]) -> None:
+        """Set pairs that all exist already, in a new state. Each batch of them is one change."""
+        for batch in _batches(pairs):
+            # Nobody looks for unheld values: their owner holds all of them until this ends.
+            self._make(steps_to_set(batch, self._partitions, are_held=True), clean=False)
 
     def _set_in_batches(self, pairs: Iterable[Any]) -> None:
         """Set pairs that may be produced one after the other.
@@ -327,10 +335,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 batch.extend(islice(left, UPDATE_BATCH))
                 more = len(batch) == UPDATE_BATCH
             finally:  # as in a dict, the pairs before an error are set
-                self._make(steps_to_set(batch, self._partitions))
+                self._make(steps_to_set(batch, self._partitions, are_held=False))
 
-    def _make(self, steps: Iterable[Step]) -> None:
-        """Make changes as one.
+    def _make(self, steps: Iterable[Step], *, clean: bool = True) -> None:
+        """Make changes as one. Then drop values that nobody holds, if it is time to `clean`.
 
         If a pair is no pair or a key is no key, the changes before it are made, as in a dict.
         """
@@ -342,7 +350,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             failure = error
         crowded = self._owner.change(Content.make_all, gathered)
         gathered.clear()  # while the list holds them, no value counts as unheld
-        for number in crowded:
+        for number in crowded if clean else ():
             self._owner.change(Content.drop_unheld, number)
         if failure is not None:
             raise failure
@@ -534,6 +542,19 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         _refuse(refused)
         assert capture is not None
         return capture
+
+
+def _gives_plain_pairs(given: Any) -> bool:
+    """Return whether all pairs of an input exist already, so that it cannot look at those that were set before."""
+    if isinstance(given, dict):
+        return type(given).items in _PLAIN_ITEMS
+    return isinstance(given, list | tuple) and type(given).__iter__ in _PLAIN_ITERATION
+
+
+def _batches(pairs: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield existing pairs, some at a time."""
+    left = iter(pairs)
+    return iter(lambda: [*islice(left, WHOLE_BATCH)], [])
 
 
 def _unpack(key: Any, packed: bytes) -> Any:

@@ -2,10 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.keyed.content import PLAIN, Content, Step
+from pyspark_checkpointer.keyed.packing import PACK_BATCH
+from pyspark_checkpointer.keyed.references import unheld
 from pyspark_checkpointer.manifests.keyed_records import partitions_of, place_key
 from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
 from pyspark_checkpointer.manifests.shown import show
@@ -37,28 +40,24 @@ def pack_plain(value: Any) -> bytes | None:
         return None
 
 
-def steps_to_set(pairs: list[Any], partitions: int) -> Iterator[Step]:
+def steps_to_set(pairs: list[Any], partitions: int, *, are_held: bool) -> Iterator[Step]:
     """Yield the changes that set pairs, and empty the list.
 
-    Pairs of the usual types are set by one change for each partition.
+    Pairs of the usual types are set by one change for each partition. `are_held` says that somebody else holds all
+    values until the pairs are set.
 
     Raises what a dict would for the first that is no pair, once those before it were yielded.
     """
-    keys, values = [], []
-    failure = None
-    try:
-        for key, value in pairs:
-            keys.append(key)
-            values.append(value)
-    except (TypeError, ValueError) as error:  # one that is no pair
-        failure = error
+    keys, values, failure = _split(pairs)
     pairs.clear()  # a value that the list still holds would count as held
     types = set(map(type, values))
     all_plain = types <= PLAIN
     # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
     # pair by pair, since the last value of a key counts, of whichever sort it is.
     numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(PLAIN) else None
-    packed = _pack_plain_values(values) if numbers is not None and all_plain else None
+    # What nobody else holds cannot change any more. It is packed now, and not looked at again.
+    at_once = numbers is not None and (all_plain or (not are_held and all(unheld(values, dicts=0))))
+    packed = _pack_whole(values) if at_once else None
     if numbers is None or (packed is None and all_plain):
         for key, value in zip(keys, values, strict=True):
             yield _step_to_set(key, value, partitions)
@@ -67,10 +66,28 @@ def steps_to_set(pairs: list[Any], partitions: int) -> Iterator[Step]:
         by_partition: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         for number, key, data in zip(numbers, keys, values if packed is None else packed, strict=True):
             by_partition[number][key] = data
+        values.clear()
         for number, some in by_partition.items():
             yield operation, (number, some)
     if failure is not None:
         raise failure
+
+
+def _split(pairs: list[Any]) -> tuple[list[Any], list[Any], Exception | None]:
+    """Return the keys and values of pairs, up to the first that is no pair, and its error."""
+    if {*map(type, pairs)} == {tuple} and {*map(len, pairs)} == {2}:
+        return list(map(_FIRST, pairs)), list(map(_SECOND, pairs)), None
+    keys, values = [], []
+    try:
+        for key, value in pairs:
+            keys.append(key)
+            values.append(value)
+    except (TypeError, ValueError) as error:  # one that is no pair
+        return keys, values, error
+    return keys, values, None
+
+
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 
 def _step_to_set(key: Any, value: Any, partitions: int) -> Step:
@@ -86,16 +103,17 @@ def _step_to_set(key: Any, value: Any, partitions: int) -> Step:
     return Content.assign, (number, {key: value})
 
 
-def _pack_plain_values(values: list[Any]) -> list[bytes] | None:
-    """Return plain values packed; None where a value cannot be stored.
-
-    None also where the values are large.
-    """
+def _pack_whole(values: list[Any]) -> list[bytes] | None:
+    """Return values packed; None where one cannot be stored, or where they are large."""
+    packed: list[bytes] = []
     try:
-        packed = pack_some(values)
+        for start in range(0, len(values), PACK_BATCH):
+            packed += pack_some(some := values[start : start + PACK_BATCH])
+            if len(packed) < start + len(some):
+                return None
     except UnsupportedValueError:
         return None
-    return packed if len(packed) == len(values) else None
+    return packed
 
 
 def gather_steps(steps: Iterable[Step], gathered: list[Step]) -> None:

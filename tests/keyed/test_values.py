@@ -10,9 +10,10 @@ import pytest
 
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.keyed.references import unheld
+from pyspark_checkpointer.keyed import packing, references
+from pyspark_checkpointer.keyed.references import counts_are_exact, unheld
 from pyspark_checkpointer.manifests import object_paths
-from tests.keyed.states import filled, save, saved
+from tests.keyed.states import filled, live_keys, save, saved
 from tests.world import World, put
 
 # ---- what cannot be stored -------------------------------------------------------------------------------------------
@@ -138,7 +139,8 @@ INNER = [
 
 
 def is_held(values: dict[str, Any]) -> bool:
-    return unheld(values) == []
+    (free,) = unheld(list(values.values()))
+    return not free
 
 
 @pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}, lambda: ([],), lambda: ((), 1)])
@@ -170,6 +172,59 @@ def test_what_cannot_change_does_not_count_as_held() -> None:
     assert not is_held({"v": [text, pair, 1, None]})
     assert text
     assert pair
+
+
+def test_values_outside_of_a_dict_are_held_by_others_alone() -> None:
+    values: list[Any] = [[1], {"a": 1}, ([],)]
+    assert unheld(values, dicts=0) == [True, True, True]
+    inner, first = values[2][0], values[0]
+    assert unheld(values, dicts=0) == [False, True, False]
+    assert (inner, first) == ([], [1])
+
+
+def test_without_exact_counts_every_value_counts_as_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Builds of Python without the GIL, and other implementations.
+    monkeypatch.setattr(references, "_COUNTED", False)
+    client, state = world.actor(), KeyedState((f"k{n}", {"n": n}) for n in range(2000))
+    assert len(live_keys(state)) == 2000
+    for turn in range(3):
+        state["k7"]["n"] = -turn
+        save(client, state)
+        assert saved(world) == {**{f"k{n}": {"n": n} for n in range(2000)}, "k7": {"n": -turn}}
+    assert len(live_keys(state)) == 2000
+
+
+@pytest.mark.parametrize(
+    ("implementation", "flags", "exact"),
+    [
+        ("cpython", "", True),
+        ("cpython", "d", True),
+        ("cpython", "t", False),
+        ("cpython", "td", False),
+        ("pypy", "", False),
+    ],
+)
+def test_only_a_cpython_with_a_gil_counts_references_exactly(implementation: str, flags: str, exact: bool) -> None:
+    assert counts_are_exact(implementation, flags) is exact
+
+
+def test_a_change_between_packing_and_letting_go_is_in_the_next_save(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, state = world.actor(), KeyedState({"k": {"n": 0}})
+    held = [state["k"]]
+    pack = packing.pack_some
+
+    def pack_then_change(values: list[Any]) -> list[bytes]:
+        packed = pack(values)
+        while held:  # as another thread might
+            held.pop()["n"] = "changed"
+        return packed
+
+    monkeypatch.setattr(packing, "pack_some", pack_then_change)
+    save(client, state)
+    save(client, state)
+    assert saved(world) == {"k": {"n": "changed"}}
 
 
 def test_the_layout_of_a_saved_state_is_one_chain_for_each_partition(world: World) -> None:
