@@ -15,7 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from itertools import accumulate, chain, pairwise
+from functools import partial
+from itertools import accumulate, chain, compress, pairwise, repeat
+from operator import contains
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -196,6 +198,23 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
         raise
     except BAD_VALUE as error:
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {explain(error)}") from None
+
+
+def unpack_all(packed: Sequence[bytes]) -> list[Any] | None:
+    """Return what `unpack` returns for each of some values. None if one is malformed, or has to be looked at by itself.
+
+    It takes less time than `unpack` for each.
+    """
+    if max(map(len, packed), default=0) > MAX_UNCHECKED_BYTES:
+        return None
+    # Most values have no byte that could belong to a timestamp, which a search in C tells sooner than a pattern.
+    suspects = compress(packed, map(contains, packed, repeat(0xFF)))
+    if any(map(_MINUS_ONE.search, suspects)):
+        return None
+    try:
+        return list(map(_unpack_short, packed))
+    except (MalformedError, *BAD_VALUE):
+        return None
 
 
 def explain(error: BaseException) -> str:
@@ -401,6 +420,10 @@ for _level, _next in pairwise(_LEVELS):
 
 from_extension = _LEVELS[0].from_extension
 """The hook for unpackers of values that are in no extension."""
+
+
+_unpack_short = partial(_unpackb, ext_hook=from_extension, strict_map_key=False)
+"""Unpack a value that needs no other check."""
 
 
 def _pack_members(values: Any, pack: Pack) -> bytes:

@@ -44,6 +44,9 @@ class ExpiringPartition(MapPartition):
         """Return a copy of a partition whose entries count from `since`."""
         other = cls(0)
         _take(other, part)
+        if part.is_new:
+            # Here each change has to be noted: it gives an entry its time.
+            other.is_new, other.dirty = False, {**part.data}
         other.since = since
         return other
 

@@ -2,21 +2,23 @@
 
 Callers may change the live objects.
 
-Five dicts hold it, all by key:
+Four dicts and a list hold it, all by key:
 
     data         packed value   every key, except new ones that are not packed yet (`unlisted`)
     live         object         values that were handed out or assigned, for as long as somebody else may hold them
     last_packed  packed value   the part of `data` that belongs to live keys, once they were packed
-    unlisted     None           live keys that were assigned since they were packed last
+    unlisted     (a list)       live keys that were assigned since all were packed last; also keys that are in `data`
     dirty        packed value   what changed since the last save; None where the key was deleted
 
 Invariants, whenever no change is running:
 
-- Each key of `last_packed` and of `unlisted` is in `live`. Each key of `live` is in `data` or in `unlisted`.
+- Each key of `last_packed` is in `live`. Each key of `live` is in `data` or in `unlisted`. Each key of `unlisted` is in
+  `live` or in `data`.
 - `last_packed[key] == data[key]`.
 - `data[key]` is `_UNPACKED` only while the key is live and was never packed. For any other key of `dirty`, `dirty[key]`
   is `data.get(key)`.
-- One key object stands in all five: of keys that are equal, the one in `data` (`manifests/equal_keys.py`).
+- One key object stands in all of them: of keys that are equal, the one in `data` (`manifests/equal_keys.py`).
+- While `is_new`, `dirty` may lack changes: the first save writes a snapshot.
 - `data` is not changed in place while a snapshot reads it, which is while `_readers` is not empty.
 
 A change takes its key out of `last_packed`, notes it in `dirty`, makes it in `data`, and enters it in `last_packed`
@@ -47,6 +49,9 @@ RECORD_OVERHEAD = 16
 
 SIZE_SAMPLE = 2048
 """Values whose sizes are measured to estimate the size of a snapshot."""
+
+MIN_UNLISTED = 256
+"""Keys that `unlisted` may have more than `live` has, twice, before it is made anew."""
 
 LIVE_SHARE = 4
 """If more than one key in so many is live, `last_packed` stays empty: it would be about as large as `data`."""
@@ -88,6 +93,7 @@ class MapPartition:
         "_readers",
         "data",
         "dirty",
+        "is_new",
         "key_kinds",
         "last_packed",
         "live",
@@ -104,8 +110,13 @@ class MapPartition:
         self.data: dict[Any, bytes] = {}
         self.live: dict[Any, Any] = {}
         self.last_packed: dict[Any, bytes] = {}
-        self.unlisted: dict[Any, None] = {}
+        self.unlisted: list[Any] = []
         self.dirty: Delta = {}
+        self.is_new = True
+        """True while all that is here was set here, and nothing was captured.
+
+        No delta can be written yet, so changes are not noted.
+        """
         self.needs_snapshot = False
         """True if `dirty` cannot be saved as a delta.
 
@@ -119,7 +130,7 @@ class MapPartition:
 
     def restore(self, saved: SavedChain, data: dict[Any, bytes]) -> None:
         """Take over what a chain holds, in a new partition."""
-        self.saved, self.data = saved, data
+        self.saved, self.data, self.is_new = saved, data, False
         self.learn_keys()
 
     def learn_keys(self) -> None:
@@ -135,7 +146,7 @@ class MapPartition:
         other = type(self)(self._least_limit)
         other._limit, other.key_kinds, other.saved = self._limit, self.key_kinds, self.saved
         other.data, other.live = dict(self.data), dict(self.live)
-        other.unlisted = dict.fromkeys(other.live)
+        other.unlisted, other.is_new = list(other.live), self.is_new
         other.dirty = {other.stored_key(key): other.data.get(key) for key in self.dirty}
         # Whether a key gave way to another may not be noted yet.
         other.needs_snapshot = self.needs_snapshot or (self.key_kinds is MIXED and any(map(is_zoned, self.dirty)))
@@ -157,7 +168,7 @@ class MapPartition:
             if self.key_kinds is not MIXED:
                 return key
         found = find_key(self.data, key, _MISSING)
-        return find_key(self.unlisted, key, key) if found is _MISSING else found
+        return find_key(self.live, key, key) if found is _MISSING else found
 
     def _by_stored_key(self, values: dict[Any, V]) -> dict[Any, V]:
         """Return values by the keys that are stored here and equal to theirs."""
@@ -175,7 +186,7 @@ class MapPartition:
             data = self._writable()
             for key in self.unlisted:
                 data.setdefault(key, _UNPACKED)
-            self.unlisted = {}
+            self.unlisted = []
         return self.data
 
     def estimate(self) -> int:
@@ -184,7 +195,7 @@ class MapPartition:
         During a change the number is approximate.
         """
         data = self.data
-        return len(data) + sum(key not in data for key in list(self.unlisted))
+        return len(data) + sum(key not in data for key in {*self.unlisted})
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
@@ -197,7 +208,10 @@ class MapPartition:
             values = self._by_stored_key(values)
         # An interruption between the two lines loses no key: `copied` takes every live key as unlisted.
         self.live.update(values)
-        self.unlisted.update(dict.fromkeys(values))
+        self.unlisted += values
+        # The same keys may be assigned again and again.
+        if len(self.unlisted) > 2 * len(self.live) + MIN_UNLISTED:
+            self.unlisted = list(self.live)
 
     def hand_out(self, key: Any, packed: bytes, value: Any) -> None:
         """Keep a value that was unpacked from `packed` as a live one.
@@ -275,7 +289,7 @@ class MapPartition:
         """Return an empty partition to take the place of this one, with each key deleted."""
         other = type(self)(self._least_limit)
         other.saved, other.key_kinds, other.needs_snapshot = self.saved, self.key_kinds, self.needs_snapshot
-        other.dirty = dict(self.dirty)
+        other.dirty, other.is_new = dict(self.dirty), self.is_new
         other._mark_dirty(dict.fromkeys(self.listed()))
         return other
 
@@ -291,6 +305,8 @@ class MapPartition:
 
     def _mark_dirty(self, changes: Mapping[Any, bytes | None]) -> None:
         """Note changes of stored keys, or of keys that are about to be stored."""
+        if self.is_new:
+            return
         if self.key_kinds is not MIXED:
             self.dirty.update(changes)
         elif overlay(self.dirty, changes):
@@ -313,7 +329,7 @@ class MapPartition:
         refused, free = self._pack(only_free=False)
         # Otherwise all live values stay, so that the user can mend the one that was refused, and save again.
         if not refused:
-            self.unlisted = {}  # all of them are in `data` now
+            self.unlisted = []  # all of them are in `data` now
             self._drop_live(free)
         return refused
 
@@ -334,18 +350,16 @@ class MapPartition:
         The values of these keys are in `data`, or the keys are deleted.
         """
         if len(keys) == len(self.live):
-            self.live, self.last_packed, self.unlisted = {}, {}, {}
+            self.live, self.last_packed, self.unlisted = {}, {}, []
             return
         if len(keys) < len(self.live) // 2:
             for key in keys:
-                self.unlisted.pop(key, None)
                 self.last_packed.pop(key, None)
                 del self.live[key]
             return
         # Made anew, which is faster. Also, a dict keeps the places of deleted keys, which every walk through it passes.
         gone = frozenset(keys)
         self.live = {key: value for key, value in self.live.items() if key not in gone}
-        self.unlisted = {key: None for key in self.unlisted if key not in gone}
         self.last_packed = {key: packed for key, packed in self.last_packed.items() if key not in gone}
 
     def _pack(self, *, only_free: bool) -> tuple[dict[Any, UnsupportedValueError], list[Any]]:
@@ -355,10 +369,13 @@ class MapPartition:
         """
         refused, free = dict[Any, UnsupportedValueError](), list[Any]()
         batches = pack_batches(self.live, refused, free, only_free=only_free)
-        if LIVE_SHARE * len(self.live) > len(self.data):
+        if self.is_new or LIVE_SHARE * len(self.live) > len(self.data):
             self.last_packed = {}
             for keys, packed in batches:
-                self._set_differing(differing(self.data, keys, packed))
+                if self.is_new:
+                    self.data.update(zip(keys, packed, strict=True))  # what changed need not be known
+                else:
+                    self._set_differing(differing(self.data, keys, packed))
             return refused, free
         for keys, packed in batches:
             # What is as it was packed last is not looked up in `data`, which is large.
@@ -379,6 +396,7 @@ class MapPartition:
 
         Later changes do not reach what is returned. The changes stay in `dirty` until `mark_captured`.
         """
+        self.is_new = False
         known = bool(chain) and chain == self.saved.chain and not self.needs_snapshot
         # A partition that is empty and was never saved needs no artifact, while one that was emptied does.
         if (known and not self.dirty) or not (chain or self.data):

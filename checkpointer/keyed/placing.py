@@ -38,6 +38,6 @@ def place_keys(parts: list[MapPartition], pairs: Iterable[tuple[Any, bytes]]) ->
         if key in part.data:
             raise now_equal(find_key(part.data, key), key)
         part.data[key] = packed
-        part.saved = NEVER_SAVED
+        part.saved, part.is_new = NEVER_SAVED, False
     for part in parts:
         part.learn_keys()

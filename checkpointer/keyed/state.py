@@ -18,12 +18,12 @@ from pyspark_checkpointer.keyed.expiring import ExpiringPartition
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.keyed.placing import move_misplaced_keys, place_keys
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
-from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set
+from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set, steps_to_set_each
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, living
 from pyspark_checkpointer.manifests.model import Chain, Clock
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
+from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack, unpack_all
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
@@ -44,6 +44,9 @@ UPDATE_BATCH = 256
 
 WHOLE_BATCH = 4096
 """Pairs that are set together if all of them exist already."""
+
+UNPACK_BATCH = 1024
+"""Values that are unpacked together."""
 
 _PLAIN_ITEMS = (dict.items, OrderedDict.items)
 _PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
@@ -110,7 +113,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         # memory.
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
             if _gives_plain_pairs(initial):
-                self._set_existing(initial.items() if isinstance(initial, dict) else initial)
+                for steps in self._steps(initial):
+                    # Nobody looks for unheld values: their owner holds all of them until this ends.
+                    self._make(steps, clean=False)
             else:
                 self._set_in_batches(initial.items() if isinstance(initial, Mapping) else initial)
         else:
@@ -305,23 +310,21 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
         if _gives_plain_pairs(other):
-            self._set_whole(other.items() if isinstance(other, dict) else other)
+            # In one change: nobody sees a state in which only some of them are set.
+            self._make(step for steps in self._steps(other) for step in steps)
         else:
             super().update(other)  # one by one: what makes the pairs may look at those before
-        self._set_whole(more.items())
+        self._make(step for steps in self._steps(more) for step in steps)
 
-    def _set_whole(self, pairs: Iterable[Any]) -> None:
-        """Set pairs in one change.
-
-        Nobody sees a state in which only some of them are set.
-        """
-        self._make(step for batch in _batches(pairs) for step in steps_to_set(batch, self._partitions, are_held=True))
-
-    def _set_existing(self, pairs: Iterable[Any]) -> None:
-        """Set pairs that all exist already, in a new state. Each batch of them is one change."""
-        for batch in _batches(pairs):
-            # Nobody looks for unheld values: their owner holds all of them until this ends.
-            self._make(steps_to_set(batch, self._partitions, are_held=True), clean=False)
+    def _steps(self, pairs: Any) -> Iterator[Iterator[Step]]:
+        """Yield the changes that set pairs that exist already, in batches."""
+        if type(pairs) is not dict:
+            for batch in _batches(pairs.items() if isinstance(pairs, dict) else pairs):
+                yield steps_to_set(batch, self._partitions, are_held=True)
+            return
+        # Without a tuple for each pair, which the garbage collector would look at.
+        for keys, values in zip(_batches(pairs), _batches(pairs.values()), strict=True):
+            yield steps_to_set_each(keys, values, self._partitions, are_held=True)
 
     def _set_in_batches(self, pairs: Iterable[Any]) -> None:
         """Set pairs that may be produced one after the other.
@@ -417,7 +420,15 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             >>> visits.to_dict()["bob"]
             {'count': 1, 'pages': []}
         """
-        return {key: _unpack(key, data) for part in self._packed() for key, data in part.items()}
+        everything: dict[Any, Any] = {}
+        for part in self._packed():
+            keys, values = iter(part), iter(part.values())
+            while some := list(islice(values, UNPACK_BATCH)):
+                batch = list(islice(keys, UNPACK_BATCH))
+                unpacked = unpack_all(some)
+                # One by one, the error names the key of a value that is malformed.
+                everything.update(zip(batch, map(_unpack, batch, some) if unpacked is None else unpacked, strict=True))
+        return everything
 
     def _packed(self) -> list[dict[Any, bytes]]:
         """Return everything at one moment, packed."""
@@ -551,9 +562,9 @@ def _gives_plain_pairs(given: Any) -> bool:
     return isinstance(given, list | tuple) and type(given).__iter__ in _PLAIN_ITERATION
 
 
-def _batches(pairs: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield existing pairs, some at a time."""
-    left = iter(pairs)
+def _batches(given: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield what exists already, some at a time."""
+    left = iter(given)
     return iter(lambda: [*islice(left, WHOLE_BATCH)], [])
 
 

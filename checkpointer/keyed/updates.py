@@ -50,6 +50,13 @@ def steps_to_set(pairs: list[Any], partitions: int, *, are_held: bool) -> Iterat
     """
     keys, values, failure = _split(pairs)
     pairs.clear()  # a value that the list still holds would count as held
+    yield from steps_to_set_each(keys, values, partitions, are_held=are_held)
+    if failure is not None:
+        raise failure
+
+
+def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, are_held: bool) -> Iterator[Step]:
+    """Yield the changes that set each key to its value, as `steps_to_set` does. Empty the list of values."""
     types = set(map(type, values))
     all_plain = types <= PLAIN
     # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
@@ -69,8 +76,6 @@ def steps_to_set(pairs: list[Any], partitions: int, *, are_held: bool) -> Iterat
         values.clear()
         for number, some in by_partition.items():
             yield operation, (number, some)
-    if failure is not None:
-        raise failure
 
 
 def _split(pairs: list[Any]) -> tuple[list[Any], list[Any], Exception | None]:
