@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import KeyedState
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.keyed import state as state_module
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
 from tests.keyed.states import BULK, filled, kinds, live_keys, save, saved
@@ -308,3 +308,12 @@ def test_a_state_made_of_a_stream_lets_go_of_it() -> None:
     state = KeyedState((f"{n}", [n]) for n in range(20_000))
     assert len(live_keys(state)) < state_module.MIN_LIVE_VALUES // 2
     assert state.to_dict() == {f"{n}": [n] for n in range(20_000)}
+
+
+def test_a_malformed_value_among_many_is_told_by_its_key() -> None:
+    state = KeyedState({f"k{n}": {"n": n} for n in range(100)}, partitions=1)
+    assert state.to_dict()["k7"] == {"n": 7}
+    state._parts[0].live.clear()
+    state._parts[0].data["k7"] = b"\x92\x01"
+    with pytest.raises(MalformedError, match="the value of key 'k7'"):
+        state.to_dict()

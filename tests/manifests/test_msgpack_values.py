@@ -27,6 +27,7 @@ from pyspark_checkpointer.manifests.msgpack_values import (
     pack,
     pack_some,
     unpack,
+    unpack_all,
 )
 from tests.manifests.names import shown
 
@@ -629,3 +630,20 @@ def test_many_values_are_refused_if_one_of_them_alone_is(some: list[Any], others
             pack_some(among)
     else:
         assert pack_some(among) == alone[: len(pack_some(among))]
+
+
+@given(st.lists(values.map(pack) | st.binary(max_size=20), max_size=6))
+def test_many_values_are_unpacked_as_each_alone_or_not_at_all(some: list[bytes]) -> None:
+    together = unpack_all(some)
+    try:
+        alone = list(map(unpack, some))
+    except MalformedError:
+        assert together is None
+    else:
+        assert together is None or same(together, alone)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_malformed_value_among_many_is_found(bad: bytes) -> None:
+    assert unpack_all([b"\x01", b"\x91\xff", b"\x81\xa1a\xff"]) == [1, [-1], {"a": -1}]
+    assert unpack_all([b"\x01", bad, b"\xff"]) is None

@@ -107,6 +107,13 @@ TABLE: tuple[Decoder, ...] = (
         seeds.MSGPACK_MARKS,
         encode=msgpack_values.pack,
     ),
+    Decoder(
+        "value among others",
+        wrapped.among_others,
+        tuple(map(msgpack_values.pack, seeds.VALUES)),
+        seeds.MSGPACK_MARKS,
+        encode=msgpack_values.pack,
+    ),
     Decoder("value as JSON", wrapped.as_json, tuple(map(msgpack_values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS),
     Decoder("path", wrapped.path, seeds.PATHS[:2], seeds.PATH_MARKS, encode=wrapped.encode_path),
     Decoder(

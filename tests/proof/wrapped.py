@@ -97,6 +97,12 @@ def encode_keyed(records: dict[Any, bytes | None]) -> bytes:
     return len(records).to_bytes(2, "big") + zstd.decompress(NAME, stored, raw_size)
 
 
+def among_others(data: bytes) -> Any:
+    """Decode a value as one of many, as a whole map is read."""
+    together = msgpack_values.unpack_all([b"\x01", data, b"\xff"])
+    return msgpack_values.unpack(data) if together is None else together[1]
+
+
 def as_json(data: bytes) -> bytes:
     return json.dumps(tagged_json.to_json(msgpack_values.unpack(data)), allow_nan=False).encode()
 
