@@ -14,6 +14,7 @@ from pyspark_checkpointer.compaction import (
     MAX_DELTA_BYTES,
     SMALL_BYTES,
     SMALL_PARTITION,
+    changes_all,
     fold_start,
     is_small,
     keyed_fold_start,
@@ -94,6 +95,15 @@ def test_opaque_deltas_are_folded_by_whole_objects(objects: list[list[int]], lim
 @pytest.mark.parametrize(("snapshot", "deltas", "room"), [(100, [], 50), (101, [20, 10], 20), (10, [5, 1], -1)])
 def test_deltas_of_a_keyed_partition_have_half_of_its_snapshot(snapshot: int, deltas: list[int], room: int) -> None:
     assert room_for_delta(snapshot, deltas) == room
+
+
+@pytest.mark.parametrize(
+    ("changed", "keys", "all_of_them"), [(9, 10, False), (10, 10, True), (10, 0, True), (0, 0, True)]
+)
+def test_a_delta_with_as_many_entries_as_the_partition_is_a_snapshot(
+    changed: int, keys: int, all_of_them: bool
+) -> None:
+    assert changes_all(changed, keys) is all_of_them
 
 
 def test_the_snapshot_counts_as_one_of_the_chain() -> None:

@@ -36,7 +36,7 @@ from itertools import islice
 from operator import or_
 from typing import Any, TypeVar
 
-from pyspark_checkpointer.compaction import keyed_fold_start, room_for_delta
+from pyspark_checkpointer.compaction import changes_all, keyed_fold_start, room_for_delta
 from pyspark_checkpointer.keyed.changes import PartitionChange
 from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SIMPLE, KeyKinds
 from pyspark_checkpointer.keyed.packing import differing, pack_batches
@@ -410,6 +410,8 @@ class MapPartition:
         The delta is folded with the newest ones.
         """
         dirty = self.dirty
+        if changes_all(len(dirty), len(self.data)):
+            return None
         sizes = [artifact.raw_size for artifact in chain[1:]]
         room = room_for_delta(chain[0].raw_size, sizes)
         size, values = RECORD_OVERHEAD * len(dirty), iter(dirty.values())

@@ -338,3 +338,15 @@ def test_saves_in_the_background_are_committed_in_their_order(world: World) -> N
     assert saved(world)["n"] == 9
     epochs = [world.actor().restore(checkpoint).epoch for checkpoint in client.list_checkpoints()]
     assert epochs == list(range(10))
+
+
+def test_all_keys_with_smaller_values_are_a_snapshot_and_not_a_delta(world: World) -> None:
+    client, state = world.actor(), filled()
+    save(client, state)
+    state.update(dict.fromkeys(list(state)[1:], "small"))
+    save(client, state)
+    assert kinds(client) == [SNAPSHOT, DELTA]
+    state.update(dict.fromkeys(list(state), "smaller"))
+    save(client, state)
+    assert kinds(client) == [SNAPSHOT]
+    assert saved(world) == dict.fromkeys(state, "smaller")
