@@ -31,9 +31,7 @@ costs more than the rest of a change. A changed live value is looked up there on
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import islice
-from operator import or_
 from typing import Any, TypeVar
 
 from pyspark_checkpointer.compaction import changes_all, keyed_fold_start, room_for_delta
@@ -448,7 +446,11 @@ class MapPartition:
         if not deltas:
             return newest
         if self.key_kinds is not MIXED:
-            return reduce(or_, [*deltas, newest])
+            # Into one dict: a union of two at a time would copy the oldest entries again and again.
+            folded = dict(deltas[0])
+            for delta in (*deltas[1:], newest):
+                folded.update(delta)
+            return folded
         # One delta cannot delete a key and set another key that is equal to it in its time zone. So deltas with such
         # keys stay apart, as in `_mark_dirty`.
         records: Delta = {}
