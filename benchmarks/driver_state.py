@@ -9,6 +9,7 @@ import itertools
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def run(quick: bool) -> list[Target]:
     with folder() as base:
         reference, state = plain(keys), keyed(keys)
         saves = _saves(base, reference, state, repetitions)
+        firsts = _first_saves(base, reference, keys, repetitions)
         deltas, sizes, full_bytes = _deltas(base, state, keys)
         restores = _restores(base, reference, repetitions)
         access = _access(keys)
@@ -89,6 +91,8 @@ def run(quick: bool) -> list[Target]:
     one, mean = statistics.median(sizes[:repetitions]), statistics.mean(sizes)
     return [
         _target("full save, values packed before / by hand in one thread", full, saves["by_hand"], 0.9),
+        _target("first save, records that the caller holds / by hand", firsts["held"], firsts["by_hand"], None),
+        _target("first save, records that nobody holds / by hand", firsts["unheld"], firsts["stream_by_hand"], None),
         _target("longest stall of a save in the background / full save", saves["stall"], full, 0.10),
         _target("delta of 1 %, values packed before / full save, time", few, full, 0.04),
         Target("delta of 1 % / full save, bytes", one / full_bytes, 0.02, f"{one:,.0f} / {full_bytes:,} B"),
@@ -128,6 +132,23 @@ def _saves(base: Path, reference: State, state: KeyedState, repetitions: int) ->
 
     return alternate(
         repetitions, ours=ours, by_hand=lambda: timed(lambda: save_by_hand(reference, base / "by-hand")), stall=stall
+    )
+
+
+def _first_saves(base: Path, reference: State, keys: int, repetitions: int) -> dict[str, Times]:
+    """Measure making a state and saving it. Values that the caller holds have to be looked at again later."""
+    roots = (base / f"first-{number}" for number in range(10_000))
+
+    def first(make: Callable[[], KeyedState]) -> float:
+        with Checkpointer(next(roots)) as client:
+            return timed(lambda: commit(client, make()))
+
+    return alternate(
+        repetitions,
+        held=lambda: first(lambda: KeyedState(reference)),
+        by_hand=lambda: timed(lambda: save_by_hand(reference, base / "by-hand")),
+        unheld=lambda: first(lambda: keyed(keys)),
+        stream_by_hand=lambda: timed(lambda: save_by_hand(plain(keys), base / "by-hand")),
     )
 
 
