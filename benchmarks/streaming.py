@@ -60,12 +60,16 @@ def _large() -> list[Target]:
     return [together, worker]
 
 
-def job(module: str, *arguments: object) -> Any:
-    """Return what a job prints as its last line. It works in a folder that is removed afterwards."""
+def job(module: str, *arguments: object, spark: Path | None = None) -> Any:
+    """Return what a job prints as its last line. It works in a folder that is removed afterwards.
+
+    `spark` is a folder with another PySpark than that of `.venv`.
+    """
+    paths = [*([spark] if spark else []), PROJECT / "src", PROJECT]
     with folder() as path:
         command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
         environment = os.environ | {
-            "PYTHONPATH": str(PROJECT),  # for executors, which start elsewhere
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),  # for executors, which start elsewhere
             "PYTHONHASHSEED": "0",  # as `spark-submit` sets it
         }
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=path, check=True)
