@@ -17,6 +17,7 @@ from benchmarks import (
     driver_peers,
     driver_state,
     growth,
+    lakes,
     limits,
     operations,
     operators,
@@ -28,6 +29,7 @@ from benchmarks.measure import Finding, Target
 from benchmarks.report import Results, tables
 
 PARTS: dict[str, Callable[[bool], Sequence[Finding]]] = {
+    "lakes": lakes.run,
     "driver": driver_state.run,
     "driver-peers": driver_peers.run,
     "table": table_state.run,
