@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from benchmarks import (
     cleanup,
@@ -29,7 +30,8 @@ from benchmarks.measure import Finding, Target
 from benchmarks.report import Results, tables
 
 PARTS: dict[str, Callable[[bool], Sequence[Finding]]] = {
-    "lakes": lakes.run,
+    "lake-delta": partial(lakes.run, "delta"),
+    "lake-iceberg": partial(lakes.run, "iceberg"),
     "driver": driver_state.run,
     "driver-peers": driver_peers.run,
     "table": table_state.run,

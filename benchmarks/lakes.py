@@ -39,8 +39,8 @@ QUICK = (Size(10_000, 1_000, 1, 2, 2),)
 FULL = (Size(1_000_000, 20_000, 4, 25, 20), Size(10_000_000, 20_000, 2, 10, 10))
 
 
-def run(quick: bool) -> list[Finding]:
-    return [finding for lake in LAKES for finding in _measure(lake, QUICK if quick else FULL)]
+def run(lake: str, quick: bool) -> list[Finding]:
+    return list(_measure(lake, QUICK if quick else FULL))
 
 
 def _measure(lake: str, sizes: tuple[Size, ...]) -> Iterator[Finding]:
