@@ -140,9 +140,10 @@ class State(NotPicklable):
         table with `expire=`.
 
         Args:
-            to: A time. Without a zone it is in local time, as PySpark returns timestamps. A time before that of the
-                clock changes nothing, and neither does None, as an empty batch gives it. If the job has no clock yet,
-                None lets it begin in the year 1: nothing expires until a later call gives a time.
+            to: A time. Without a zone it is in local time, as PySpark returns timestamps. Of a `timestamp_ntz` column,
+                which counts as UTC, give `time.replace(tzinfo=UTC)`. A time before that of the clock changes nothing,
+                and neither does None, as an empty batch gives it. If the job has no clock yet, None lets it begin in
+                the year 1: nothing expires until a later call gives a time.
 
         Raises:
             IllegalArgumentError: It is no time.

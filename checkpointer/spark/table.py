@@ -196,12 +196,13 @@ class TableState(NotPicklable):
 
         So each key is returned once, over batches, restarts and repeated batches. Columns that the table does not have
         are returned and not stored: a new table has the key, the column of `expire=` and those of `schema=`. With
-        `expire=` a key that has expired is new again. A row that has expired when it comes is returned too, each time:
-        the table does not remember it. Filter late rows before, if they must not count.
+        `expire=` a key that has expired is new again. A row that has expired when it comes is returned too, each time,
+        if all rows of its key have: the table does not remember it. Filter late rows before, if they must not count.
 
         Args:
             rows: The rows, with the key columns and any others.
-            order_by: Columns by which the rows of a key are sorted, ascending and nulls first. The first one counts.
+            order_by: Columns by which the rows of a key are sorted, ascending and nulls first. The first one counts
+                that has not expired, or the first one if all have.
 
         Returns:
             A DataFrame with the columns of `rows`, to be read within the batch.

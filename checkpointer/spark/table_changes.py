@@ -178,8 +178,10 @@ class TableChanges:
         self._columns.check_first_seen(rows)
         if self.version is None:
             self.version = TableVersion(self.name, self._columns.first_of_first_seen(rows), self._partitions, {})
-        names = self._columns.accept_first_seen(rows, self._known_version().schema).names
-        function = FirstSeen(self._columns.key, [name for name in names if name in rows.columns])
+        version = self._known_version()
+        names = self._columns.accept_first_seen(rows, version.schema).names
+        expired = None if version.schema.expire is None else self._expiry.due(version)
+        function = FirstSeen(self._columns.key, [name for name in names if name in rows.columns], expired)
         call = Application.of(self.name, function, rows.schema, order_by, "arrow", groups=False, verb="first_seen")
         emitted = self.apply(rows, call)
         assert emitted is not None

@@ -66,7 +66,8 @@ def _from_pandas(frame: Any) -> pa.Table:
     NaN in a column of numpy's floats stays NaN. Arrow would take it for null, which is another key.
     """
     columns, names = [], []
-    for name, values in frame.items():  # A name may be there twice.
+    # A copy, as Arrow would share the memory: a function may fill one frame anew for each key.
+    for name, values in frame.copy().items():  # A name may be there twice.
         if not isinstance(name, str):
             raise TypeError(f"column {name!r:.40}: its name is no text")
         is_plain_float = getattr(values.dtype, "kind", "") == "f" and type(values.dtype).__module__.startswith("numpy")

@@ -1,9 +1,9 @@
 """Copy values that a user's function gave, as values of plain Python.
 
-Nulls of pandas become None. Arrays and series become lists.
+Nulls of pandas become None. Arrays, series and other sequences become lists.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from types import NoneType
@@ -34,14 +34,18 @@ def _plain(value: Any) -> Any:
         return plain_row(value)
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
+    if isinstance(value, str | bytes):
+        return value
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, memoryview):
+        return bytes(value) if value.format == "B" else value.tolist()
     # Looked for by name: a package that is not installed cannot be imported, and needs no import then.
     module = kind.__module__.partition(".")[0]
     if module == "pandas" and kind.__name__ in _NULLS:
         return None
     is_series = module in ("pandas", "polars") and kind.__name__ == "Series"
-    if is_series or isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim):
+    if is_series or isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim):
         return list(map(_plain, value))
     return value
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.table import conform, merge, python_values, row_order
+from pyspark_checkpointer.table import conform, large_rows, merge, python_values, row_order
 from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.frames import Frames, from_arrow, joined, to_arrow
 from pyspark_checkpointer.table.key_floats import canonical
@@ -232,7 +232,8 @@ class GroupCall:
             raise refused(f"output that Arrow cannot hold: {error}") from None
         if frame is None:
             raise refused(f"output is {type(change.output).__qualname__}: expected a list of dicts, or a frame")
-        collected.frames.append(frame)
+        # The function may fill the same arrays anew for the next key.
+        collected.frames.append(large_rows.copied(frame))
 
     def _returned(self, collected: _Collected, keys: Keys) -> Returned:
         upserts = []

@@ -93,6 +93,10 @@ class TableModel:
         self.late += keys & set(self.due(self.rule, self.clock))
         self.tick(self.clock)
 
+    def _is_past(self, row: Row) -> bool:
+        time = None if self.rule is None or self.clock is None else row.get(self.rule.column)
+        return time is not None and self.rule is not None and time + self.rule.after <= self.clock
+
     def due(self, rule: Expire | None, clock: datetime | None) -> list[Key]:
         """The keys of the rows that are expired by a rule at a time."""
         if rule is None or clock is None:
@@ -132,7 +136,8 @@ class TableModel:
     def first_seen(self, given: list[Row], columns: list[str]) -> list[Row]:
         """Take in the first row of each new key, and return these rows."""
         first: dict[Key, Row] = {}
-        for row in sorted(given, key=lambda row: row["at"]):
+        # A row that has expired already is not remembered: it is taken only where all rows of its key have.
+        for row in sorted(given, key=lambda row: (self._is_past(row), row["at"])):
             first.setdefault(key_of(row), row)
         new = {key: row for key, row in first.items() if key not in self.rows}
         self.upsert(list(new.values()), columns)

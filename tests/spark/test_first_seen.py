@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType, YearMonthIntervalType
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.table.first_seen import FirstSeen
-from tests.spark.expiring import RULE, START, UTC_TIME, Place
+from tests.spark.expiring import DAY, RULE, START, UTC_TIME, Place, given
 from tests.table.tables import schema_of
 
 
@@ -91,3 +91,15 @@ def test_what_cannot_be_returned_is_refused_as_a_column_of_the_rows() -> None:
     call = Application.of("t", FirstSeen(["k"], ["k"]), rows, [], "arrow", groups=False, verb="first_seen")
     with pytest.raises(IllegalArgumentError, match=r"^table 't': first_seen\(\): rows: column 'months': type interval"):
         call.function(schema)
+
+
+def test_a_late_row_does_not_hide_one_of_its_key_in_time(place: Place) -> None:
+    """The table remembers the row in time, so that the key does not come back as new."""
+    found = []
+    for day, rows in ((20, [(7, 1), (7, 20), (8, 2), (8, 3), (9, 15), (9, 1)]), (21, [(7, 21), (8, 21), (9, 21)])):
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+        new = table.first_seen(place.frame(given(*rows)), order_by=["seen"])
+        found.append(sorted((row["k"], (row["seen"] - START) // DAY) for row in new.rows.to_pylist()))
+        place.commit(state)
+    assert found == [[(7, 20), (8, 2), (9, 15)], [(8, 21)]]

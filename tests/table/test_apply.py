@@ -1,9 +1,12 @@
 """A function is called with all rows and the state of its keys; what it returns is checked before it counts."""
 
 import math
+from array import array as make_array
+from collections import UserList, deque
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -415,6 +418,33 @@ def test_a_list_that_is_used_again_is_taken_as_it_was() -> None:
     assert found.changes["b"].to_pylist() == [b"\1", b"\1\2"]
     assert found.output is not None
     assert found.output["l"].to_pylist() == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize("kind", [deque, UserList, partial(make_array, "q")], ids=["deque", "UserList", "array"])
+def test_a_sequence_that_is_used_again_is_taken_as_it_was(kind: Callable[[list[int]], Any]) -> None:
+    rows = pa.table({"k": [1, 2], PARTITION: pa.array([5, 5], pa.int32())})
+    same = kind([])
+
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        same.append(key[0])
+        return Change({"l": same if key[0] == 2 else memoryview(make_array("q", same))})
+
+    assert applied(one, rows, groups=True, schema=LISTED).changes["l"].to_pylist() == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow"])
+def test_a_frame_that_is_filled_anew_for_each_key_is_taken_as_it_was(kind: str) -> None:
+    rows = pa.table({"k": [1, 2, 3], PARTITION: pa.array([5, 5, 5], pa.int32())})
+    total = np.zeros(1, np.int64)
+    frame = pd.DataFrame({"total": [0]})
+
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        total[0] = frame.loc[0, "total"] = key[0]
+        return Change(output=frame if kind == "pandas" else pa.table({"total": total}))
+
+    found = applied(one, rows, groups=True, schema=LISTED, output=pa.schema([("total", pa.int64())])).output
+    assert found is not None
+    assert found["total"].to_pylist() == [1, 2, 3]
 
 
 def test_keys_that_are_null_nan_or_a_negative_zero_are_found() -> None:
