@@ -427,9 +427,20 @@ def test_a_sequence_that_is_used_again_is_taken_as_it_was(kind: Callable[[list[i
 
     def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
         same.append(key[0])
-        return Change({"l": same if key[0] == 2 else memoryview(make_array("q", same))})
+        return Change({"l": same})
 
     assert applied(one, rows, groups=True, schema=LISTED).changes["l"].to_pylist() == [[1], [1, 2]]
+
+
+def test_a_view_of_memory_that_is_filled_anew_is_taken_as_it_was() -> None:
+    rows = pa.table({"k": [1, 2], PARTITION: pa.array([5, 5], pa.int32())})
+    same = make_array("q", [0])
+
+    def one(key: tuple[Any, ...], rows: Any, row: Any) -> Change:
+        same[0] = key[0]
+        return Change({"l": memoryview(same)})
+
+    assert applied(one, rows, groups=True, schema=LISTED).changes["l"].to_pylist() == [[1], [2]]
 
 
 @pytest.mark.parametrize("kind", ["pandas", "arrow"])
