@@ -99,8 +99,8 @@ class ApplyTask:
     def _prepared(self, rows: pa.Table) -> pa.Table:
         """Return rows whose keys have the types of the state, so that a function can compare the two."""
         stored = {column.name: column.field().type for column in self.version.schema.columns if column.role == "key"}
-        fields = [pa.field(f.name, stored.get(f.name, _in_utc(f.type))) for f in rows.schema]
-        return rows.cast(pa.schema(fields))
+        found = large_rows.cast(rows, lambda field: stored.get(field.name, _in_utc(field.type)))
+        return pa.table(found.columns, names=found.column_names)  # nullable, as the columns of the state are
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:

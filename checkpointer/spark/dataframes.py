@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
@@ -160,6 +160,9 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
             narrow = value.try_cast(field.dataType)
             frame = frame.where(narrow.cast(frame.schema[column.name].dataType).eqNullSafe(value))
             value = narrow.alias(column.name)
+        elif is_collated(frame.schema[column.name].dataType):
+            # Texts that the collation takes for equal are different keys of the table.
+            value = F.collate(value, "UTF8_BINARY").alias(column.name)
         elif kind != column.type and not is_wider(kind, column.type):
             raise IllegalArgumentError(
                 f"table {table!r}: column {column.name!r} of its key is {show_type(column.type)}, not "
@@ -167,6 +170,11 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
             )
         cells.append(value)
     return frame.select(*cells)
+
+
+def is_collated(kind: DataType) -> bool:
+    """Return whether a type is text that a collation compares, and not its bytes."""
+    return isinstance(kind, StringType) and " collate " in kind.simpleString()
 
 
 def check_has_key(table: str, frame: DataFrame, key: Sequence[str]) -> None:
@@ -228,6 +236,7 @@ __all__ = [
     "exempt_imports_from_gc",
     "fields_of",
     "has_unique_keys",
+    "is_collated",
     "keys_of",
     "map_batches",
     "quote",

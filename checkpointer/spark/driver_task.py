@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_checkpointer.spark.dataframes import Work
+from pyspark_checkpointer.spark.dataframes import Work, is_collated
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
 
 _SORTED_ALIKE = (
@@ -105,7 +105,7 @@ def sorts_alike(frame: DataFrame, columns: Sequence[str]) -> bool:
 
 def _sorts_alike(kind: DataType) -> bool:
     # A collation gives text another order than its bytes have.
-    return isinstance(kind, _SORTED_ALIKE) and " collate " not in kind.simpleString()
+    return isinstance(kind, _SORTED_ALIKE) and not is_collated(kind)
 
 
 __all__ = ["DriverTaskError", "first_of_each_partition", "run_in_driver", "sorts_alike", "works_alike"]

@@ -107,8 +107,8 @@ def _in_utc(to: datetime | None) -> datetime | None:
     if not isinstance(to, datetime):
         raise IllegalArgumentError(f"advance_clock({to!r:.80}): expected a datetime")
     try:
-        # PySpark returns timestamps without a zone, in local time.
-        at = to.astimezone(UTC)
+        # PySpark returns timestamps without a zone, in local time. The class of pandas takes only times with a zone.
+        at = datetime.combine(to.date(), to.time(), to.tzinfo).astimezone(UTC)
     except (OverflowError, ValueError) as error:
         raise IllegalArgumentError(f"advance_clock({to!r:.80}): is no time in UTC: give another one") from error
     if at < BEGINNING:

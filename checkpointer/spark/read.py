@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -20,7 +20,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, OperatorNotFoundEr
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_session
-from pyspark_checkpointer.spark.dataframes import quote
+from pyspark_checkpointer.spark.dataframes import is_collated, quote, struct_of
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.storage import Fencing
@@ -164,9 +164,11 @@ def _expired_since(old: TableVersion, limits: Mapping[str, int]) -> Column:
             continue
         time = _key("before", column.name) if column.role == "key" else F.col("before")[column.name]
         at = datetime(1970, 1, 1) + timedelta(microseconds=max(limits[column.name], _YEAR_1))
-        # As text, which Spark reads in the type of the column. Null never expires.
+        # As text, which Spark reads in the type of the column. The session says what the name `timestamp` means.
         text = f"{at.isoformat()}{'Z' if column.type == 'timestamp' else ''}"
-        found = found | F.coalesce(time <= F.lit(text).cast(column.type), F.lit(False))
+        (field,) = struct_of([column]).fields
+        # Null never expires.
+        found = found | F.coalesce(time <= F.lit(text).cast(field.dataType), F.lit(False))
     return found
 
 
@@ -230,7 +232,6 @@ def _differs(old: DataFrame, new: DataFrame, key: list[str]) -> Column:
             for name, frame in (("before", old), ("after", new))
         ]
         if _are_alike(kinds):
-            # Spark cannot compare maps and variants, so both sides are turned into what it can compare.
             sides = [_comparable(side, kinds[0]) for side in sides]
             differs = differs | ~sides[0].eqNullSafe(sides[1])
         else:  # The column was dropped, and added again with another type.
@@ -248,16 +249,18 @@ def _are_alike(kinds: list[DataType]) -> bool:
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    """Return a value in a form that Spark can compare.
+    """Return a value in a form that Spark compares exactly.
 
-    Spark cannot compare maps and variants as they are.
+    Spark cannot compare maps and variants as they are, and takes collated texts for equal that differ.
     """
+    if isinstance(kind, StringType):
+        return F.collate(value, "UTF8_BINARY") if is_collated(kind) else value
     if isinstance(kind, VariantType):
         # JSON alone would lose the types: a date and its text look the same there.
         return F.struct(F.to_json(value), F.schema_of_variant(value))
     if isinstance(kind, ArrayType):
         inner = kind.elementType
-        return F.transform(value, lambda element: _comparable(element, inner)) if _has_map(inner) else value
+        return F.transform(value, lambda element: _comparable(element, inner)) if _needs_form(inner) else value
     if isinstance(kind, MapType):
         of_key, of_value = kind.keyType, kind.valueType
         entries = F.transform(
@@ -266,19 +269,19 @@ def _comparable(value: Column, kind: DataType) -> Column:
         )
         # Maps have no order, so two that differ in it alone are equal.
         return F.array_sort(entries)
-    if isinstance(kind, StructType) and _has_map(kind):
+    if isinstance(kind, StructType) and _needs_form(kind):
         fields = [_comparable(value[field.name], field.dataType).alias(field.name) for field in kind.fields]
         # Without this a null would become a struct of nulls, and equal one.
         return F.when(value.isNotNull(), F.struct(*fields))
     return value
 
 
-def _has_map(kind: DataType) -> bool:
+def _needs_form(kind: DataType) -> bool:
     if isinstance(kind, ArrayType):
-        return _has_map(kind.elementType)
+        return _needs_form(kind.elementType)
     if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType | VariantType)
+        return any(_needs_form(field.dataType) for field in kind.fields)
+    return isinstance(kind, MapType | VariantType) or is_collated(kind)
 
 
 def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002

@@ -5,7 +5,7 @@ Texts, bytes and lists have 32-bit offsets, so that an array of them ends at 2 G
 bytes stay as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ def widen(*tables: pa.Table) -> tuple[pa.Table, ...]:
     # The sum counts, as the tables are concatenated later, and an array has the bytes of all of them.
     if sum(rows.nbytes for rows in tables) < NARROW_BYTES:
         return tables
-    return tuple(_cast(rows, _wide) for rows in tables)
+    return tuple(cast(rows, lambda field: _wide(field.type)) for rows in tables)
 
 
 def narrow(rows: pa.Table) -> pa.Table:
@@ -33,8 +33,10 @@ def narrow(rows: pa.Table) -> pa.Table:
     if all(_narrow(kind) == kind for kind in rows.schema.types):
         return rows
     # A cast to 32-bit offsets fails for an array that is too large, so the rows are cut before.
-    parts = [_cast(part, _narrow) for part in slices(rows, max(rows.num_rows, 1), NARROW_BYTES)]
-    return pa.concat_tables(parts) if parts else _cast(rows, _narrow)
+    parts = [
+        cast(part, lambda field: _narrow(field.type)) for part in slices(rows, max(rows.num_rows, 1), NARROW_BYTES)
+    ]
+    return pa.concat_tables(parts) if parts else cast(rows, lambda field: _narrow(field.type))
 
 
 def compact(rows: pa.Table) -> pa.Table:
@@ -69,9 +71,15 @@ def _halves(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
     yield from _halves(rows.slice(half), most_bytes)
 
 
-def _cast(rows: pa.Table, change: Any) -> pa.Table:
-    fields = [field.with_type(change(field.type)) for field in rows.schema]
-    return rows.cast(pa.schema(fields, metadata=rows.schema.metadata))
+def cast(rows: pa.Table, change: Callable[[pa.Field], pa.DataType]) -> pa.Table:
+    """Return rows whose columns have the types that a function gives for their fields."""
+    columns, fields = [], []
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        kind = change(field)
+        # Arrow refuses to cast nulls of a struct whose fields have none, even to the type that it has.
+        columns.append(values if kind == field.type else values.cast(kind))
+        fields.append(field.with_type(kind))
+    return pa.table(columns, schema=pa.schema(fields, metadata=rows.schema.metadata))
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
@@ -122,4 +130,4 @@ def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[N
         ) from None
 
 
-__all__ = ["NARROW_BYTES", "compact", "copied", "explain_arrow_errors", "narrow", "slices", "widen"]
+__all__ = ["NARROW_BYTES", "cast", "compact", "copied", "explain_arrow_errors", "narrow", "slices", "widen"]

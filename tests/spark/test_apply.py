@@ -355,3 +355,21 @@ def test_emitted_rows_have_the_collations_of_their_columns(job: Job, spark: Spar
     once(job, body)
     plain = f"struct<{','.join(f'c{number}:{kind}' for number, kind in enumerate(kinds))}".replace(": ", ":")
     assert found == [(f"{plain},wide:string>", 1)] * 3 + [(f"{plain}>", 1)]
+
+
+def test_rows_of_a_left_join_have_structs_that_are_null(job: Job) -> None:
+    """Their fields are never null, and Arrow then refuses the cast to the very same type."""
+    found = []
+
+    def show(rows: pa.Table, state: pa.Table) -> pa.Table:
+        return pa.table({"k": rows["k"], "seen": [str(value) for value in rows["v"].to_pylist()]})
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        rows = batch.sparkSession.sql("select k, if(k = 1, null, named_struct('b', 1)) v from values (1L), (2L) t(k)")
+        table = state.table("t", ["k"], num_partitions=1, schema="k long, seen string")
+        for _ in range(2):  # by tasks, and in the driver
+            table.apply(rows, show)
+        found.extend(row.seen for row in table.read().sort("k").collect())
+
+    once(job, body)
+    assert found == ["None", "{'b': 1}"]

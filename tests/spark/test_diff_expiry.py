@@ -130,3 +130,21 @@ def test_spark_says_the_same_of_a_rule_that_changed(spark: SparkSession, tmp_pat
     expected = {1: "expired", 2: "deleted", 3: "deleted"}
     assert told(place, "epoch=0", "latest") == expected
     assert in_spark(spark, place.client.root) == expected
+
+
+def test_a_row_is_expired_whatever_a_timestamp_is_called_in_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place()
+    place.client = Checkpointer(tmp_path / "root")
+    with plain_spark(place.draw):
+        place.batch(0, given((1, 0), (2, 0.1)))
+        place.batch(10)
+    settings = {"spark.sql.session.timeZone": "Asia/Kathmandu", "spark.sql.timestampType": "TIMESTAMP_NTZ"}
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        found = diff(spark, place.client.root, "epoch=0", "epoch=1", "t").collect()
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    assert [(row.k, row.change) for row in found] == [(1, "expired")]

@@ -1,6 +1,6 @@
 """The job's clock: what moves it, when it stands, and what it refuses."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from time import tzset
 from typing import Any
 
@@ -139,6 +139,18 @@ def test_the_missing_time_of_pandas_moves_no_clock(place: Place) -> None:
     state = place.begin(1)
     state.advance_clock(pandas.NaT)  # what pandas gives for the largest of no times
     assert state.clock == START + DAY
+
+
+def test_a_time_of_pandas_without_a_zone_is_local(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    tzset()
+    try:
+        state = place.begin()
+        state.advance_clock(pandas.Timestamp("2024-01-02 00:00:00.000001500"))
+        assert state.clock == START + DAY + timedelta(hours=5, microseconds=1)
+    finally:
+        monkeypatch.undo()
+        tzset()
 
 
 def test_the_clock_stands_once_a_batch_has_asked_what_expires(job: Job) -> None:

@@ -335,6 +335,24 @@ def test_a_difference_in_nulls_maps_and_new_columns_is_seen(spark: SparkSession,
     assert [(row.k, row.after.y) for row in diff(spark, root, b, c, "t").collect()] == [(2, "new")]
 
 
+def test_texts_that_a_collation_takes_for_equal_differ(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+
+    def state(text: str) -> DataFrame:
+        return spark.sql(f"select 1L k, '{text}' collate UTF8_LCASE t, array('{text}' collate UTF8_LCASE) a")
+
+    first, second = put(spark, root, state("smith")), put(spark, root, state("SMITH"))
+    assert [row.change for row in diff(spark, root, first, second, "t").collect()] == ["updated"]
+    assert diff(spark, root, second, second, "t").count() == 0
+
+
+def test_keys_that_a_collation_takes_for_equal_are_all_looked_up(spark: SparkSession, tmp_path: Path) -> None:
+    root, names = str(tmp_path / "root"), ["SMITH", "Smith", "smith"]
+    put(spark, root, spark.createDataFrame([(name,) for name in [*names, "jones"]], "k string"))
+    wanted = spark.createDataFrame([(name,) for name in names], "k string").selectExpr("k collate UTF8_LCASE AS k")
+    assert sorted(row.k for row in read_state(spark, root, "t", keys=wanted).collect()) == names
+
+
 def test_a_difference_inside_maps_is_seen_and_their_order_is_none(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "root")
 

@@ -291,6 +291,16 @@ def test_an_exception_of_the_function_names_the_key(culprit: int, error: BaseExc
     assert type(caught.value.__cause__) is type(error)
 
 
+def test_an_exception_that_says_how_many_rows_there_are_names_the_key() -> None:
+    def fail(rows: pa.Table, below: pa.Table) -> Change:
+        if 6 in rows["value"].to_pylist():
+            raise ValueError(f"no model of {rows.num_rows} rows")
+        return Change()
+
+    with pytest.raises(UserFunctionError, match=r"called for k=1, part='b': no model of 4 rows"):
+        applied(fail, ROWS)
+
+
 def test_an_exception_that_no_half_of_the_keys_raises_names_them_all() -> None:
     def fail(rows: pa.Table, below: pa.Table) -> Change:
         if rows.num_rows == 4:
