@@ -96,13 +96,14 @@ def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
         return body
 
     once(job, add(2**62))
+    # The first is told to the callback, and the other at the end of its batch.
     for body in (add(2**62, 2**62), add(2**62, compact=True)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table_jobs, "DRIVER_BYTES", 1)
-            with pytest.raises(StreamingQueryException, match="does not fit into its type"):
+            with pytest.raises(StreamingQueryException, match=r"InvalidStateError: .* does not fit into its type"):
                 once(job, body)
         once(job, lambda batch, batch_id, state: None)
-    assert [type(error).__name__ for error in caught] == ["InvalidStateError"] * 2
+    assert [type(error).__name__ for error in caught] == ["InvalidStateError"]
 
 
 def test_a_task_writes_nothing_where_spark_hashes_otherwise(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
