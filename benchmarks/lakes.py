@@ -19,7 +19,7 @@ LEAST = {"Delta": 6, "Delta with deletion vectors": 6, "Iceberg": 5}
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the tables are, how many batches there are, and in which of them small files are compacted.
+    """Say how large the tables are, how many batches there are, and in which of them small files are compacted.
 
     A merge of a small batch has to look for it in all of a large table. So there are fewer batches into large tables.
     """

@@ -204,7 +204,7 @@ def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapsho
     st.integers(2, 40),
 )
 def test_a_chain_that_would_become_too_long_is_shortened_before(sizes: list[list[int]], max_chain: int) -> None:
-    """What is rewritten with one more delta is rewritten before it, if it is known to come. A single delta never is."""
+    """Rewrite before a delta comes what would be rewritten with it, and never a single delta."""
     now = chains_of(**{f"p{n}": some for n, some in enumerate(sizes)})
     later = {partition: (*chain, artifact(1)) for partition, chain in now.items()}
     before = table_rewrites(now, max_chain, 0, coming=1)

@@ -4,7 +4,7 @@ rows of the last checkpoint that are due now, and rows that the batch itself wro
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from pyspark_checkpointer.table.version import TableVersion
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one call of a batch made of a table.
+    """Hold a table as one call of a batch has left it.
 
     `kept` says how many artifacts of each partition that it changed were there before.
     """
@@ -130,7 +130,8 @@ class ExpiredTask:
         before = due.before.only(group)
         reader = TableReader(session.store, session.host, before, self._needed(before), copies=self.root.copies())
         for partition in before.chains:
-            rows = self._read(partial(due_rows, reader, partition, due.column, due.limit))
+            find = partial(due_rows, reader, partition, due.column, due.limit)
+            rows = run_sync(explaining(session, self.checkpoint, find))
             yield from small_batches(self._shown(rows, before))
         for written in due.written:
             version = written.version.only(group)
@@ -140,11 +141,9 @@ class ExpiredTask:
             for partition, chain in version.chains.items():
                 kept = written.kept[partition]
                 added = chain[kept:] if kept else None
-                rows = self._read(partial(late_rows, late, partition, added, due.column, due.limit))
+                find = partial(late_rows, late, partition, added, due.column, due.limit)
+                rows = run_sync(explaining(session, self.checkpoint, find))
                 yield from small_batches(self._shown(rows, version))
-
-    def _read(self, find: Callable[[], Awaitable[pa.Table]]) -> pa.Table:
-        return run_sync(explaining(self.root.open().session, self.checkpoint, find))
 
     def _needed(self, version: TableVersion) -> list[str]:
         """Return the columns to read."""

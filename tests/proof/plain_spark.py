@@ -228,7 +228,7 @@ def new_state(
     time: datetime | None = None,
     hints: dict[str, TableHints] | None = None,
 ) -> State:
-    """What a callback would be handed for this batch, which Spark began at this time.
+    """Return what a callback would be handed for this batch, which Spark began at this time.
 
     With `hints` it goes on with those of the run's batches before.
     """

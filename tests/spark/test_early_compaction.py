@@ -23,7 +23,7 @@ BATCHES = 16
 
 @pytest.fixture
 def compacted(monkeypatch: pytest.MonkeyPatch) -> list[dict[int, int]]:
-    """What batches compact themselves."""
+    """Note what batches compact themselves."""
     found: list[dict[int, int]] = []
     compact = TableJobs.compact
 
