@@ -62,6 +62,10 @@ def main() -> int:
             results.write(name, found)
             findings += found
     print(tables(findings))
+    print(
+        "These guides quote figures: `pytest tests/docs tests/test_readme.py -k figures` says which are old now.",
+        file=sys.stderr,
+    )
     missed = [finding for finding in findings if isinstance(finding, Target) and not finding.holds]
     return 1 if missed and not arguments.quick else 0
 
