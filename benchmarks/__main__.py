@@ -63,7 +63,8 @@ def main() -> int:
             findings += found
     print(tables(findings))
     print(
-        "These guides quote figures: `pytest tests/docs tests/test_readme.py -k figures` says which are old now.",
+        "The README and the guides quote these figures. This command names the old ones: "
+        "pytest tests/docs tests/test_readme.py -k figures",
         file=sys.stderr,
     )
     missed = [finding for finding in findings if isinstance(finding, Target) and not finding.holds]

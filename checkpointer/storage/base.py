@@ -42,6 +42,10 @@ class PreconditionFailedError(ConflictError):
     """The object has another version than the caller expected."""
 
 
+Range = tuple[int, int]
+"""A part of an object: its first byte and its length."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
     """An object as read: its bytes, and the store's name of this version.
@@ -167,6 +171,13 @@ class Store(Protocol):
         `length` is at least 1. Raises `ObjectNotFoundError`.
         """
 
+    @property
+    def reads_ranges(self) -> bool:
+        """Return whether `get_ranges` is one request, and can be called. See `ranges.py`."""
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        """Read some ranges as `get_range` reads one, all of them in one request."""
+
     async def put(self, path: str, data: Bytes) -> None:
         """Write an object that is complete and durable once this returns.
 
@@ -218,7 +229,14 @@ class Store(Protocol):
 
 
 class PagedStore:
-    """Base class of stores: completes `list` from `list_page`."""
+    """Base class of stores: completes `list` from `list_page`, and has one range in a request."""
+
+    @property
+    def reads_ranges(self) -> bool:
+        return False
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        raise NotImplementedError
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         raise NotImplementedError

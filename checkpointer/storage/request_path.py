@@ -32,6 +32,7 @@ from pyspark_checkpointer.storage.base import (
     ListingPage,
     ObjectExistsError,
     ObjectNotFoundError,
+    Range,
     S,
     Store,
     WrappedStore,
@@ -82,6 +83,13 @@ class RetryingStore(WrappedStore):
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._retry(lambda: self.inner.get_range(path, offset, length))
+
+    @property
+    def reads_ranges(self) -> bool:
+        return self.inner.reads_ranges
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        return await self._retry(lambda: self.inner.get_ranges(path, ranges))
 
     async def put(self, path: str, data: Bytes) -> None:
         failed = False
@@ -231,6 +239,16 @@ class LimitedStore(WrappedStore):
         data = await self._read(path, self.inner.get_range(path, offset, length), length)
         _count_received(len(data))
         return data
+
+    @property
+    def reads_ranges(self) -> bool:
+        return self.inner.reads_ranges
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        wanted = sum(length for _, length in ranges)
+        found = await self._read(path, self.inner.get_ranges(path, ranges), wanted)
+        _count_received(sum(map(len, found)))
+        return found
 
     async def put(self, path: str, data: Bytes) -> None:
         await self._send("put", path, self.inner.put(path, data), len(data), small=len(data) <= SMALL_WRITE)

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import (
@@ -80,10 +80,10 @@ def _check_size(path: str, size: int, limit: int | None) -> None:
         raise CorruptionError(f"{path}: expected at most {limit} bytes, found {size}")
 
 
-def read_range(path: str, offset: int, length: int) -> bytes:
-    """Return `length` bytes from `offset`, fewer where the file ends before."""
+def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Return the bytes of some ranges, each a start and a length; fewer where the file ends before."""
     with _opened(path) as (fd, size):
-        return _read(fd, max(0, min(length, size - offset)), offset)
+        return [_read(fd, max(0, min(length, size - offset)), offset) for offset, length in ranges]
 
 
 @contextmanager

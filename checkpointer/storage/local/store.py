@@ -25,6 +25,7 @@ from pyspark_checkpointer.storage.base import (
     ObjectNotFoundError,
     PagedStore,
     PreconditionFailedError,
+    Range,
     S,
     WriteLeftover,
     check_path,
@@ -99,6 +100,13 @@ class LocalStore(PagedStore):
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._run(path, self._get_range, path, offset, length)
+
+    @property
+    def reads_ranges(self) -> bool:
+        return True
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        return await self._run(path, self._get_ranges, path, ranges)
 
     async def put(self, path: str, data: Bytes) -> None:
         await self._run(path, self._put, path, data)
@@ -199,8 +207,11 @@ class LocalStore(PagedStore):
         return sink
 
     def _get_range(self, path: str, offset: int, length: int) -> bytes:
+        return self._get_ranges(path, [(offset, length)])[0]
+
+    def _get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
         with self._finding(path):
-            return files.read_range(self._locate(path), offset, length)
+            return files.read_ranges(self._locate(path), ranges)
 
     def _put(self, path: str, data: Bytes) -> None:
         target = self._locate(path)

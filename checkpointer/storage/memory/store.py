@@ -19,6 +19,7 @@ from pyspark_checkpointer.storage.base import (
     ObjectNotFoundError,
     PagedStore,
     PreconditionFailedError,
+    Range,
     S,
     WriteLeftover,
     check_path,
@@ -83,7 +84,15 @@ class MemoryStore(PagedStore):
         return sink
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        return self._find(path).data[offset : offset + length]
+        return (await self.get_ranges(path, [(offset, length)]))[0]
+
+    @property
+    def reads_ranges(self) -> bool:
+        return True
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        data = self._find(path).data
+        return [data[offset : offset + length] for offset, length in ranges]
 
     async def put(self, path: str, data: Bytes) -> None:
         check_path(path)
