@@ -117,7 +117,9 @@ async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -
     # Rows that are not due are left out here. `due_rows` looks those up again that a change needs.
     return await reader.some(
         base,
-        lambda groups: [n for n, bounds in enumerate(groups.times(column)) if may_hold(bounds, after, limit)],
+        lambda groups: groups.select(
+            [n for n, bounds in enumerate(groups.times(column)) if may_hold(bounds, after, limit)]
+        ),
         lambda rows: rows.filter(is_expired(rows[column], limit)),
     )
 

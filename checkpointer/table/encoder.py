@@ -67,7 +67,7 @@ class TableEncoder:
 
         def encode() -> parquet_encode.EncodedFile:
             with large_rows.explain_arrow_errors(self._table, partition):
-                return parquet_encode.encode(self._stored(rows))
+                return parquet_encode.encode(self._stored(rows), self._schema.key)
 
         file = await self._host.run(encode)
         return EncodedObject(SNAPSHOT, file, {partition: Part(rows.num_rows, file.raw_size)})
@@ -77,7 +77,7 @@ class TableEncoder:
 
         Returns None without rows.
         """
-        encoder = parquet_encode.Encoder(self._schema.arrow())
+        encoder = parquet_encode.Encoder(self._schema.arrow(), self._schema.key)
 
         def add(rows: pa.Table) -> None:
             with large_rows.explain_arrow_errors(self._table, partition):

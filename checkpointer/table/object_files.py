@@ -1,14 +1,26 @@
 """Fetch the objects of a table, whole or in parts, and verify what was fetched."""
 
-import asyncio
+from collections.abc import Sequence
 
 from pyspark_checkpointer.checkpoint import download
 from pyspark_checkpointer.manifests.digest import verify
 from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import parquet_decode
+from pyspark_checkpointer.storage import ranges
+from pyspark_checkpointer.storage.base import Range, Store
+from pyspark_checkpointer.table.local_copies import name_of
+from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
+
+MAX_TAIL_BYTES = 16 << 20
+"""The most bytes of tails that a process remembers. What Arrow and an index make of them takes some times as much."""
+
+_opened: dict[tuple[str, int, str], RowGroups] = {}
+"""The files that were opened, by path, size, and the verified digest of the tail with the schema.
+
+The objects of a table are the same in many batches, and none of them ever changes. So a lookup that opened them before
+fetches only the rows.
+"""
 
 
 class ObjectFiles:
@@ -29,24 +41,30 @@ class ObjectFiles:
         self.bytes_read += len(data)
         return data
 
-    async def open(self, artifact: Artifact) -> parquet_decode.RowGroups:
-        """Fetch and verify the tail of a file, and return its row groups.
+    async def open(self, artifact: Artifact) -> RowGroups:
+        """Fetch and verify the tail of a file, unless this process remembers it, and return its row groups.
 
         None of the row groups is fetched yet.
         """
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
+        name = path, artifact.size, name_of(artifact.tail.digest, self.schema, self.schema.names)
+        if (known := _opened.get(name)) is not None:
+            return known
         tail = await self._store.get_range(path, artifact.size - length, length)
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
-        return await self.host.run(lambda: parquet_decode.RowGroups(path, artifact.size, tail, self.schema))
+        found = await self.host.run(lambda: RowGroups(path, artifact.size, tail, self.schema))
+        if sum(groups.tail_bytes for groups in list(_opened.values())) + length > MAX_TAIL_BYTES:
+            _opened.clear()
+        _opened[name] = found
+        return found
 
-    async def fetch(self, artifact: Artifact, groups: parquet_decode.RowGroups, wanted: list[int]) -> dict[int, bytes]:
-        """Return the stored bytes of some row groups."""
-        ranges = [groups.ranges[group] for group in wanted]
-        found = await asyncio.gather(*(self._store.get_range(artifact.path, start, size) for start, size, _ in ranges))
-        self.bytes_read += sum(map(len, found))
-        return dict(zip(wanted, found, strict=True))
+    async def fetch(self, artifact: Artifact, chosen: Sequence[Range]) -> list[bytes]:
+        """Return the bytes of some ranges of a file."""
+        found, read = await ranges.get_ranges(self._store, artifact.path, chosen)
+        self.bytes_read += read
+        return found
 
 
 __all__ = ["ObjectFiles"]

@@ -155,8 +155,9 @@ class Packs:
             some = groups.of_partitions(wanted)
             size = sum(groups.ranges[group][1] for group in some)
             if 2 * size <= artifact.size:  # Else one request for the whole pack is faster.
-                found = await self._files.fetch(artifact, groups, some)
-                return lambda: groups.read_changes(found, names)
+                chosen = groups.select(some, changes=True)
+                found = await self._files.fetch(artifact, chosen.ranges)
+                return lambda: chosen.decode(found, names)
         data = await self._files.data(artifact)
         return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
 

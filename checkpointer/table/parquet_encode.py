@@ -1,13 +1,15 @@
-"""Encode rows as a Parquet file, compressed with zstd.
+"""Encode rows as a Parquet file.
 
 Its columns are known by field id, not by name. A file has the range and the SHA-256 of each row group in its metadata.
-So a reader that knows the digest of the footer can fetch single row groups and verify them.
+So a reader that knows the digest of the footer can fetch single row groups and verify them. A file in order of a key
+may also have an index of smaller blocks of rows (`block_index.py`).
 """
 
+import inspect
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,12 +18,10 @@ import pyarrow.parquet as pq
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Tail
 from pyspark_checkpointer.table import large_rows
+from pyspark_checkpointer.table.block_index import BLOCKS_KEY, IndexBuilder
 
 ROW_GROUP_ROWS = 16_384
-"""The most rows of a row group.
-
-A lookup of one key reads one row group.
-"""
+"""The most rows of a row group."""
 
 ROW_GROUP_BYTES = 2 << 20
 """Bytes in memory of a row group of wide rows."""
@@ -35,6 +35,34 @@ A single row may have more.
 ZSTD_LEVEL = 1
 
 ROW_GROUPS_KEY = "checkpointer.row_groups"
+
+BLOCK_ROWS = 512
+"""The most rows of a block.
+
+A lookup of one key reads one block. The index has some 40 bytes for each block, so that smaller ones would not help.
+"""
+
+BLOCK_BYTES = 64 << 10
+"""Bytes in memory of a block of wide rows."""
+
+MIN_BLOCKS = 16
+"""The fewest blocks of a file with an index: a smaller file is fetched as a whole."""
+
+WIDE_VALUE_BYTES = 32
+"""The bytes of a value from which the pages of a column are compressed with zstd.
+
+zstd takes some 15 µs for each page, whatever its size, which is as long as Arrow takes to decode a page of numbers. So
+narrow columns of a file with blocks are compressed with LZ4, whose files are a tenth larger.
+"""
+
+DICTIONARY_SHARE = 16
+"""A column of a file with blocks has dictionaries if at most one of so many values is distinct.
+
+To read a block, the dictionary of its row group is read too.
+"""
+
+_HAS_BLOCKS = "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters
+"""Whether this pyarrow can end a page after so many rows. Version 23 is the first that can."""
 
 
 class EncodedFile(NamedTuple):
@@ -52,49 +80,111 @@ class EncodedFile(NamedTuple):
 class Encoder:
     """Encode rows as one file, part by part.
 
-    The rows have to come in order of their key: then a lookup can skip the row groups whose keys lie elsewhere.
+    The rows have to come in order of their key: then a lookup can skip the row groups whose keys lie elsewhere. With
+    `key`, the names of the key columns, a file of many rows gets an index of its blocks.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, key: Sequence[str] = ()) -> None:
         self._sink = io.BytesIO()
-        self._writer = pq.ParquetWriter(
-            self._sink, schema, compression="zstd", compression_level=ZSTD_LEVEL, **_encodings(schema)
-        )
+        self._schema = schema
+        self._key = key
+        self._writer: pq.ParquetWriter | None = None
+        self._index: IndexBuilder | None = None
+        self._columns = sum(1 for _ in _leaves(schema))
         self._digests: list[list[Any]] = []
-        # The writer has begun with the four bytes `PAR1`, so the first row group starts at byte 4.
-        self._start = self._sink.tell()
+        self._start = 0
         self.num_rows = 0
         self.raw_size = 0
 
     def add(self, rows: pa.Table) -> None:
         """Add rows, as row groups of their own."""
+        writer = self._writer or self._open(rows)
         # Each part is written as one row group, so that its bytes are known and can be hashed right after.
         for part in large_rows.slices(rows, _rows_per_group(rows), MAX_ROW_GROUP_BYTES):
-            self._writer.write_table(part, row_group_size=part.num_rows)
+            writer.write_table(part, row_group_size=part.num_rows)
             end = self._sink.tell()
             # A view saves a copy. It is gone before the next write, as a BytesIO cannot grow while somebody holds
             # one.
-            digest = sha256(self._sink.getbuffer()[self._start : end])
-            self._digests.append([self._start, end - self._start, digest])
+            with self._sink.getbuffer()[self._start : end] as data:
+                self._digests.append([self._start, end - self._start, sha256(data)])
+                if self._index is not None:
+                    self._index.add(part, bytes(data), self._columns)
             self._start = end
         self.num_rows += rows.num_rows
         self.raw_size += rows.nbytes
 
     def finish(self) -> EncodedFile:
         """Write the footer, and return the whole file."""
+        writer = self._writer or self._open(self._schema.empty_table())
         # The digests stand in the footer, and the digest of the footer goes into the manifest.
-        self._writer.add_key_value_metadata({ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))})
-        self._writer.close()
+        described = {ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))}
+        if self._index is not None and (starts := self._index.starts()) is not None:
+            # What no row group has is not read by other programs. It is part of the tail, which has a digest.
+            described[BLOCKS_KEY] = self._index.write(self._sink, encode(starts).data)
+        writer.add_key_value_metadata(described)
+        writer.close()
         data = self._sink.getvalue()
         tail = memoryview(data)[self._start :]
         return EncodedFile(data, sha256(data), self.raw_size, Tail(len(tail), sha256(tail)))
 
+    def _open(self, rows: pa.Table) -> pq.ParquetWriter:
+        """Begin the file, whose first rows say how it is written."""
+        options: dict[str, Any] = {"compression": "zstd", "compression_level": ZSTD_LEVEL, **_encodings(self._schema)}
+        per_block = max(min(BLOCK_ROWS, BLOCK_BYTES // max(_width(rows), 1)), 1)
+        if self._key and _HAS_BLOCKS and rows.num_rows >= MIN_BLOCKS * per_block and _has_whole_pages(self._schema):
+            self._index = IndexBuilder(per_block, self._key)
+            options |= _block_options(rows.slice(0, ROW_GROUP_ROWS), per_block)
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **options)
+        # The writer has begun with the four bytes `PAR1`, so the first row group starts at byte 4.
+        self._start = self._sink.tell()
+        return self._writer
 
-def encode(rows: pa.Table) -> EncodedFile:
-    """Encode rows, which are in order of their key, as a file."""
-    encoder = Encoder(rows.schema)
+
+def encode(rows: pa.Table, key: Sequence[str] = ()) -> EncodedFile:
+    """Encode rows, which are in order of their key, as a file. For `key` see `Encoder`."""
+    encoder = Encoder(rows.schema, key)
     encoder.add(rows)
     return encoder.finish()
+
+
+def _width(rows: pa.Table) -> int:
+    """Return the bytes of a row in memory."""
+    width: int = rows.nbytes // max(rows.num_rows, 1)
+    return width
+
+
+def _has_whole_pages(schema: pa.Schema) -> bool:
+    """Return whether the pages of all columns can end at the same rows.
+
+    The values of a list may be in several pages. Columns whose paths are the same cannot be told apart.
+    """
+    paths = [path for path, _ in _leaves(schema)]
+    return not any(".list." in path or ".key_value." in path for path in paths) and len(set(paths)) == len(paths)
+
+
+def _leaf_values(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Yield each column that Parquet stores, with its path there and its values, of rows without lists and maps."""
+    while any(pa.types.is_struct(kind) for kind in rows.schema.types):
+        rows = rows.flatten()
+    yield from zip(rows.column_names, rows.columns, strict=True)
+
+
+def _block_options(rows: pa.Table, per_block: int) -> dict[str, Any]:
+    """Return the options for a file with blocks, of which these are some rows."""
+    leaves = list(_leaf_values(rows))
+    wide = [path for path, values in leaves if values.nbytes >= WIDE_VALUE_BYTES * len(values)]
+    return {
+        "max_rows_per_page": per_block,
+        "compression": {path: "zstd" if path in wide else "lz4" for path, _ in leaves},
+        "compression_level": dict.fromkeys(wide, ZSTD_LEVEL) or None,
+        "use_dictionary": [
+            path
+            for path, values in leaves
+            if _is_text(values.type) and len(values.unique()) * DICTIONARY_SHARE <= len(values)
+        ],
+        # The index says more of the key than bounds would, and no reader looks for bounds but for those of times.
+        "write_statistics": [path for path, values in leaves if pa.types.is_temporal(values.type)],
+    }
 
 
 def _rows_per_group(rows: pa.Table) -> int:
@@ -103,8 +193,7 @@ def _rows_per_group(rows: pa.Table) -> int:
     Wide rows get fewer, as readers fetch whole row groups. Much smaller groups would not help: the footer, which
     readers fetch first, would grow by what they save.
     """
-    width: int = rows.nbytes // max(rows.num_rows, 1)
-    return max(min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(width, 1)), 1)
+    return max(min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(_width(rows), 1)), 1)
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
@@ -118,9 +207,13 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
     ambiguous = {path for path, count in Counter(path for path, _ in leaves).items() if count > 1}
     unique = [(path, kind) for path, kind in leaves if path not in ambiguous]
     return {
-        "use_dictionary": [path for path, kind in unique if pa.types.is_string(kind) or pa.types.is_binary(kind)],
+        "use_dictionary": [path for path, kind in unique if _is_text(kind)],
         "column_encoding": {path: "DELTA_BINARY_PACKED" for path, kind in unique if _is_whole_number(kind)},
     }
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _is_whole_number(kind: pa.DataType) -> bool:

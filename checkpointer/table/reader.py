@@ -18,6 +18,8 @@ from pyspark_checkpointer.table import kept_columns, large_rows, local_copies, m
 from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.packs import HUGE_PACK_BYTES, Packs
+from pyspark_checkpointer.table.parquet_decode import Selection
+from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -143,8 +145,9 @@ class TableReader:
         groups = await self.files.open(base)
         records, last = 0, None
         for wanted in group_pieces(groups.ranges):
-            found = await self.files.fetch(base, groups, wanted)
-            rows = await self.host.run(partial(groups.read, found, self.schema.names))
+            chosen = groups.select(wanted)
+            found = await self.files.fetch(base, chosen.ranges)
+            rows = await self.host.run(partial(chosen.decode, found, self.schema.names))
             # The caller may hold this generator for long. The stored bytes are not needed once they are decoded.
             found.clear()
             records += rows.num_rows
@@ -230,16 +233,16 @@ class TableReader:
         """Return the rows of a snapshot whose key is one of `keys`."""
         key = self.schema.key
         return await self.some(
-            artifact, lambda groups: groups.of_keys(keys), lambda rows: merge.matching(rows, keys, key)
+            artifact, lambda groups: groups.select_keys(keys), lambda rows: merge.matching(rows, keys, key)
         )
 
     async def some(
         self,
         artifact: Artifact,
-        choose: Callable[[parquet_decode.RowGroups], list[int]],
+        choose: Callable[[RowGroups], Selection],
         pick: Callable[[pa.Table], pa.Table],
     ) -> pa.Table:
-        """Return the rows of a snapshot that `pick` picks, all of which are in the row groups that `choose` chooses.
+        """Return the rows of a snapshot that `pick` picks, all of which are in the parts that `choose` chooses.
 
         Only these are fetched, unless they are most of all: then a copy of the snapshot is kept.
         """
@@ -255,9 +258,9 @@ class TableReader:
             return mapped
         groups = await self.files.open(artifact)
         wanted = await self.host.run(partial(choose, groups))
-        if copies is None or 2 * len(wanted) < len(groups.ranges) or artifact.raw_size > local_copies.MAX_COPY_BYTES:
-            found = await self.files.fetch(artifact, groups, wanted)
-            return await self.host.run(lambda: pick(groups.read(found, names)))
+        if copies is None or wanted.share < 0.5 or artifact.raw_size > local_copies.MAX_COPY_BYTES:
+            found = await self.files.fetch(artifact, wanted.ranges)
+            return await self.host.run(lambda: pick(wanted.decode(found, names)))
         rows = await self._whole(artifact, whole)
         await self.host.run(partial(copies.put, name, rows))
         return await self.host.run(lambda: pick(rows.select(names)))
@@ -277,10 +280,10 @@ class TableReader:
                 yield await self.host.run(lambda: parquet_decode.decode(path, data, schema, names))
             return
         groups = await self.files.open(artifact)
-        read = groups.read_changes if artifact.kind == DELTA else groups.read
         for wanted in group_pieces(groups.ranges):
-            found = await self.files.fetch(artifact, groups, wanted)
-            yield await self.host.run(partial(read, found, names))
+            chosen = groups.select(wanted, changes=artifact.kind == DELTA)
+            found = await self.files.fetch(artifact, chosen.ranges)
+            yield await self.host.run(partial(chosen.decode, found, names))
 
 
 def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchema:

@@ -57,6 +57,23 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
     return low
 
 
+def last_up_to(starts: pa.Table, keys: pa.Table, key: list[str]) -> Any:
+    """Return for each row of `keys` the index of the last row of `starts` whose key is not above it, or -1.
+
+    The rows of `starts` are in order of their key.
+    """
+    below, sought = starts.select(key), keys.select(key)
+    first = below[key[0]]
+    if len(key) == 1 and pa.types.is_integer(first.type) and not (first.null_count or sought[key[0]].null_count):
+        return np.searchsorted(first.to_numpy(), sought[key[0]].to_numpy(), "right") - 1
+    both = pa.concat_tables([below, sought.cast(below.schema)]).combine_chunks()
+    # The sort is stable, so that of equal keys the one of `starts` comes first.
+    order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in key]).to_numpy()
+    found = np.empty(both.num_rows, dtype=np.int64)
+    found[order] = np.cumsum(order < starts.num_rows) - 1
+    return found[starts.num_rows :]
+
+
 def is_ascending(rows: pa.Table, columns: list[str]) -> bool:
     """Return whether rows are in the order of `in_order`, and no two of them have equal values in the columns."""
     undecided = np.ones(max(rows.num_rows - 1, 0), dtype=bool)

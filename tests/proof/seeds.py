@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -223,6 +224,12 @@ def journals() -> tuple[bytes, ...]:
 def snapshots() -> tuple[bytes, ...]:
     rows = snapshot_rows(TABLE, [(key, key * 10) for key in range(20)])
     return tuple(parquet_encode.encode(table).data for table in (rows, rows.slice(0, 0)))
+
+
+def snapshot_with_blocks() -> bytes:
+    rows = snapshot_rows(TABLE, [(key, key * 10) for key in range(40)])
+    with patch.multiple(parquet_encode, ROW_GROUP_ROWS=20, BLOCK_ROWS=4):
+        return parquet_encode.encode(rows, TABLE.key).data
 
 
 def wide_snapshot() -> bytes:

@@ -105,7 +105,9 @@ class History:
         patch.setattr(large_rows, "NARROW_BYTES", choose([1, 1 << 30]))
         patch.setattr(version_module, "STREAMED_SNAPSHOT_BYTES", choose([1, 64 << 20]))
         patch.setattr(version_module, "MAX_PIECE_ROW_GROUPS", choose([1, 16]))
-        patch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", choose([2, 16_384]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", choose([2, 5, 16_384]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.BLOCK_ROWS", choose([1, 2, 512]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.MIN_BLOCKS", choose([1, 16]))
 
     def batch(self, number: int) -> None:
         """One batch, which is committed or fails."""

@@ -48,8 +48,9 @@ from pyspark_checkpointer.manifests.model import (
 )
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.storage.base import Blob, ListedObject
-from pyspark_checkpointer.table import parquet_decode, parquet_encode
+from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 from tests.manifests.samples import CATALOG, ID, digest
@@ -186,11 +187,19 @@ def encode_table(rows: pa.Table) -> bytes:
 def row_groups(data: bytes) -> pa.Table:
     """As a lookup reads a file: its tail, then some of its row groups."""
     tail = data[-(int.from_bytes(data[-8:-4], "little") + 8) :]
-    groups = parquet_decode.RowGroups(NAME, len(data), tail, seeds.TABLE)
+    groups = RowGroups(NAME, len(data), tail, seeds.TABLE)
     wanted = groups.of_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
     ranges = {group: groups.ranges[group] for group in wanted}
     found = {group: data[max(start, 0) :][: max(size, 0)] for group, (start, size, _) in ranges.items()}
     return groups.read(found, seeds.TABLE.names)
+
+
+def blocks(data: bytes) -> pa.Table:
+    """As a lookup reads a file with an index: what follows the last row group, then some of its blocks."""
+    groups = RowGroups(NAME, len(data), data, seeds.TABLE)
+    chosen = groups.select_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
+    found = [data[max(start, 0) :][: max(size, 0)] for start, size in chosen.ranges]
+    return chosen.decode(found, seeds.TABLE.names)
 
 
 class Held:

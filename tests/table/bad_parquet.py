@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.table import parquet_decode, parquet_encode
+from pyspark_checkpointer.table import parquet_decode, parquet_encode, row_groups
 from tests.proof.load.gauges import resident
 from tests.table.parquet_file import (
     CHUNK_SIZE,
@@ -308,7 +308,7 @@ def read_pack(data: bytes) -> pa.Table:
 
 def read_groups(data: bytes) -> pa.Table:
     """By row groups, those that may hold some keys."""
-    file = parquet_decode.RowGroups("the/object", len(data), data, TABLE)
+    file = row_groups.RowGroups("the/object", len(data), data, TABLE)
     found = file.of_keys(pa.table({"k": pa.array([1, 50, 99], pa.int64())}))
     parts = {group: data[file.ranges[group][0] : sum(file.ranges[group][:2])] for group in found}
     return file.read(parts, TABLE.names)

@@ -14,7 +14,8 @@ import pytest
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.table.merge import apply
-from pyspark_checkpointer.table.parquet_decode import RowGroups, decode, decode_pack
+from pyspark_checkpointer.table.parquet_decode import decode, decode_pack
+from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from tests.table.tables import (

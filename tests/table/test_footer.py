@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.table import parquet_decode, parquet_encode
+from pyspark_checkpointer.table import parquet_decode, parquet_encode, row_groups
 from pyspark_checkpointer.table.footer import check_footer
 from tests.table.tables import CHANGE, PARTITION, array, changes_of, schema_of, snapshot_rows
 
@@ -35,8 +35,8 @@ def with_footer(data: bytes, old: bytes, new: bytes) -> bytes:
     return body + footer + len(footer).to_bytes(4, "little") + data[-4:]
 
 
-def opened(data: bytes) -> parquet_decode.RowGroups:
-    return parquet_decode.RowGroups("the/object", len(data), data, SCHEMA)
+def opened(data: bytes) -> row_groups.RowGroups:
+    return row_groups.RowGroups("the/object", len(data), data, SCHEMA)
 
 
 def test_our_own_footers_are_sound() -> None:
@@ -73,7 +73,7 @@ def test_a_pack_whose_own_columns_are_others_is_refused(name: str, values: pa.Ar
 )
 def test_a_footer_that_contradicts_itself_is_refused(old: bytes, new: bytes, why: str) -> None:
     with pytest.raises(MalformedError, match=f"the/object: .*{why}"):
-        opened(with_footer(snapshot(), old, new))
+        opened(with_footer(snapshot(), old, new)).of_keys(pa.table({"k": pa.array([KEY], pa.int64())}))
 
 
 @pytest.mark.parametrize("kind", range(16))

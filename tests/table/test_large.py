@@ -16,7 +16,7 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import batches_of
 from pyspark_checkpointer.table import encoder as encode_module
-from pyspark_checkpointer.table import large_rows, parquet_decode, parquet_encode
+from pyspark_checkpointer.table import large_rows, parquet_encode, row_groups
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.encoder import MAX_PARTITION_BYTES
 from pyspark_checkpointer.table.merge import apply, consolidate
@@ -132,9 +132,9 @@ def test_one_piece_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch, chang
     if changed:
         place.pack({0: standing_alone(schema, [(MERGE, (f"{n:04}x", "new")) for n in range(0, 500, 50)])})
     held: list[int] = []
-    read = parquet_decode.RowGroups.read
+    read = row_groups.RowGroups.read
 
-    def measured(self: parquet_decode.RowGroups, *args: Any) -> pa.Table:
+    def measured(self: row_groups.RowGroups, *args: Any) -> pa.Table:
         # The event loop's thread may still be letting go of the piece that it has just handed over.
         for _ in range(200):
             gc.collect()
@@ -145,7 +145,7 @@ def test_one_piece_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch, chang
         held.append(allocated)
         return read(self, *args)
 
-    monkeypatch.setattr(parquet_decode.RowGroups, "read", measured)
+    monkeypatch.setattr(row_groups.RowGroups, "read", measured)
     reader = place.reader()
 
     async def consume() -> None:
@@ -190,9 +190,7 @@ def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monk
 def test_row_groups_are_bounded_by_bytes_where_some_rows_are_wide() -> None:
     schema = schema_of({"k": "long", "v": "string"}, ["k"])
     rows = snapshot_rows(schema, [(n, "x" * (500_000 if n < 50 else 1)) for n in range(4000)])
-    groups = parquet_decode.RowGroups(
-        "object", len(data := parquet_encode.encode(rows).data), data[-(1 << 16) :], schema
-    )
+    groups = row_groups.RowGroups("object", len(data := parquet_encode.encode(rows).data), data[-(1 << 16) :], schema)
     parts = [
         groups.read({number: data[start : start + size]}, schema.names)
         for number, (start, size, _) in enumerate(groups.ranges)

@@ -17,8 +17,9 @@ from pyspark_checkpointer.errors import DigestMismatchError, MalformedError
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.merge import matching
-from pyspark_checkpointer.table.parquet_decode import RowGroups, decode, decode_pack
+from pyspark_checkpointer.table.parquet_decode import decode, decode_pack
 from pyspark_checkpointer.table.parquet_encode import EncodedFile, encode
+from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from tests.table.tables import (

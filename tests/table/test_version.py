@@ -23,8 +23,8 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.table import object_files, parquet_encode
 from pyspark_checkpointer.table import packs as packs_module
-from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.compact import rewrite
 from pyspark_checkpointer.table.encoder import EncodedObject
 from pyspark_checkpointer.table.kept_columns import ids_of
@@ -243,6 +243,12 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
     assert compaction.table_rewrites(place.chains, 10, 0) == {3: 0}
     place.rewrite(dict.fromkeys(range(1, 8), 0))
     assert compaction.table_rewrites(place.chains, 10, 0) == {}, "the last one in a large pack is as small as it was"
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file was opened before."""
+    monkeypatch.setattr(object_files, "_opened", {})
 
 
 @pytest.fixture
@@ -503,6 +509,33 @@ def test_a_lookup_beyond_every_row_group_reads_the_footer_alone(large: Place) ->
     base, delta = large.chains[0]
     assert base.tail is not None
     assert reader.bytes_read == base.tail.length + delta.size
+
+
+def test_a_file_that_was_opened_is_not_opened_again(large: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = keys_of(SIMPLE, [(8,), (150_000,)])
+    read = []
+    for limit in (object_files.MAX_TAIL_BYTES, 1, 1):
+        monkeypatch.setattr(object_files, "MAX_TAIL_BYTES", limit)
+        for _ in range(2):
+            reader = large.reader()
+            assert run_sync(reader.rows(0, keys)).num_rows == 2
+            read.append(reader.bytes_read)
+        monkeypatch.setattr(object_files, "_opened", {})
+    base = large.chains[0][0]
+    assert base.tail is not None
+    assert read[0] - read[1] == base.tail.length
+    assert read[2:] == [read[0], read[1]] * 2, "one file is remembered, whatever its size"
+
+
+def test_a_tail_of_another_digest_is_not_the_one_that_was_opened(large: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = keys_of(SIMPLE, [(8,)])
+    assert run_sync(large.reader().rows(0, keys)).num_rows == 1
+    base, *deltas = large.chains[0]
+    assert base.tail is not None
+    other = (replace(base, tail=replace(base.tail, digest="0" * 64)), *deltas)
+    monkeypatch.setitem(large.chains, 0, other)
+    with pytest.raises(CorruptionError, match="tail"):
+        run_sync(large.reader().rows(0, keys))
 
 
 @pytest.mark.parametrize("step", [1, 16_000, 40_000])

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import hashlib
 import io
 import itertools
 import re
@@ -74,6 +75,10 @@ def parquet(data, tail, columns, delta):
         compare(data[g[0] : at], digest(g[2]))
         need(f.metadata.row_group(i).num_rows <= 1048576, f"row group {i} has too many rows")
     need(not tail or tail[0] == len(data) - at, "the tail is not what follows the last row group")
+    blocks = (f.metadata.metadata or {}).get(b"checkpointer.blocks")
+    if blocks is not None:
+        need(not delta, "blocks in a delta")
+        check_blocks(parse(blocks), data, f, at)
     for i in range(len(f.schema)):
         column = f.schema.column(i)
         fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
@@ -113,6 +118,49 @@ def parquet(data, tail, columns, delta):
         need(change == 0 or not kept, "a row keeps columns, but does not merge")
         need(all(r[c] is None for c in kept & last), "a kept column that is not null")
     return out
+
+
+def check_blocks(described, data, f, at):
+    """The index of blocks, which begins at a byte: that it is true."""
+    need(type(described) is list and len(described) == 4, f"blocks {described!r:.80}")
+    rows, columns, width, keys = map(integer(1, 2**63), described)
+    need(columns == len(f.schema) and width in (2, 4), f"blocks {described!r:.80}")
+    groups = [f.metadata.row_group(i) for i in range(f.metadata.num_row_groups)]
+    blocks = [[min(rows, g.num_rows - n) for n in range(0, g.num_rows, rows)] for g in groups]
+    count, ends = sum(map(len, blocks)), []
+    for length in (16 * count, width * columns * len(groups), width * columns * count, keys):
+        ends.append((at, at + length))
+        at += length
+    need(at <= len(data), "an index of blocks beyond the end of the file")
+    digests, dictionaries, lengths, starts = (data[a:b] for a, b in ends)
+    dictionaries, lengths = (
+        [int.from_bytes(part[n : n + width], "little") for n in range(0, len(part), width)]
+        for part in (dictionaries, lengths)
+    )
+    number, firsts = 0, []
+    for i, (g, own) in enumerate(zip(groups, blocks, strict=True)):
+        shared, pages = b"", [b""] * len(own)
+        for c in range(columns):
+            chunk = g.column(c)
+            begin = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+            place = begin + dictionaries[i * columns + c]
+            need(place == chunk.data_page_offset, "a dictionary of another length")
+            shared += data[begin:place]
+            for n in range(len(own)):
+                end = place + lengths[(number + n) * columns + c]
+                pages[n] += data[place:end]
+                place = end
+            need(place == begin + chunk.total_compressed_size, "pages of another length")
+        for n, page in enumerate(pages):
+            sound = hashlib.sha256(shared + page).digest()[:16] == digests[16 * (number + n) :][:16]
+            need(sound, f"block {number + n} of another digest")
+            firsts.append(sum(blocks[i][:n]) + sum(map(sum, blocks[:i])))
+        number += len(own)
+    found, rest = pq.ParquetFile(io.BytesIO(starts)).read(), f.metadata.num_rows - 1
+    firsts += [rest] if rest not in firsts else []
+    stored = f.read(columns=found.column_names)
+    need([python(v) for v in found.column(0)] == [python(stored.column(0)[n]) for n in firsts], "other first keys")
+    need(found.num_rows == len(firsts), "a wrong number of first keys")
 
 
 def kept_ids(s):

@@ -1,0 +1,154 @@
+"""Write and read the index of the blocks of a file.
+
+A block is the rows of one page in each column, and the pages of all columns end at the same rows. The index lies
+between the last row group and the footer, so that it is a part of the tail. It has, one after the other:
+
+- 16 bytes of each block: the beginning of the SHA-256 of the dictionaries of its row group and of its pages;
+- the length of the dictionary of each column of each row group, and the length of the page of each column of each
+  block, in two bytes, or in four where one does not fit;
+- a Parquet file with the first key of each block, and then the last key of all, unless that is the first of its block.
+
+The metadata of the file says how many rows a block has, how many columns there are, how many bytes a length has, and
+how long the Parquet file is.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, BinaryIO, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_checkpointer.table.pages import page_lengths
+
+BLOCKS_KEY = "checkpointer.blocks"
+
+DIGEST_BYTES = 16
+"""The bytes of a digest of a block.
+
+Nobody can find other pages with the same 16 bytes; 32 would be most of the index.
+"""
+
+_LENGTHS: dict[int, Any] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+"""Types of a length, by its bytes."""
+
+
+class IndexBuilder:
+    """Make the index of a file while its row groups are written."""
+
+    def __init__(self, per_block: int, key: Sequence[str]) -> None:
+        self._per_block = per_block
+        self._key = list(key)
+        self._digests: list[bytes] = []
+        self._dictionaries: list[Any] = []
+        self._lengths: list[Any] = []
+        self._starts: list[pa.Table] = []
+        self._last: pa.Table | None = None
+        self._is_whole = True
+        """False if the pages of a row group are not those of blocks. Then the file gets no index."""
+
+    def add(self, rows: pa.Table, data: bytes, columns: int) -> None:
+        """Add a row group: its rows, its bytes, and the number of columns that Parquet stores."""
+        found = page_lengths(data, columns, rows_of_blocks(rows.num_rows, self._per_block))
+        if found is None:
+            self._is_whole = False
+            return
+        dictionaries, lengths = np.array(found[0]), np.array(found[1]).T
+        self._dictionaries.append(dictionaries)
+        self._lengths.append(lengths)
+        shared, pages = places(dictionaries, lengths)
+        prefix = b"".join(cut(data, shared, dictionaries))
+        self._digests += [digest_of(prefix, cut(data, *block)) for block in zip(pages, lengths, strict=True)]
+        keys = rows.select(self._key)
+        self._starts.append(keys.take(np.arange(0, rows.num_rows, self._per_block)))
+        # A copy: a slice would hold all rows in memory until the file is finished.
+        last = rows.num_rows - 1
+        self._last = keys.take([last]) if last % self._per_block else None
+
+    def starts(self) -> pa.Table | None:
+        """Return the first key of each block, and the last key, or None if there can be no index."""
+        if not (self._is_whole and self._starts):
+            return None
+        return pa.concat_tables([*self._starts, *filter(None, [self._last])])
+
+    def write(self, sink: BinaryIO, starts: bytes) -> str:
+        """Write the index, of which `starts` is the Parquet file. Return what the metadata says of it."""
+        lengths = [np.concatenate(numbers) for numbers in (self._dictionaries, self._lengths)]
+        width = 2 if max(numbers.max() for numbers in lengths) < 1 << 16 else 4
+        for part in (*self._digests, *(numbers.astype(_LENGTHS[width]).tobytes() for numbers in lengths), starts):
+            sink.write(part)
+        return json.dumps([self._per_block, len(self._dictionaries[0]), width, len(starts)], separators=(",", ":"))
+
+
+class BlockIndex(NamedTuple):
+    """The index of a file, but for the keys: the Parquet file `starts`."""
+
+    rows: list[int]
+    """The rows of each block."""
+    groups: Any
+    """The number of the row group of each block."""
+    digests: list[bytes]
+    dictionaries: Any
+    """The length of the dictionary of each column of each row group, in an array of two dimensions."""
+    lengths: Any
+    """The length of the page of each column of each block, in an array of two dimensions."""
+    starts: bytes
+
+    @classmethod
+    def parse(cls, described: bytes, data: bytes, columns: int, groups: Sequence[tuple[int, int]]) -> Self:
+        """Read what an index says. `data` begins with it.
+
+        `columns` is the number of columns that Parquet stores, and `groups` has the rows and the bytes of each row
+        group. Raises `ValueError` or `TypeError` where the index does not describe them.
+        """
+        per_block, found, width, size = json.loads(described)
+        numbers = per_block, found, width, size
+        if any(type(n) is not int or n < 1 for n in numbers) or found != columns or width not in _LENGTHS:
+            raise ValueError(f"an index of blocks that says {described!r:.80}")
+        counts = [-(-rows // per_block) for rows, _ in groups]
+        shapes = (len(counts), columns), (sum(counts), columns)
+        ends = list(accumulate([0, DIGEST_BYTES * sum(counts), *(width * a * b for a, b in shapes), size]))
+        # Before memory is taken for so many blocks.
+        if ends[-1] > len(data):
+            raise ValueError(f"an index of {ends[-1]} bytes in a tail of {len(data)}")
+        rows = [number for count, _ in groups for number in rows_of_blocks(count, per_block)]
+        of_blocks = np.repeat(np.arange(len(counts)), counts)
+        parts = [data[start:end] for start, end in pairwise(ends)]
+        digests = [parts[0][at : at + DIGEST_BYTES] for at in range(0, len(parts[0]), DIGEST_BYTES)]
+        numbers_of = (np.frombuffer(part, _LENGTHS[width]).astype(np.int64) for part in parts[1:3])
+        dictionaries, lengths = map(np.reshape, numbers_of, shapes)
+        stored = np.bincount(of_blocks, lengths.sum(axis=1), len(counts)) + dictionaries.sum(axis=1)
+        if not lengths.all() or (stored != [length for _, length in groups]).any():
+            raise ValueError("an index whose pages are not those of the row groups")
+        return cls(rows, of_blocks, digests, dictionaries, lengths, parts[3])
+
+
+def rows_of_blocks(rows: int, per_block: int) -> list[int]:
+    """Return the rows of each block of a row group. The last one may have fewer."""
+    whole, rest = divmod(rows, per_block)
+    return [per_block] * whole + [rest] * bool(rest)
+
+
+def places(dictionaries: Any, lengths: Any) -> tuple[Any, Any]:
+    """Return where the dictionary of each column, and each page of it, begins in a row group.
+
+    `dictionaries` and `lengths` are those of the row group.
+    """
+    columns = dictionaries + lengths.sum(axis=0)
+    shared = np.cumsum(columns) - columns
+    return shared, shared + dictionaries + np.cumsum(lengths, axis=0) - lengths
+
+
+def cut(data: bytes, starts: Any, lengths: Any) -> list[bytes]:
+    """Return the parts of the bytes that begin at some places."""
+    return [data[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+
+
+def digest_of(dictionaries: bytes, pages: Sequence[bytes]) -> bytes:
+    """Return the digest of a block: of the dictionaries of its row group, and of its pages."""
+    return hashlib.sha256(b"".join([dictionaries, *pages])).digest()[:DIGEST_BYTES]
+
+
+__all__ = ["BLOCKS_KEY", "BlockIndex", "IndexBuilder", "cut", "digest_of", "places", "rows_of_blocks"]

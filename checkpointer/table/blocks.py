@@ -1,0 +1,127 @@
+"""Read blocks of a file: a few pages of each column, found by the index and verified one by one.
+
+keys → blocks that may hold them → ranges of their pages → a Parquet file of these pages alone, which Arrow decodes
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.digest import check_size
+from pyspark_checkpointer.table import row_order
+from pyspark_checkpointer.table.block_index import BLOCKS_KEY, BlockIndex, digest_of, places
+from pyspark_checkpointer.table.footer import check_rows
+from pyspark_checkpointer.table.page_file import PageFile
+from pyspark_checkpointer.table.parquet_decode import Selection, decode, explain_decode_errors, read_rows
+from pyspark_checkpointer.table.row_equality import equal_rows
+from pyspark_checkpointer.table.schema import TableSchema
+
+
+class Blocks:
+    """The blocks of a file whose tail was fetched and verified."""
+
+    def __init__(
+        self,
+        name: str,
+        metadata: pq.FileMetaData,
+        tail: bytes,
+        size: int,
+        ranges: Sequence[tuple[int, int, str]],
+        schema: TableSchema,
+    ) -> None:
+        """Read the index. `size` is that of the file, and `ranges` has the start and the length of each row group."""
+        self._name = name
+        self._ranges = ranges
+        self._schema = schema
+        self._key = schema.key
+        with explain_decode_errors(name):
+            check_rows(metadata)
+            if any(metadata.schema.column(n).max_repetition_level for n in range(len(metadata.schema))):
+                raise ValueError("an index of blocks in a file with lists")
+            groups = [(metadata.row_group(group).num_rows, length) for group, (_, length, _) in enumerate(ranges)]
+            at = len(tail) - (size - sum(ranges[-1][:2]) if ranges else 0)
+            if at < 0:
+                raise ValueError("a tail without the index of blocks")
+            described = metadata.metadata[BLOCKS_KEY.encode()]
+            self._index = BlockIndex.parse(described, tail[at:], len(metadata.schema), groups)
+            self._file = PageFile(tail)
+        keys = replace(schema, columns=tuple(c for c in schema.columns if c.role == "key"))
+        found = decode(f"{name} (first keys)", self._index.starts, keys, keys.names)
+        count = len(self._index.rows)
+        if found.num_rows not in (count, count + 1):
+            raise CorruptionError(f"{name}: expected the first keys of {count} blocks, found {found.num_rows}")
+        self._starts, self._last = found.slice(0, count), found.slice(count)
+
+    def of_keys(self, keys: pa.Table) -> Selection:
+        """Choose the blocks that may hold one of `keys`."""
+        found = row_order.last_up_to(self._starts, keys, self._key)
+        blocks = np.unique(found[found >= 0])
+        final = len(self._index.rows) - 1
+        if self._last.num_rows and final in blocks:
+            # New keys are often above all others.
+            lowest = row_order.in_order(keys.select(self._key).filter(found == final), self._key).slice(0, 1)
+            if row_order.last_up_to(lowest, self._last, self._key)[0] < 0:
+                blocks = blocks[:-1]
+        return self._select(blocks)
+
+    def _select(self, blocks: Any) -> Selection:
+        index = self._index
+        numbers, firsts = np.unique(index.groups[blocks], return_index=True)
+        by_group = list(zip(numbers.tolist(), np.split(blocks, firsts[1:]), strict=True)) if len(blocks) else []
+        ranges: list[tuple[int, int]] = []
+        for group, some in by_group:
+            first = int(np.searchsorted(index.groups, group))
+            last = int(np.searchsorted(index.groups, group, "right"))
+            shared, pages = places(index.dictionaries[group], index.lengths[first:last])
+            start = self._ranges[group][0]
+            # The dictionaries of all columns, then the pages of each block.
+            starts = np.concatenate([shared, pages[some - first].ravel()]) + start
+            lengths = np.concatenate([index.dictionaries[group], index.lengths[some].ravel()])
+            ranges += zip(starts.tolist(), lengths.tolist(), strict=True)
+
+        def read(found: Sequence[bytes], columns: Sequence[str]) -> pa.Table:
+            return self._decode(by_group, ranges, found, columns)
+
+        return Selection(ranges, len(blocks) / max(len(index.rows), 1), read)
+
+    def _decode(
+        self,
+        by_group: list[tuple[int, Any]],
+        ranges: list[tuple[int, int]],
+        found: Sequence[bytes],
+        columns: Sequence[str],
+    ) -> pa.Table:
+        """Verify the bytes of some blocks, and return their rows."""
+        index = self._index
+        width, at = index.lengths.shape[1], 0
+        parts = []
+        for (_, length), data in zip(ranges, found, strict=True):
+            check_size(f"{self._name} (a page)", len(data), length)
+        for _, blocks in by_group:
+            shared, at = found[at : at + width], at + width
+            prefix = b"".join(shared)
+            pages = []
+            for block in blocks.tolist():
+                page, at = found[at : at + width], at + width
+                if digest_of(prefix, page) != index.digests[block]:
+                    raise CorruptionError(f"{self._name} (block {block}): the digest is not that of the index")
+                pages.append(page)
+            parts.append((sum(index.rows[block] for block in blocks.tolist()), shared, pages))
+        with explain_decode_errors(self._name):
+            file = pq.ParquetFile(pa.BufferReader(self._file.build(parts)))
+            names = [name for name in self._schema.names if name in columns or name in self._key]
+            rows = read_rows(file, None, self._schema, names, [])
+        chosen = [block for _, blocks in by_group for block in blocks.tolist()]
+        firsts = np.cumsum([0, *(index.rows[block] for block in chosen)])[:-1]
+        # A wrong key in the index would lead past rows that are there.
+        if not equal_rows(rows.select(self._key).take(firsts), self._starts.take(np.array(chosen, np.int64))).all():
+            raise CorruptionError(f"{self._name}: a block that begins with another key than the index says")
+        return rows.select(columns)
+
+
+__all__ = ["Blocks"]
