@@ -23,7 +23,8 @@ from pyspark_checkpointer.table.writer import TableWriter, on_top
 class Compacted:
     """An object that takes the place of artifacts of some partitions.
 
-    `kept` has the artifacts below it, by partition. Without an object no row is left.
+    `kept` has the artifacts below it, by partition: of each partition that has rows in it, and of no other. Without an
+    object nothing comes on top of them.
     """
 
     content: EncodedObject | None
@@ -70,16 +71,18 @@ async def encode_compacted(
             pieces = reader.pieces(partition, ordered=True)
             yield Compacted(await encoder.snapshot_of(partition, pieces), {partition: ()})
             continue
-        kept[partition] = chain[:count]
+        below = chain[:count]
         if count == 1 and chain[0].length == 0:
             # The chain begins anew: the old empty snapshot names the old pack, which would stay live for it alone. And
             # the changes are the rows: there is nothing to delete, and what has expired can go.
-            kept[partition] = ()
+            below = ()
             changes = reader.version.living(changes.filter(pc.not_equal(changes[CHANGE], DELETE)))
-            if changes.num_rows == 0:
-                yield Compacted(None, {partition: ()})
+        if changes.num_rows == 0:
+            yield Compacted(None, {partition: below})
+            continue
+        kept[partition] = below
         folded.append(changes)
-    if any(changes.num_rows for changes in folded):
+    if folded:
         rows = await encoder.in_order(kept_columns.concat(folded))
         del folded  # before the rows are encoded: they were copied
         yield Compacted(await encoder.pack(rows), kept)

@@ -15,8 +15,11 @@ from pyspark_checkpointer.spark import State, early_compaction, read_state, stat
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_jobs import TableJobs
+from pyspark_checkpointer.storage.request_path import Traffic
+from pyspark_checkpointer.table.schema import DELETE, MERGE
 from tests.spark.conftest import Job
 from tests.spark.tables import once
+from tests.table.test_version import SIMPLE, Place
 
 BATCHES = 16
 
@@ -152,3 +155,14 @@ def test_a_forked_process_waits_for_nothing(job: Job, monkeypatch: pytest.Monkey
     (early,) = [one for one in made if one._work is not None][-1:]
     early._forks -= 1
     assert run_sync(early._compacted()) == []
+
+
+def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> None:
+    place = Place(SIMPLE)
+    for change in ((MERGE, (1, 1)), (DELETE, (1, None))):
+        place.pack({0: [change], 1: [(MERGE, (1, 5))], 2: [change]})
+    early = EarlyCompaction(place.session, place.version, {0: 1, 1: 1, 2: 1})
+    place.pack({1: [(MERGE, (1, 1))], 2: [(MERGE, (1, 7))]})
+    place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
+    assert {partition: len(chain) for partition, chain in place.chains.items()} == {0: 0, 1: 3, 2: 2}
+    assert {partition: place.rows(partition) for partition in place.chains} == {0: [], 1: [(1, 11)], 2: [(1, 7)]}

@@ -59,7 +59,7 @@ class Place:
     """A root in memory, and the attempt that writes there."""
 
     def __init__(self, schema: TableSchema) -> None:
-        session = Checkpointer(f"memory://{uuid.uuid4().hex}").session
+        self.session = session = Checkpointer(f"memory://{uuid.uuid4().hex}").session
         self.store, self.host = session.store, session.host
         self.schema = schema
         self.chains: dict[int, Chain] = {}
