@@ -270,8 +270,10 @@ class TableChanges:
         self._expiry.check()
         if self.version is None:
             return
+        # Asked first: a schema with one column more has no rule yet.
+        old = self.version.schema.expire
         schema = self._columns.with_declared_time(self.version.schema)
-        old, new = schema.expire, self._expiry.rule_for(schema)
+        new = self._expiry.rule_for(schema)
         if self._expiry.brings_back(old, new):
             logger.warning("table %r: its rows expired %s until now; %s", self.name, old, new or "they no longer do")
             # At the clock of the last checkpoint: what would have expired since lives by the new rule.

@@ -208,6 +208,14 @@ def test_rows_that_expired_do_not_come_back_by_another_rule(place: Place, later:
     assert keys(place.rows()) == [1, 2]
 
 
+def test_rows_that_expired_do_not_come_back_by_a_column_that_is_new(place: Place) -> None:
+    place.batch(0, given((1, 0), (2, 8)))
+    place.batch(10)
+    later = pa.array([START + 100 * DAY], UTC_TIME)
+    place.batch(11, given((3, 11), until=later), expire=Expire("until", after=DAY))
+    assert keys(place.rows()) == [2, 3]
+
+
 def test_rows_expire_sooner_without_a_rewrite(place: Place) -> None:
     place.batch(0, given((1, 0), (2, 8)))
     before = _paths(place.client)
