@@ -28,24 +28,24 @@ class EarlyCompaction:
     """Chains of one committed version that are compacted before the next batch needs it.
 
     `keep` says how many artifacts of each partition stay. `left` are partitions whose turn it is too, but which are too
-    large for the driver.
+    large for the driver. `cost` is what the work takes of the bytes that the driver may read for all tables.
     """
 
     def __init__(
-        self, session: Session, version: TableVersion, keep: Mapping[int, int], left: Collection[int] = ()
+        self,
+        session: Session,
+        version: TableVersion,
+        keep: Mapping[int, int],
+        left: Collection[int] = (),
+        cost: int = 0,
     ) -> None:
+        self.cost = cost
         self._version = version.only([*keep, *left])
         self._keep = keep
         self._left = left
         self._traffic = Traffic()
         self._forks = runtime.fork_count()
         self._work = runtime.submit(self._encode(session)) if keep else None
-
-    @property
-    def size(self) -> int:
-        """Return the stored bytes that are read for it."""
-        chains = self._version.chains
-        return sum({a.path: a.length for p, kept in self._keep.items() for a in chains[p][kept:]}.values())
 
     async def _encode(self, session: Session) -> list[Compacted]:
         """Return what takes the place of artifacts; nothing, if that fails."""

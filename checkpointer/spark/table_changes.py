@@ -238,12 +238,12 @@ class TableChanges:
     def compact_early(self, most: int) -> int:
         """Begin to compact chains for the next batch: this one is committed.
 
-        At most so many stored bytes are read for it. Returns how many are.
+        It costs the driver at most so many bytes. Returns how many it does.
         """
         if not self._has_changed or self.version is None:
             return 0
         self._hints.early = self._jobs.compact_early(self._known_version(), most)
-        return self._hints.early.size
+        return self._hints.early.cost
 
     def discard_emitted(self) -> None:
         """Remove the objects with rows that functions emitted: the batch has ended, and nobody may read them now."""

@@ -151,7 +151,7 @@ class TableJobs:
         read for it, and the executors do the rest.
         """
         # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
-        here, there = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
+        here, there, _ = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
             session = self.client.session
@@ -171,14 +171,14 @@ class TableJobs:
     def compact_early(self, version: TableVersion, most: int) -> EarlyCompaction:
         """Begin to compact chains of a committed version for the next batch, which adds a delta to each.
 
-        Only chains are taken for which at most `most` stored bytes are read in all.
+        Only chains are taken that cost at most `most` bytes in all, as `_split_by_bytes` counts them.
         """
         session = self.client.session
         keep = table_rewrites(version.chains, session.max_chain, version.partitions, coming=1)
-        here, there = _split_by_bytes(version.chains, keep, most)
+        here, there, cost = _split_by_bytes(version.chains, keep, most)
         # A chain that is too long becomes so only in the next batch, which then compacts it.
         due = [partition for partition in there if not keep[partition]]
-        return EarlyCompaction(session, version, {partition: keep[partition] for partition in here}, due)
+        return EarlyCompaction(session, version, {partition: keep[partition] for partition in here}, due, cost)
 
     def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
         """Write what was compacted early, and return all chains of the table."""
@@ -216,22 +216,25 @@ class TableJobs:
         return TableWriter(session.store, session.host, self._checkpoint.id, self._name, schema)
 
 
-def _split_by_bytes(chains: Mapping[int, Chain], keep: Mapping[int, int], most: int) -> tuple[list[int], list[int]]:
-    """Return the partitions that can be compacted cheaply, and the others.
+def _split_by_bytes(
+    chains: Mapping[int, Chain], keep: Mapping[int, int], most: int
+) -> tuple[list[int], list[int], int]:
+    """Return the partitions that can be compacted cheaply, the others, and what the first ones cost.
 
-    Rewriting the first ones reads at most `most` bytes. An object that several partitions share counts once. In memory
-    the rows may take four times as much.
+    They cost at most `most`: the stored bytes that are read, where an object that several partitions share counts once,
+    or a quarter of the bytes of their rows in memory if that is more.
     """
     read: dict[str, int] = {}
-    here, there, in_memory = [], [], 0
+    here, there, in_memory, cost = [], [], 0, 0
     for partition, count in sorted(keep.items()):
         artifacts = chains[partition][count:]
         # Partitions that share an object are read by one request, so its bytes count once.
         read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
         in_memory_with = in_memory + sum(artifact.raw_size for artifact in artifacts)
-        if max(sum(read_with.values()), in_memory_with // 4) <= most:
+        cost_with = max(sum(read_with.values()), in_memory_with // 4)
+        if cost_with <= most:
             here.append(partition)
-            read, in_memory = read_with, in_memory_with
+            read, in_memory, cost = read_with, in_memory_with, cost_with
         else:
             there.append(partition)
-    return here, there
+    return here, there, cost

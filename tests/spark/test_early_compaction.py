@@ -1,9 +1,12 @@
 """Chains that are compacted between two batches: by which of them, and what becomes of it where something changes."""
 
 import itertools
+import random
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -14,9 +17,11 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful, table_jobs
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.storage.request_path import Traffic
 from pyspark_checkpointer.table.schema import DELETE, MERGE
+from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
 from tests.spark.tables import once
 from tests.table.test_version import SIMPLE, Place
@@ -166,3 +171,19 @@ def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> N
     place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
     assert {partition: len(chain) for partition, chain in place.chains.items()} == {0: 0, 1: 3, 2: 2}
     assert {partition: place.rows(partition) for partition in place.chains} == {0: [], 1: [(1, 11)], 2: [(1, 7)]}
+
+
+def test_tables_share_what_the_driver_may_hold_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text is stored once, and each row has it in memory."""
+    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 2_000_000)
+    client, draw = Checkpointer(f"memory://{uuid.uuid4().hex}", max_chain=4), random.Random(1)
+    hints: dict[str, TableHints] = {}
+    wide = pa.table({"k": range(2000), "text": ["x" * 1000] * 2000})
+    with plain_spark(draw):
+        for number in range(3):
+            state = new_state(client, client.restore(), number, hints=hints)
+            for name in ("t", "other"):
+                state.table(name, ["k"], num_partitions=1).upsert(PlainFrame(draw, [wide]))  # type: ignore[arg-type]
+            state._attempt.commit()
+    begun = {name: bool(one.early and one.early._keep) for name, one in hints.items()}
+    assert begun == {"t": True, "other": False}
