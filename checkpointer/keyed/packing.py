@@ -13,7 +13,7 @@ from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError,
 PACK_BATCH = 256
 """Values packed, or keys looked up, in one batch.
 
-The second time they are in the cache.
+So few that the processor still has all of them in its cache when they are looked at again.
 """
 
 

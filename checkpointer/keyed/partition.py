@@ -111,9 +111,9 @@ class MapPartition:
         self.unlisted: list[Any] = []
         self.dirty: Delta = {}
         self.is_new = True
-        """True while all that is here was set here, and nothing was captured.
+        """True until the first capture, unless the partition was restored or its keys came from other partitions.
 
-        No delta can be written yet, so changes are not noted.
+        The first save writes a snapshot and no delta, so changes need not be noted before it.
         """
         self.needs_snapshot = False
         """True if `dirty` cannot be saved as a delta.

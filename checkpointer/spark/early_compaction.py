@@ -27,8 +27,9 @@ logger = logging.getLogger("pyspark_checkpointer")
 class EarlyCompaction:
     """Chains of one committed version that are compacted before the next batch needs it.
 
-    `keep` says how many artifacts of each partition stay. `left` are partitions whose turn it is too, but which are too
-    large for the driver. `cost` is what the work takes of the bytes that the driver may read for all tables.
+    `keep` says how many artifacts of each partition stay. `left_to_batch` are partitions whose turn it is too, but
+    which are too large for the driver. `cost` is what the work takes of the bytes that the driver may read for all
+    tables.
     """
 
     def __init__(
@@ -36,13 +37,13 @@ class EarlyCompaction:
         session: Session,
         version: TableVersion,
         keep: Mapping[int, int],
-        left: Collection[int] = (),
+        left_to_batch: Collection[int] = (),
         cost: int = 0,
     ) -> None:
         self.cost = cost
-        self._version = version.only([*keep, *left])
+        self._version = version.only([*keep, *left_to_batch])
         self._keep = keep
-        self._left = left
+        self._left_to_batch = left_to_batch
         self._traffic = Traffic()
         self._forks = runtime.fork_count()
         self._work = runtime.submit(self._encode(session)) if keep else None
@@ -82,9 +83,9 @@ class EarlyCompaction:
         traffic.add(self._traffic)
         return shorter
 
-    def left(self, chains: Mapping[int, Chain]) -> list[int]:
+    def left_to_batch(self, chains: Mapping[int, Chain]) -> list[int]:
         """Return the partitions whose turn it is, and that the batch has to compact itself."""
-        return [partition for partition in self._left if self._begins_alike(partition, chains)]
+        return [partition for partition in self._left_to_batch if self._begins_alike(partition, chains)]
 
     def cancel(self) -> None:
         """Stop the work: nobody will ask for it."""

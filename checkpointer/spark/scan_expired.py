@@ -1,6 +1,6 @@
 """Read the rows of a table that expire with a batch, on the executors.
 
-rows of the last checkpoint that are due now, and rows that the batch itself wrote with a time that has passed
+They are rows of the last checkpoint that are due now, and rows that the batch itself wrote with a time that had passed.
 """
 
 from collections import Counter

@@ -350,7 +350,10 @@ class TableChanges:
         return version
 
     def _change(self, schema: TableSchema, chains: Mapping[int, Chain], below: Mapping[int, Chain] | None) -> None:
-        """Take new chains, on which rows were written that lie on `below`. It is None where no row is new."""
+        """Make chains that a call has written the chains of the table.
+
+        `below` are the chains that the new rows lie on. It is None if the call has written no new rows.
+        """
         self.version, self._has_changed = TableVersion(self.name, schema, self._partitions, chains), True
         if below is not None and schema.expire is not None:
             self._written.append(Written.on(below, self.version))
@@ -367,7 +370,7 @@ class TableChanges:
             version = replace(version, chains=self._jobs.write_early(early, version))
             self.version = version
             # Those whose turn it was at the end of the last batch, and those at a limit. The turn of others comes.
-            due = dict.fromkeys(early.left(version.chains), 0)
+            due = dict.fromkeys(early.left_to_batch(version.chains), 0)
             self._rewrite(table_rewrites(version.chains, max_chain, 0) | due)
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:

@@ -38,7 +38,10 @@ class TableHints:
     is_driver_unfit: bool = False
     """True once something failed in the driver that tasks may be able to do."""
     early: EarlyCompaction | None = None
-    """Chains that are compacted beside the next batch; None before the first commit of the run."""
+    """Chains that are compacted for the next batch that changes the table.
+
+    None until a batch of the run has changed it.
+    """
 
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Let the driver do the next changes if these were few and quick.

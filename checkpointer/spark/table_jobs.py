@@ -33,7 +33,7 @@ from pyspark_checkpointer.table.writer import TableWriter, on_top
 logger = logging.getLogger("pyspark_checkpointer")
 
 DRIVER_BYTES = 16 << 20
-"""Stored bytes that the driver reads to compact chains itself.
+"""Stored bytes that the driver reads to compact chains itself, and a quarter of what their rows take in memory.
 
 Tasks compact the other chains. The driver also writes changes of a batch itself, up to a quarter of this, as Arrow.
 """
