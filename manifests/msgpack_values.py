@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate, chain, compress, pairwise, repeat
+from itertools import accumulate, chain, compress, count, pairwise, repeat
 from operator import contains
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -94,16 +94,18 @@ def _pack_any(value: Any) -> bytes:
     try:
         if type(value) in _TEXTS and MAX_KEPT_BYTES < len(value) < 2**32:
             return _pack_large(value)
+        calls = next(_calls)
         packed = _LEVELS[0].pack(value)
         # A search in the bytes takes far less time than the walk through the value that it mostly spares.
         if type(value) not in _ATOMS and _MARKERS.search(packed):
             _refuse_lookalikes(value)
+            _refuse_torn([packed], calls)
         return packed
     except UnsupportedValueError:
         raise
     except UnicodeEncodeError:
         raise UnsupportedValueError("text that is not valid Unicode (a lone surrogate)") from None
-    except (RecursionError, ValueError, OverflowError) as error:
+    except _REFUSED as error:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
 
 
@@ -133,7 +135,7 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
     Raises `UnsupportedValueError` if any of them cannot be stored; `pack` says which and why.
     """
     packed: list[bytes] = []
-    size = 0
+    size, calls = 0, next(_calls)
     try:
         # Some at a time: the sizes are known only once they are packed, and large values must not all be in memory
         # twice.
@@ -143,7 +145,8 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
             size += more_bytes
         if suspects := _find_marked(packed):
             _refuse_lookalikes([values[number] for number in suspects])
-    except (RecursionError, ValueError, OverflowError) as error:
+            _refuse_torn([packed[number] for number in suspects], calls)
+    except _REFUSED as error:
         raise UnsupportedValueError(f"a value that msgpack refuses: {error}") from None
     return packed
 
@@ -294,6 +297,9 @@ If none of them occurs, there are no binary data and no extensions.
 _MARKS = bytes(_MARKERS.match(bytes([number])) is not None for number in range(256))
 """A table for `bytes.translate`, which is much faster than a pattern: 1 for a marker, 0 for all other bytes."""
 
+_REFUSED = (RuntimeError, ValueError, OverflowError)
+"""Errors that a packer raises for a value: one nested too deep, or a dict that another thread changes, among them."""
+
 _LOOKALIKES = frozenset({bytearray, memoryview, msgpack.ExtType, msgpack.Timestamp})
 """Types that msgpack writes without asking as something else.
 
@@ -310,6 +316,7 @@ No Python code runs meanwhile, so one packer is enough for all threads.
 """
 
 _GROUPS = frozenset({list, tuple, set, frozenset})
+_CHANGEABLE = frozenset({list, dict})
 
 
 def _refuse_lookalikes(value: Any) -> None:
@@ -331,6 +338,48 @@ def _refuse_lookalikes(value: Any) -> None:
         for keys in dicts:
             _refuse_merging(keys)
         level = list(chain.from_iterable(members))
+
+
+def _refuse_torn(packed: Sequence[bytes], calls: int) -> None:
+    """Raise `UnsupportedValueError` unless each of these is the bytes of one whole value.
+
+    `calls` is what `_calls` gave before they were packed. A packer writes the length of a list first. While it calls
+    Python for an extension, another thread may make the list longer or shorter. The bytes would be refused when they
+    are read.
+    """
+    if next(_calls) == calls + 1:  # Nothing was called, so no other thread ran.
+        return
+    data = b"".join(packed)
+    is_large = len(data) > MAX_KEPT_BYTES
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data)) if is_large else _unpackers.take()
+    begin, starts = unpacker.tell(), iter(range(0, len(data), PIECE_BYTES))
+    for end in accumulate(map(len, packed)):
+        if not _skip(unpacker, data, starts) or unpacker.tell() - begin != end:
+            raise UnsupportedValueError(
+                "a value that another thread changed while it was packed: let that thread end first, or set a copy"
+            )
+    if not is_large:
+        _unpackers.put_back(unpacker)
+
+
+def _skip(unpacker: msgpack.Unpacker, data: bytes, starts: Iterator[int]) -> bool:
+    """Skip one value. Returns False if the data ends in it."""
+    while True:
+        try:
+            unpacker.skip()
+        except msgpack.OutOfData:
+            if (start := next(starts, None)) is None:
+                return False
+            unpacker.feed(data[start : start + PIECE_BYTES])
+        else:
+            return True
+
+
+_calls = count()
+"""Counts the calls of Python by packers. A call of `next` is one step for all threads."""
+
+_unpackers = Idle(lambda: msgpack.Unpacker(max_buffer_size=MAX_KEPT_BYTES))
+"""Unpackers that hold nothing."""
 
 
 _INSTEAD: dict[type, str] = {
@@ -402,6 +451,7 @@ class _Level:
             raise _unsupported(type(value))
         if self._depth == MAX_DEPTH:
             raise UnsupportedValueError(f"a value with more than {MAX_DEPTH} tuples or sets one inside the other")
+        next(_calls)
         code, encode = packer
         return msgpack.ExtType(code, encode(value, _LEVELS[self._depth + 1].pack))
 
@@ -424,6 +474,15 @@ from_extension = _LEVELS[0].from_extension
 
 _unpack_short = partial(_unpackb, ext_hook=from_extension, strict_map_key=False)
 """Unpack a value that needs no other check."""
+
+
+def _pack_tuple(value: tuple[Any, ...], pack: Pack) -> bytes:
+    calls = next(_calls)
+    packed = pack(list(value))
+    # What another thread can change is checked here too: who checks the whole value does not look into extensions.
+    if not _CHANGEABLE.isdisjoint(map(type, value)):
+        _refuse_torn([packed], calls)
+    return packed
 
 
 def _pack_members(values: Any, pack: Pack) -> bytes:
@@ -593,7 +652,7 @@ def _unpack_date(data: bytes, _: Hook) -> date:
 
 
 _PACKERS: dict[type, tuple[int, Callable[[Any, Pack], bytes]]] = {
-    tuple: (TUPLE, lambda value, pack: pack(list(value))),
+    tuple: (TUPLE, _pack_tuple),
     int: (INTEGER, _pack_integer),
     Decimal: (DECIMAL, lambda value, _: str(value).replace("e", "E").encode()),  # the thread's context may ask for "e"
     datetime: (DATETIME, _pack_datetime),

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.manifests import msgpack_values
 from pyspark_checkpointer.manifests.msgpack_values import (
     PACK_COUNT,
     PIECE_BYTES,
@@ -647,3 +648,32 @@ def test_many_values_are_unpacked_as_each_alone_or_not_at_all(some: list[bytes])
 def test_a_malformed_value_among_many_is_found(bad: bytes) -> None:
     assert unpack_all([b"\x01", b"\x91\xff", b"\x81\xa1a\xff"]) == [1, [-1], {"a": -1}]
     assert unpack_all([b"\x01", bad, b"\xff"]) is None
+
+
+@pytest.mark.parametrize("packing", [pack, lambda value: pack_some([1, value])])
+@pytest.mark.parametrize("inside", [lambda part: part, lambda part: [1, (2, part)], lambda part: {"a": ((part,),)}])
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ([Decimal(1), 2, 3], lambda part: part.append(4)),
+        ([Decimal(1), 2, 3], lambda part: part.pop()),
+        ({"a": Decimal(1), "b": 2}, lambda part: part.popitem()),
+        ([b"x" * PIECE_BYTES, Decimal(1), 2], lambda part: part.append(b"x" * PIECE_BYTES)),
+    ],
+)
+def test_a_value_that_changes_while_it_is_packed_is_refused(
+    packing: Callable[[Any], Any], inside: Any, part: Any, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may run whenever a part is packed by Python."""
+    part = part.copy()
+    code, encode = msgpack_values._PACKERS[Decimal]
+
+    def changed(value: Any, pack: Any) -> bytes:
+        change(part)
+        return encode(value, pack)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(msgpack_values._PACKERS, Decimal, (code, changed))
+        with pytest.raises(UnsupportedValueError):
+            packing(inside(part))
+    assert packing(inside(part))
