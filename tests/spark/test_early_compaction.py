@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -24,7 +26,8 @@ from pyspark_checkpointer.table.schema import DELETE, MERGE
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
 from tests.spark.tables import once
-from tests.table.test_version import SIMPLE, Place
+from tests.table.tables import Change, Model
+from tests.table.test_version import SIMPLE, Place, standing_alone
 
 BATCHES = 16
 
@@ -171,6 +174,33 @@ def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> N
     place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
     assert {partition: len(chain) for partition, chain in place.chains.items()} == {0: 0, 1: 3, 2: 2}
     assert {partition: place.rows(partition) for partition in place.chains} == {0: [], 1: [(1, 11)], 2: [(1, 7)]}
+
+
+FEW = st.lists(
+    st.tuples(st.sampled_from([MERGE, DELETE]), st.tuples(st.integers(0, 1), st.integers(1, 9))), min_size=1, max_size=2
+)
+WRITES = st.lists(st.dictionaries(st.integers(0, 1), FEW, min_size=1), max_size=4)
+
+
+@settings(max_examples=60)
+@given(WRITES, st.dictionaries(st.integers(0, 1), st.sampled_from([1, 1, 0, 2, 3])), WRITES)
+def test_whatever_is_written_meanwhile_the_rows_are_those_of_a_dict(
+    before: list[dict[int, list[Change]]], keep: dict[int, int], meanwhile: list[dict[int, list[Change]]]
+) -> None:
+    place, model = Place(SIMPLE), {0: Model(SIMPLE), 1: Model(SIMPLE)}
+
+    def write(steps: list[dict[int, list[Change]]]) -> None:
+        for changes in steps:
+            place.pack({partition: standing_alone(SIMPLE, some) for partition, some in changes.items()})
+            for partition, some in changes.items():
+                model[partition].do(some)
+
+    write(before)
+    keep = {partition: kept for partition, kept in keep.items() if kept < len(place.chains.get(partition, ()))}
+    early = EarlyCompaction(place.session, place.version, keep)
+    write(meanwhile)
+    place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
+    assert {partition: place.rows(partition) for partition in model} == {n: model[n].rows() for n in model}
 
 
 def test_tables_share_what_the_driver_may_hold_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
