@@ -9,6 +9,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial, reduce
@@ -119,6 +120,22 @@ class Root:
             shares.append(reader.bytes_read / version.size)
         return shares
 
+    def lookup_times(self, size: int, repetitions: int) -> dict[str, Times]:
+        """Measure a lookup of random keys and a read of all rows, both without Spark and in this process."""
+        restored = self._client.restore()
+        assert restored is not None
+        keys = [{"key": key} for key in random.Random(1).sample(range(size), 1000)]
+
+        def read(sought: list[dict[str, int]] | None, expected: int) -> float:
+            start = time.perf_counter()
+            found = restored.table("t", keys=sought).num_rows
+            seconds = time.perf_counter() - start
+            if found != expected:
+                raise AssertionError(f"{expected} rows were written, {found} found")
+            return seconds
+
+        return alternate(repetitions, some=lambda: read(keys, len(keys)), all=lambda: read(None, size))
+
     def read(self) -> None:
         consume(read_state(self._spark, str(self.path), "t"))
 
@@ -213,6 +230,7 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, m
         root.upsert(rows(spark, size))
     fresh = roots[sizes[-1]].lookup_bytes(sizes[-1])
     middle, peer = sizes[1], str(folder / "delta")
+    looked_up = roots[middle].lookup_times(middle, 10)
     write_deltalake(peer, rows(spark, middle).toArrow())
     synced, merged = Synced(Path(peer)), list[float]()
     paths: dict[int, list[str]] = {size: [] for size in sizes}
@@ -251,6 +269,9 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, m
         ),
         Target(f"table: bytes read for 1,000 neighbours of {sizes[-1]:,} rows / all", fresh[0], 0.02, after(0)),
         Target(f"table: bytes read for 1,000 random keys of {sizes[-1]:,} rows / all", fresh[1], 0.02, after(1)),
+        _against(
+            f"table: 1,000 random keys of {middle:,} rows / all rows, time", looked_up["some"], looked_up["all"], 0.15
+        ),
         Target(f"table: bytes read for 1 key of {sizes[-1]:,} rows / all", fresh[2], None, after(2)),
     ]
 
