@@ -101,7 +101,13 @@ class EarlyCompaction:
         # In a forked child the work would never end.
         if self._work is None or self._forks != runtime.fork_count():
             return []
-        return await asyncio.wrap_future(self._work)
+        try:
+            return await asyncio.wrap_future(self._work)
+        except asyncio.CancelledError:
+            # A run that ended has cancelled its work. If its zombie goes on, the commit tells it why it must not.
+            if self._work.cancelled():
+                return []
+            raise
 
 
 __all__ = ["EarlyCompaction"]

@@ -1,5 +1,6 @@
 """Chains that are compacted between two batches: by which of them, and what becomes of it where something changes."""
 
+import asyncio
 import itertools
 import random
 import uuid
@@ -174,6 +175,21 @@ def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> N
     place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
     assert {partition: len(chain) for partition, chain in place.chains.items()} == {0: 0, 1: 3, 2: 2}
     assert {partition: place.rows(partition) for partition in place.chains} == {0: [], 1: [(1, 11)], 2: [(1, 7)]}
+
+
+def test_work_that_was_cancelled_leaves_the_chains_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends cancels it, and its zombie is to be told by the commit that it is one."""
+    place = Place(SIMPLE)
+    for n in range(2):
+        place.pack({0: [(MERGE, (1, n))]})
+
+    async def forever(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(EarlyCompaction, "_encode", forever)
+    early = EarlyCompaction(place.session, place.version, {0: 1})
+    early.cancel()
+    assert run_sync(early.write(place.chains, place.writer, Traffic())) == {}
 
 
 FEW = st.lists(
