@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.errors import CorruptionError, DigestMismatchError
 from pyspark_checkpointer.manifests.digest import check_size
 from pyspark_checkpointer.table import row_order
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY, BlockIndex, digest_of, places
@@ -109,7 +109,7 @@ class Blocks:
             for block in blocks.tolist():
                 page, at = found[at : at + width], at + width
                 if digest_of(prefix, page) != index.digests[block]:
-                    raise CorruptionError(f"{self._name} (block {block}): the digest is not that of the index")
+                    raise DigestMismatchError(f"{self._name} (block {block}): expected the digest of the index")
                 pages.append(page)
             parts.append((sum(index.rows[block] for block in blocks.tolist()), shared, pages))
         with explain_decode_errors(self._name):

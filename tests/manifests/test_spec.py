@@ -68,7 +68,7 @@ from tests.table.tables import far, long_decimals, text
 
 PAGES = {
     name: (Path(__file__).parents[2] / "manifests" / name).read_text("utf-8")
-    for name in ("SPEC.md", "PROTOCOL.md", "POSITIONS.md")
+    for name in ("SPEC.md", "BLOCKS.md", "PROTOCOL.md", "POSITIONS.md")
 }
 SPEC = PAGES["SPEC.md"]
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.MULTILINE)

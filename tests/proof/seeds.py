@@ -228,7 +228,7 @@ def snapshots() -> tuple[bytes, ...]:
 
 def snapshot_with_blocks() -> bytes:
     rows = snapshot_rows(TABLE, [(key, key * 10) for key in range(40)])
-    with patch.multiple(parquet_encode, ROW_GROUP_ROWS=20, BLOCK_ROWS=4):
+    with patch.multiple(parquet_encode, ROW_GROUP_ROWS=20, BLOCK_ROWS=4, MIN_BLOCKS=1):
         return parquet_encode.encode(rows, TABLE.key).data
 
 

@@ -609,7 +609,7 @@ def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tm
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(DigestMismatchError, match="row group"):
+    with pytest.raises(DigestMismatchError, match="block"):
         run_sync(TableReader(client.session.store, client.session.host, version).rows(0, keys))
     with pytest.raises(DigestMismatchError):
         restored.table("t")
