@@ -1,0 +1,82 @@
+"""A table on a store that is farther away, for `distance.py`: the commit of a batch, and a lookup of some keys."""
+
+import random
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.measure import timed
+from benchmarks.stores import move_away
+from benchmarks.table_state import rows
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
+from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.storage.request_path import Traffic, counted
+
+SIZE, PARTITIONS, CHANGED, SOUGHT = 100_000, 4, 1000, 20
+DELTAS = 3
+"""Upserts before the lookups, which have to look into each of them."""
+
+
+class TableJob:
+    """A job with a table, each of whose requests takes some seconds more."""
+
+    def __init__(self, spark: SparkSession, root: str, options: dict[str, Any] | None, seconds: float) -> None:
+        self._spark = spark
+        self._hints = TableHints()
+        self._records: list[Metrics] = []
+        self._looked_up = Traffic()
+        self._client = Checkpointer(root, options, metrics=self._records.append)
+        self._upsert(SIZE)
+        for _ in range(DELTAS):
+            self._upsert(CHANGED)
+        restored = self._client.restore()
+        assert restored is not None
+        self._restored: Restored = restored
+        self._keys = [{"key": key} for key in random.Random(1).sample(range(SIZE), SOUGHT)]
+        self.lookup()  # From now on it is warm: the process remembers where the blocks of each file are.
+        move_away(self._client, seconds)
+
+    def _upsert(self, count: int) -> float:
+        """Write some rows in a batch, and return the seconds of its commit, after the callback's own work."""
+        with self._client.begin() as checkpoint:
+            table = TableChanges(
+                self._spark,
+                self._client,
+                checkpoint.writer,
+                "t",
+                ["key"],
+                PARTITIONS,
+                None,
+                None,
+                hints=self._hints,
+            )
+            table.upsert(rows(self._spark, count))
+
+            def commit() -> None:
+                table.finish()
+                checkpoint.commit()
+
+            return timed(commit)
+
+    def commit(self) -> float:
+        return self._upsert(CHANGED)
+
+    def lookup(self) -> float:
+        self._looked_up = Traffic()
+        with counted(self._looked_up):
+            start = time.perf_counter()
+            found = self._restored.table("t", keys=self._keys).num_rows
+            seconds = time.perf_counter() - start
+        if found != SOUGHT:
+            raise AssertionError(f"{SOUGHT} keys were written, {found} found")
+        return seconds
+
+    def close(self) -> dict[str, int]:
+        """Return the requests of the last commit and of the last lookup."""
+        self._client.close()
+        commits = [record.requests.total for record in self._records if isinstance(record, CommitMetrics)]
+        return {"commit": commits[-1], "lookup": sum(self._looked_up.requests.values())}
