@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -14,7 +15,13 @@ import pytest
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import DependencyError, InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import ListedObject, ObjectNotFoundError, WriteLeftover, cloud, open_store
+from pyspark_checkpointer.storage import (
+    ListedObject,
+    ObjectNotFoundError,
+    WriteLeftover,
+    cloud,
+    open_store,
+)
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, says, serves, serving
 
@@ -96,13 +103,33 @@ def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[
             if kind == "s3":
                 await backend._call("put_object", Key=key, Body=b"")
             else:
-                files = await backend._connection.get()
-                client = files.service_client.get_container_client(backend._container)
+                client = (await backend._connection.get()).service.get_container_client(backend._container)
                 await client.upload_blob(key, b"")
                 await client.upload_blob(key + "folder", b"", metadata={"hdi_isfolder": "true"})
 
     run_sync(make())
     assert run_sync(store.list("")) == []
+
+
+@pytest.mark.parametrize("proxy", [False, True])
+def test_no_password_file_is_read_for_requests_to_azure(proxy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import aiohttp
+
+    hosts: list[str] = []
+
+    def read(_: object, host: str) -> None:
+        hosts.append(host)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_get_netrc_auth", read)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    with serving(says(404, "BlobNotFound")) as server, serving(says(404, "BlobNotFound")) as other:
+        if proxy:  # it is in the environment too, and goes on to be used
+            monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{other.server_address[1]}")
+        with pytest.raises(ObjectNotFoundError):
+            run_sync(server.place("azure").open().get("x"))
+        assert len(other.requests if proxy else server.requests) == 1
+    assert (hosts == []) is not proxy
 
 
 class Failing:

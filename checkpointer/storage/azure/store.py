@@ -14,7 +14,7 @@ from typing import Any
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.azure.client import account_of, close_client, open_client
+from pyspark_checkpointer.storage.azure.client import Client, account_of, close_client, open_client
 from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
 from pyspark_checkpointer.storage.base import (
     Blob,
@@ -112,13 +112,13 @@ class AzureStore(PagedStore):
 
     # --- requests ---
 
-    async def _connect(self) -> Any:
+    async def _connect(self) -> Client:
         return await cloud.answer(open_client(self._url, self._options), partial(self._error, name=self._url))
 
     async def _blob(self, path: str) -> Any:
         """Return the SDK's client of a blob, after a check of its path."""
-        files = await self._connection.get()
-        return files.service_client.get_blob_client(self._container, self._key(check_path(path)))
+        client = await self._connection.get()
+        return client.service.get_blob_client(self._container, self._key(check_path(path)))
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         stream, etag, at = await self._open_blob(path, limit)
@@ -194,7 +194,8 @@ class AzureStore(PagedStore):
     async def _swap(self, path: str, data: bytes, expected: str | None) -> str:
         from azure.core import MatchConditions
 
-        blob = await self._blob(path)
+        # A swapped object is mostly swapped again, and soon.
+        blob = (await self._connection.get()).kept_blob(self._container, self._key(check_path(path)))
         # overwrite=False sends If-None-Match: *, so that the blob must not exist.
         condition: dict[str, Any] = {"overwrite": not (self._fencing and expected is None)}
         if self._fencing and expected is not None:
@@ -247,8 +248,8 @@ class AzureStore(PagedStore):
                 raise result
 
     async def _containers(self) -> Any:
-        files = await self._connection.get()
-        return files.service_client.get_container_client(self._container)
+        client = await self._connection.get()
+        return client.service.get_container_client(self._container)
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path
