@@ -62,8 +62,9 @@ def _measure(server: Server, partitions: int, repetitions: int) -> Iterator[Targ
                 store.update_checkpoint(_checkpoint(partition, 1))
         what = f"Event Hubs, {partitions:,} partitions"
         yield _compare(f"{what}: a round of balancing", ours, peer, partial(_balance, partitions), repetitions, 1.0)
-        yield _compare(f"{what}: an update", ours, peer, _update, repetitions, None)
-        yield _compare(f"{what}: where to begin", ours, peer, partial(_positions, partitions), repetitions, None)
+        yield _compare(f"{what}: an update", ours, peer, _update, repetitions, 1.0)
+        yield _compare(f"{what}: where to begin", ours, peer, partial(_positions, partitions), repetitions, 1.2)
+        yield _newcomer(f"{what}: where a new consumer begins", server, peer, partitions, repetitions)
         yield _crowd(what, server, partitions)
     yield _leases(server, partitions)
 
@@ -79,6 +80,20 @@ def _compare(
     times = alternate(repetitions, ours=lambda: timed(lambda: work(ours)), sdk=lambda: timed(lambda: work(peer.store)))
     detail = f"requests {sum(mine.requests.values()):,} / {theirs:,}, {_milliseconds(times['ours'], times['sdk'])}"
     return Target(f"{question} / the SDK's blob store, time", times["ours"].median / times["sdk"].median, limit, detail)
+
+
+def _newcomer(question: str, server: Server, peer: Peer, partitions: int, repetitions: int) -> Target:
+    """Compare where a consumer begins that is connected and remembers nothing. The SDK's store never remembers."""
+    begins = partial(_positions, partitions)
+
+    def ours() -> float:
+        with CheckpointStore(f"{server.url}/bench-{partitions}", server.storage_options) as store:
+            store.list_checkpoints(*GROUP[:2], "another")
+            return timed(lambda: begins(store))
+
+    times = alternate(repetitions, ours=ours, sdk=lambda: timed(lambda: begins(peer.store)))
+    ratio = times["ours"].median / times["sdk"].median
+    return Target(f"{question} / the SDK's blob store, time", ratio, 1.2, _milliseconds(times["ours"], times["sdk"]))
 
 
 def _crowd(what: str, server: Server, partitions: int) -> Target:

@@ -96,6 +96,14 @@ class CasObject(Generic[T]):
             self._last_known = await self._get()
             return self._last_known.value
 
+    async def take_listed(self, blob: Blob) -> T | None:
+        """Return the value of the object as a listing told it."""
+        async with self._lock:
+            # What this version holds is known if it was read or written here.
+            if self._last_known is None or self._last_known.version != blob.version:
+                self._last_known = await self._decode(blob)
+            return self._last_known.value
+
     async def change(self, next_value: NextValue[T], *, fresh: bool = False) -> T | None:
         """Write what `next_value` returns for the current value.
 

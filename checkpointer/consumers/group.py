@@ -25,6 +25,7 @@ from pyspark_checkpointer.manifests.positions_json import (
     encode_ownership,
     encode_position,
 )
+from pyspark_checkpointer.storage.base import ListedObject
 
 # The ownership is `large`, since it has a row for each partition of the group. It is created `empty`, since its rows
 # need the store's time from the beginning, which a missing object does not tell.
@@ -58,15 +59,20 @@ class Group:
     async def positions(self) -> list[Position]:
         """Return all positions of the group, by path.
 
-        This costs one listing, and concurrent reads. Other objects are ignored.
+        This costs one listing, and concurrent reads of the positions that the listing does not tell. Other objects are
+        ignored.
         """
-        paths = await self._list()
+        listed = await self._list()
         # The objects remember what they read here, so updates after a listing need no read of their own.
-        found = await asyncio.gather(*(self._object_at(path).read() for path in paths))
+        unread = [entry.path for entry in listed if entry.blob is None]
+        found = dict(zip(unread, await asyncio.gather(*(self._object_at(path).read() for path in unread)), strict=True))
+        for entry in listed:
+            if entry.blob is not None:
+                found[entry.path] = await self._object_at(entry.path).take_listed(entry.blob)
         return [
-            self._checked(path, position)
-            for path, position in zip(paths, found, strict=True)
-            if position is not None  # deleted since the listing
+            self._checked(entry.path, position)
+            for entry in listed
+            if (position := found[entry.path]) is not None  # else it was deleted since the listing
         ]
 
     async def create(self, partitions: Iterable[str]) -> None:
@@ -76,7 +82,7 @@ class Group:
         """
         # By path, so a name that is given twice, or in two spellings, is created once.
         wanted = {self._path(partition): partition for partition in partitions}
-        existing = set(await self._list())
+        existing = {entry.path for entry in await self._list()}
         await asyncio.gather(
             *(
                 self._object_at(path).change(_create_if_missing(name))
@@ -91,17 +97,17 @@ class Group:
 
     async def clear(self) -> None:
         """Remove all positions of the group. Other objects stay."""
-        await self._remove(await self._list())
+        await self._remove([entry.path for entry in await self._list()])
 
     def position_url(self, partition: str) -> str:
         """Return the URL of a position, for errors and logs."""
         return f"{self.context.store.url}/{self._path(partition)}"
 
-    async def _list(self) -> list[str]:
+    async def _list(self) -> list[ListedObject]:
         prefix = object_paths.positions(self.folder)
-        paths = [entry.path for entry in await self.context.store.list(prefix)]
+        found = await self.context.store.list(prefix)
         # Objects that are no positions are not ours to read or to delete.
-        return [path for path in paths if object_paths.is_position(path.removeprefix(prefix))]
+        return [entry for entry in found if object_paths.is_position(entry.path.removeprefix(prefix))]
 
     async def _remove(self, paths: list[str]) -> None:
         await self.context.store.delete(paths)
@@ -120,7 +126,10 @@ class Group:
         return object_paths.position(self.folder, self._path_name(partition))
 
     def _object_at(self, path: str) -> CasObject[Position]:
-        return self._positions.setdefault(path, CasObject(self.context, path, _POSITION))
+        found = self._positions.get(path)
+        if found is None:
+            found = self._positions[path] = CasObject(self.context, path, _POSITION)
+        return found
 
 
 def check_name(partition: str) -> str:

@@ -76,10 +76,14 @@ S = TypeVar("S", bound=ByteSink)
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as listed: path relative to the root, size in bytes."""
+    """An object as listed: path relative to the root, size in bytes.
+
+    `blob` is the object itself, where the store tells small objects in its listings. It is as fresh as the listing.
+    """
 
     path: str
     size: int
+    blob: Blob | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

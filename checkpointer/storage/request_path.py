@@ -257,7 +257,9 @@ class LimitedStore(WrappedStore):
         return await self._send("swap", path, self.inner.compare_and_swap(path, data, expected), len(data))
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        return await self._send("list", prefix, self.inner.list_page(prefix, more), ASSUMED_SIZE)
+        page = await self._send("list", prefix, self.inner.list_page(prefix, more), ASSUMED_SIZE)
+        _count_received(sum(len(entry.blob.data) for entry in page.entries if entry.blob is not None))
+        return page
 
     async def folders(self, prefix: str) -> Sequence[str]:
         return await self._send("list", prefix, self.inner.folders(prefix), ASSUMED_SIZE)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import threading
 import time
 import uuid
@@ -20,13 +21,16 @@ from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     DependencyError,
+    DigestMismatchError,
     IllegalArgumentError,
     InvalidStateError,
 )
 from pyspark_checkpointer.storage.base import Blob
+from pyspark_checkpointer.storage.request_path import Traffic, counted
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
+from tests.servers import Server
 
 FOLDER = "progress/eventhub/orders.servicebus.windows.net/clicks/%24default/"
 
@@ -130,6 +134,38 @@ def test_a_listing_saves_the_reads_of_the_updates_after_it(url: str, store: Faul
     second.faults.forget()
     second.update_checkpoint(checkpoint("0", 2, "2"))
     assert second.faults.counts == {"swap": 1}
+
+
+def test_where_to_begin_is_one_listing_on_azure(azure_server: Server) -> None:
+    root = f"{azure_server.url}/{uuid.uuid4().hex}"
+    with CheckpointStore(root, azure_server.storage_options) as first:
+        for partition in range(5):
+            first.update_checkpoint(checkpoint(str(partition), partition, str(partition)))
+        first.update_checkpoint(checkpoint("3", 7, "7"))
+        with CheckpointStore(root, azure_server.storage_options) as second:
+            traffic = Traffic()
+            with counted(traffic):
+                found = positions(second)
+            assert found == {**{str(n): (n, str(n)) for n in range(5)}, "3": (7, "7")}
+            assert traffic.requests == {"list": 1}
+            with counted(traffic):
+                second.update_checkpoint(checkpoint("3", 8, "8"))  # on the version that the listing told
+            assert traffic.requests == {"list": 1, "swap": 1}
+            first.update_checkpoint(checkpoint("3", 9, "9"))  # what it remembers is old by now
+            assert positions(second)["3"] == positions(first)["3"] == (9, "9")
+
+
+def test_a_damaged_position_in_a_listing_is_named(azure_server: Server) -> None:
+    root = f"{azure_server.url}/{uuid.uuid4().hex}"
+    with CheckpointStore(root, azure_server.storage_options) as store:
+        store.update_checkpoint(checkpoint("0", 1, "1"))
+        other = store._config.open().store
+        [entry] = runtime.run_sync(other.list(""))
+        assert entry.blob is not None
+        damaged = entry.blob.data.replace(b'"sequence_number":1', b'"sequence_number":2')
+        runtime.run_sync(other.compare_and_swap(entry.path, damaged, entry.blob.version))
+        with pytest.raises(DigestMismatchError, match=re.escape(entry.path)):
+            store.list_checkpoints(*HERE)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------

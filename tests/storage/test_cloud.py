@@ -16,8 +16,10 @@ from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import DependencyError, InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import (
+    Blob,
     ListedObject,
     ObjectNotFoundError,
+    Store,
     WriteLeftover,
     cloud,
     open_store,
@@ -109,6 +111,47 @@ def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[
 
     run_sync(make())
     assert run_sync(store.list("")) == []
+
+
+POSITION = "progress/kinesis/clicks/positions/0.json"
+
+
+def listed(store: Store) -> dict[str, Blob | None]:
+    return {entry.path: entry.blob for entry in run_sync(store.list(""))}
+
+
+def test_a_listing_of_azure_tells_positions(place_of: Callable[[str], Place]) -> None:
+    store = place_of("azure").open()
+    run_sync(store.compare_and_swap("_latest", b"1", None))
+    run_sync(store.compare_and_swap(POSITION, b"\x00\xff one", None))
+    run_sync(store.compare_and_swap(POSITION.replace("0.json", "1.json"), bytes(5000), None))
+    found = listed(store)
+    told = found[POSITION]
+    assert told == run_sync(store.get(POSITION))
+    assert [path for path, blob in found.items() if blob is not None] == [POSITION]
+    assert told.at is not None
+    assert abs(told.at - time.time()) < 600
+    run_sync(store.compare_and_swap(POSITION, b"two", told.version))
+    assert listed(store)[POSITION] == run_sync(store.get(POSITION))
+
+
+@pytest.mark.parametrize(
+    ("content", "copy"),
+    [(b"new", None), (b"new", b"bmV3ZXI="), (b"new", b"b2xk"), (b"new", b"?"), (b"new", b"bmV3*"), (b"", b"bmV3")],
+    ids=["none", "longer", "another", "no base64", "not all base64", "nothing there"],
+)
+def test_what_is_no_copy_of_its_blob_is_not_told(
+    place_of: Callable[[str], Place], content: bytes, copy: bytes | None
+) -> None:
+    store = place_of("azure").open()
+    backend: Any = store.inner.inner  # type: ignore[attr-defined]
+
+    async def write() -> None:
+        blob = await backend._blob(POSITION)
+        await blob.upload_blob(content, metadata=None if copy is None else {"position": copy.decode()})
+
+    run_sync(write())
+    assert listed(store) == {POSITION: None}
 
 
 @pytest.mark.parametrize("proxy", [False, True])

@@ -135,7 +135,7 @@ class CheckpointStore(ConfiguredStore, Contract):
     ) -> list[dict[str, Any]]:
         """Return the position of each partition of the group.
 
-        This costs one listing, and concurrent reads.
+        This costs one listing, and concurrent reads. On Azure the listing tells the positions, and nothing is read.
 
         Args:
             fully_qualified_namespace: The namespace of the event hub.

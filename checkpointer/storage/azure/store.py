@@ -16,6 +16,7 @@ from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.azure.client import Client, account_of, close_client, open_client
 from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
+from pyspark_checkpointer.storage.azure.listed_copies import listed_blob, metadata_of
 from pyspark_checkpointer.storage.base import (
     Blob,
     ListedObject,
@@ -200,23 +201,25 @@ class AzureStore(PagedStore):
         condition: dict[str, Any] = {"overwrite": not (self._fencing and expected is None)}
         if self._fencing and expected is not None:
             condition |= {"etag": expected, "match_condition": MatchConditions.IfNotModified}
-        reply = await blob.upload_blob(data, length=len(data), **condition, **self._limits)
+        metadata = metadata_of(path, data)
+        reply = await blob.upload_blob(data, length=len(data), metadata=metadata, **condition, **self._limits)
         return str(reply["etag"])
 
     async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
         container = await self._containers()
-        entries, inside = [], len(self._key(""))
+        entries, inside, clock = [], len(self._key("")), _ServerClock()
         found = container.list_blobs(
             name_starts_with=self._key(prefix) or None,
             include=["metadata"],
             results_per_page=_PAGE_SIZE,
+            raw_response_hook=clock,
             **self._limits,
         )
         pages = found.by_page(continuation_token=more)
         async for blob in await anext(pages):
             # Accounts with a hierarchical namespace list their folders as blobs too.
             if (blob.metadata or {}).get("hdi_isfolder") != "true" and not blob.name.endswith("/"):
-                entries.append(ListedObject(blob.name[inside:], blob.size))
+                entries.append(ListedObject(blob.name[inside:], blob.size, listed_blob(blob, clock.at)))
         return ListingPage(entries, pages.continuation_token or None)
 
     async def _folders(self, prefix: str) -> Sequence[str]:
