@@ -9,9 +9,10 @@ _latest → manifests of the chain, the catalog's and the prepared one → segme
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from pyspark_checkpointer.checkpoint import metadata, offload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
@@ -21,6 +22,7 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding, Verification
 from pyspark_checkpointer.errors import (
+    CheckpointError,
     CheckpointNotFoundError,
     CorruptionError,
     IllegalArgumentError,
@@ -31,10 +33,13 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, SinkRead, Store
 
 MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
+
+MAX_BATCH = 8 << 20
+"""Bytes of objects that are read together, at most."""
 
 MAX_CONCURRENT_DECODING = 2
 """Objects of tables whose keys are decoded at the same time: parts of them are in memory."""
@@ -291,16 +296,21 @@ class Check:
         named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}
         drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
         self.skipped += len(named) - len(drawn)
-        # One iterator for all workers: each takes the next object. No lock is needed, since they run on one event loop.
-        queue = iter(sorted(drawn.items()))
+        # One iterator for all workers: each takes the next batch. No lock is needed, since they run on one event loop.
+        queue = _batches(sorted(drawn.items()), self._store.reads_at_once)
         done, total = 0, sum(_size(artifacts) for artifacts in drawn.values())
 
         async def work() -> None:
             nonlocal done
-            for path, artifacts in queue:
-                await self._read_object(path, artifacts, tables.get(path))
-                done += _size(artifacts)
-                await tell(self._host, self._progress, done, total)
+            for batch in queue:
+                reads = [
+                    SinkRead(path, partial(Comparison, path, _size(artifacts), artifacts), _size(artifacts))
+                    for path, artifacts in batch
+                ]
+                for (path, artifacts), found in zip(batch, await self._store.read_each_into(reads), strict=True):
+                    await self._judge_object(path, artifacts, found, tables.get(path))
+                    done += _size(artifacts)
+                    await tell(self._host, self._progress, done, total)
 
         workers = [asyncio.ensure_future(work()) for _ in range(MAX_CONCURRENT_READS)]
         try:
@@ -315,15 +325,22 @@ class Check:
         # 13 digits are 52 bits, which a float holds exactly.
         return int(sha256(self._seed + path.encode())[:13], 16) < self.share * 16**13
 
-    async def _read_object(self, path: str, artifacts: set[Artifact], table: tuple[str, Operator] | None) -> None:
-        size = _size(artifacts)
+    async def _judge_object(
+        self,
+        path: str,
+        artifacts: set[Artifact],
+        found: Comparison | CheckpointError,
+        table: tuple[str, Operator] | None,
+    ) -> None:
+        """Count an object that was read, or note what is wrong with it."""
         # Also where it is found damaged: the finding is there, and need not be made again.
         self._looked_at |= artifacts
         with self.noting(path):
-            comparison = await self._store.read_into(path, lambda: Comparison(path, size, artifacts), limit=size)
-            comparison.finish()
+            if isinstance(found, CheckpointError):
+                raise found
+            found.finish()
             self.objects += 1
-            self.bytes += size
+            self.bytes += _size(artifacts)
             held = next((artifact for artifact in artifacts if artifact.length), None)
             if self._check_places is not None and table is not None and held is not None:
                 async with self._decoding:
@@ -370,6 +387,19 @@ def _size(artifacts: set[Artifact]) -> int:
     be right, and `Comparison` raises in any case.
     """
     return min(artifact.size for artifact in artifacts)
+
+
+def _batches(objects: Sequence[tuple[str, set[Artifact]]], most: int) -> Iterator[Sequence[tuple[str, set[Artifact]]]]:
+    """Yield the objects in the batches in which they are read: small ones several at a time, others alone."""
+    # Few objects are spread over all workers.
+    most = min(most, max(len(objects) // MAX_CONCURRENT_READS, 1))
+    left = list(reversed(objects))
+    while left:
+        batch = [left.pop()]
+        size = _size(batch[0][1])
+        while left and len(batch) < most and (size := size + _size(left[-1][1])) <= MAX_BATCH:
+            batch.append(left.pop())
+        yield batch
 
 
 def _of_live(findings: list[Finding], live: set[CheckpointId]) -> list[Finding]:

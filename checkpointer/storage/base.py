@@ -16,9 +16,9 @@ them back proves nothing.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, NotFoundError
+from pyspark_checkpointer.errors import CheckpointError, ConflictError, IllegalArgumentError, NotFoundError
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 
 UNFENCED = 'fencing="none", or --fencing none on the command line (of a target --target-fencing none)'
@@ -72,6 +72,15 @@ class ByteSink(Protocol):
 
 
 S = TypeVar("S", bound=ByteSink)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRead(Generic[S]):
+    """A read of an object into a sink, as the arguments of `Store.read_into`."""
+
+    path: str
+    make: Callable[[], S]
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,16 @@ class Store(Protocol):
         feeds the object to a new sink, from its beginning.
         """
 
+    @property
+    def reads_at_once(self) -> int:
+        """Return how many small objects one call of `read_each_into` may read: 1 unless that takes less time."""
+
+    async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+        """Read objects as `read_into` does, at most `reads_at_once`.
+
+        Return for each its sink, or the error that `read_into` would raise.
+        """
+
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         """Read `length` bytes from `offset`, fewer where the object ends before.
 
@@ -233,7 +252,10 @@ class Store(Protocol):
 
 
 class PagedStore:
-    """Base class of stores: completes `list` from `list_page`, and has one range in a request."""
+    """Base class of stores, whose requests are for one page, one object or one range.
+
+    It completes `list` from `list_page`, and `read_each_into` from `read_into`.
+    """
 
     @property
     def reads_ranges(self) -> bool:
@@ -242,12 +264,30 @@ class PagedStore:
     async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
         raise NotImplementedError
 
+    @property
+    def reads_at_once(self) -> int:
+        return 1
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        raise NotImplementedError
+
+    async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+        return [await read_or_error(self, read) for read in reads]
+
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         raise NotImplementedError
 
     async def list(self, prefix: str) -> list[ListedObject]:
         found = [entry async for entries in pages(self, prefix) for entry in entries]
         return sorted(found, key=lambda entry: entry.path)
+
+
+async def read_or_error(store: PagedStore | Store, read: SinkRead[S]) -> S | CheckpointError:
+    """Return the sink of one read, or its error."""
+    try:
+        return await store.read_into(read.path, read.make, limit=read.limit)
+    except CheckpointError as error:
+        return error
 
 
 async def pages(store: PagedStore | Store, prefix: str) -> AsyncIterator[Sequence[ListedObject]]:

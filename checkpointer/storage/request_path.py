@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, RetryableError
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, RetryableError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import on_loop
 from pyspark_checkpointer.storage.base import (
@@ -34,9 +34,11 @@ from pyspark_checkpointer.storage.base import (
     ObjectNotFoundError,
     Range,
     S,
+    SinkRead,
     Store,
     WrappedStore,
     WriteLeftover,
+    read_or_error,
 )
 
 T = TypeVar("T")
@@ -80,6 +82,23 @@ class RetryingStore(WrappedStore):
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         return await self._retry(lambda: self.inner.read_into(path, make, limit=limit))
+
+    @property
+    def reads_at_once(self) -> int:
+        return self.inner.reads_at_once
+
+    async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+        if len(reads) == 1:
+            return [await read_or_error(self, reads[0])]
+        try:
+            found = await self.inner.read_each_into(reads)
+        except RetryableError as error:
+            found = [error] * len(reads)
+        # Those that failed are tried again, each by itself.
+        return [
+            await read_or_error(self, read) if isinstance(answer, RetryableError) else answer
+            for read, answer in zip(reads, found, strict=True)
+        ]
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         return await self._retry(lambda: self.inner.get_range(path, offset, length))
@@ -235,6 +254,18 @@ class LimitedStore(WrappedStore):
         _count_received(counting.size)
         return counting.sink
 
+    @property
+    def reads_at_once(self) -> int:
+        return self.inner.reads_at_once
+
+    async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+        request = self.inner.read_each_into([_counting(read) for read in reads])
+        size = sum(read.limit for read in reads)
+        small = size <= SMALL_READ
+        found = await self._send("get", reads[0].path, request, size, small=small, count=len(reads))
+        _count_received(sum(answer.size for answer in found if isinstance(answer, _CountingSink)))
+        return [answer.sink if isinstance(answer, _CountingSink) else answer for answer in found]
+
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         data = await self._read(path, self.inner.get_range(path, offset, length), length)
         _count_received(len(data))
@@ -279,15 +310,18 @@ class LimitedStore(WrappedStore):
         return await self._send("get", path, request, ASSUMED_SIZE if size is None else size, small=small)
 
     async def _send(
-        self, kind: str, path: str, request: Coroutine[Any, Any, T], size: int, *, small: bool = False
+        self, kind: str, path: str, request: Coroutine[Any, Any, T], size: int, *, small: bool = False, count: int = 1
     ) -> T:
-        """Return the answer to a request that transfers about `size` bytes."""
+        """Return the answer to a request that transfers about `size` bytes.
+
+        It counts as `count` requests.
+        """
         try:
             self._check_loop()
             async with self._small_slots if small else self._slots:
                 # Counted when it is sent: a request that is cancelled while it waits for a slot costs the store
                 # nothing.
-                _count_sent(kind)
+                _count_sent(kind, count)
                 # The time begins here, after the wait for a slot.
                 allowed = self._timeout + size / MIN_BYTES_PER_SECOND
                 async with asyncio.timeout(allowed) as deadline:
@@ -331,6 +365,10 @@ class _CountingSink(Generic[S]):
         self.size += len(piece)
 
 
+def _counting(read: SinkRead[S]) -> SinkRead[_CountingSink[S]]:
+    return SinkRead(read.path, lambda: _CountingSink(read.make()), read.limit)
+
+
 # ---- counted ---------------------------------------------------------------------------------------------------------
 
 
@@ -366,10 +404,10 @@ def counted(traffic: Traffic) -> Iterator[None]:
         _traffic.reset(token)
 
 
-def _count_sent(kind: str) -> None:
+def _count_sent(kind: str, count: int) -> None:
     traffic = _traffic.get()
     if traffic is not None:
-        traffic.requests[kind] += 1
+        traffic.requests[kind] += count
 
 
 def _count_received(size: int) -> None:

@@ -129,6 +129,29 @@ def test_damage_to_any_live_object_is_found_with_the_checkpoints_that_it_hurts(r
     assert Checkpointer(root).verify()
 
 
+def test_threads_read_several_small_objects_before_they_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpointer(tmp_path / "root") as ck:
+        with ck.begin() as cp:
+            for partition in range(64):
+                cp.snapshot("own", partition, bytes([partition]) * (300 << 10))
+        hops, on_cpu = 0, runtime.on_cpu
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal hops
+            hops += 1
+            return on_cpu(*arguments)
+
+        monkeypatch.setattr(runtime, "on_cpu", counted)
+        told: list[tuple[int, int]] = []
+        found = ck.verify(progress=lambda *of: told.append(of))
+        assert (bool(found), found.bytes) == (True, 64 * (300 << 10))
+        assert 16 <= hops <= 24
+        assert len(told) == 64  # each object is told by itself
+        path = sorted(tmp_path.rglob("*.raw"))[20]
+        flip(path)
+        assert [finding.path for finding in ck.verify().findings] == [str(path.relative_to(tmp_path / "root"))]
+
+
 def test_a_damaged_pointer_is_a_finding(root: Path) -> None:
     flip(root / object_paths.LATEST)
     (finding,) = Checkpointer(root).verify().findings

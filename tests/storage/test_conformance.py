@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import fsspec.asyn
 import pytest
@@ -24,8 +25,9 @@ from pyspark_checkpointer.storage import (
     PreconditionFailedError,
     Store,
 )
-from pyspark_checkpointer.storage.base import WriteLeftover
+from pyspark_checkpointer.storage.base import SinkRead, WriteLeftover
 from pyspark_checkpointer.storage.conditional_write_check import probe
+from pyspark_checkpointer.storage.request_path import Traffic, counted
 from tests.storage.conftest import CONDITIONAL, Place
 
 MIB = 1 << 20
@@ -116,6 +118,24 @@ def test_an_object_goes_into_a_sink_in_order_and_off_the_loop(store: Store, size
             run_sync(store.read_into("x", Pieces, limit=size - 1))
     with pytest.raises(ObjectNotFoundError, match="artifacts/a/0/y: not found"):
         run_sync(store.read_into("artifacts/a/0/y", Pieces))
+
+
+def test_several_reads_into_sinks_are_answered_each_by_itself(store: Store) -> None:
+    contents = {"a": b"1", "b": b"22", "c": b"333"}
+    for path, data in contents.items():
+        run_sync(store.put(path, data))
+    traffic = Traffic()
+
+    async def read() -> list[Any]:
+        with counted(traffic):
+            return await store.read_each_into([SinkRead(path, hashlib.sha256, 2) for path in ("a", "b", "c", "d")])
+
+    *found, large, missing = run_sync(read())
+    assert [sink.hexdigest() for sink in found] == [sha256(b"1"), sha256(b"22")]
+    assert isinstance(large, CorruptionError)
+    assert "c: expected at most 2 bytes, found 3" in str(large)
+    assert isinstance(missing, ObjectNotFoundError)
+    assert (traffic.requests["get"], traffic.bytes_read) == (4, 3)
 
 
 @pytest.mark.kinds("local", "s3", "azure")

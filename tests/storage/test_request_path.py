@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import DependencyError, InvalidStateError, RetryableError, ThrottlingError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    InvalidStateError,
+    RetryableError,
+    ThrottlingError,
+)
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
-from pyspark_checkpointer.storage.base import Blob, ListingPage, S
+from pyspark_checkpointer.storage.base import Blob, ListingPage, S, SinkRead
 from pyspark_checkpointer.storage.conditional_write_check import probe
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.storage.request_path import (
@@ -122,6 +128,26 @@ def test_each_attempt_reads_into_a_sink_of_its_own() -> None:
 
     assert run_sync(retrying(inner, Time()).read_into("x", make)).hexdigest() == sha256(b"data")
     assert len(made) == 2
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_reads_that_failed_together_are_tried_again_apart(whole: bool) -> None:
+    class Together(Faulty):
+        async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+            if whole:
+                raise DependencyError("no answer in time")
+            return await super().read_each_into(reads)
+
+    inner, time = Together(), Time()
+    for path in ("x", "y"):
+        run_sync(inner.put(path, path.encode()))
+    inner.errors = [DependencyError("no answer")] * 3
+    reads = [SinkRead(path, hashlib.sha256, 1) for path in ("x", "y", "z")]
+    x, y, z = run_sync(retrying(inner, time).read_each_into(reads))
+    assert not isinstance(x, CheckpointError)
+    assert not isinstance(y, CheckpointError)
+    assert (x.hexdigest(), y.hexdigest()) == (sha256(b"x"), sha256(b"y"))
+    assert isinstance(z, ObjectNotFoundError)
 
 
 def test_it_ends_after_so_many_attempts_with_pauses_that_grow() -> None:
