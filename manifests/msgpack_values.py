@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from functools import partial
 from itertools import accumulate, chain, compress, count, pairwise, repeat
 from operator import contains
 from typing import Any, TypeVar
@@ -206,18 +205,39 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
 def unpack_all(packed: Sequence[bytes]) -> list[Any] | None:
     """Return what `unpack` returns for each of some values. None if one is malformed, or has to be looked at by itself.
 
-    It takes less time than `unpack` for each.
+    It takes less time than `unpack` for each: they are unpacked as members of one array, with a mark behind each.
     """
-    if max(map(len, packed), default=0) > MAX_UNCHECKED_BYTES:
+    longest, count = max(map(len, packed), default=0), len(packed)
+    if longest > MAX_UNCHECKED_BYTES:
         return None
     # Most values have no byte that could belong to a timestamp, which a search in C tells sooner than a pattern.
     suspects = compress(packed, map(contains, packed, repeat(0xFF)))
     if any(map(_MINUS_ONE.search, suspects)):
         return None
+    whole = b"".join((b"\xdd", (2 * count).to_bytes(4, "big"), _MARK.join(packed), _MARK if count else b""))
+    # Of a value that holds the mark itself nothing is proven below.
+    if whole.count(_MARK) != count:
+        return None
+    # Arrays inside each other may all claim to hold that many members, and msgpack makes room for all of them.
+    limit = max(2 * count, longest)
     try:
-        return list(map(_unpack_short, packed))
+        members = _unpackb(whole, ext_hook=from_extension, strict_map_key=False, max_array_len=limit, max_map_len=limit)
     except (MalformedError, *BAD_VALUE):
         return None
+    # Each of these integers was read from a mark, since nothing else is read as this integer, and these are all marks.
+    # So none was read as a part of a value, and between two of them is one value: each of these bytes is a whole value.
+    found = members[1::2]
+    return members[::2] if found.count(_MARKED) == count and _INTEGERS.issuperset(map(type, found)) else None
+
+
+_INTEGERS = frozenset({int})
+
+_MARKED = 0xC1A5_9E3B_70D2_4F87
+_MARK = b"\xcf" + _MARKED.to_bytes(8, "big")
+"""An integer that hardly any value holds, and how it is packed.
+
+No double is equal to it, and it begins with a byte that does not come again in it: so two of them never overlap.
+"""
 
 
 def explain(error: BaseException) -> str:
@@ -470,10 +490,6 @@ for _level, _next in pairwise(_LEVELS):
 
 from_extension = _LEVELS[0].from_extension
 """The hook for unpackers of values that are in no extension."""
-
-
-_unpack_short = partial(_unpackb, ext_hook=from_extension, strict_map_key=False)
-"""Unpack a value that needs no other check."""
 
 
 def _pack_tuple(value: tuple[Any, ...], pack: Pack) -> bytes:

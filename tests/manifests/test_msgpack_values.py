@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -642,6 +643,53 @@ def test_many_values_are_unpacked_as_each_alone_or_not_at_all(some: list[bytes])
         assert together is None
     else:
         assert together is None or same(together, alone)
+
+
+@given(st.lists(values.map(pack), min_size=1, max_size=6), st.lists(st.integers(0, 400), max_size=6))
+def test_values_that_are_whole_only_together_are_not_unpacked(some: list[bytes], cuts: list[int]) -> None:
+    whole = b"".join(some)
+    edges = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
+    pieces = [whole[start:end] for start, end in pairwise(edges)]
+    together = unpack_all(pieces)
+    try:
+        alone = list(map(unpack, pieces))
+    except MalformedError:
+        assert together is None
+    else:
+        assert together is None or same(together, alone)
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        [b"\x01\x02", b""],
+        [b"", b"\x01\x02"],
+        [b"\x92\x01", b"\x02"],
+        [b"\x91", b"\x01", b"\x01\x02"],
+        [b"\xa9", b"\x01\x02\x03"],  # a text that would take the mark behind it
+        [b"\xd9\x12", b"\x01\x02\x03\x04", b"\x01"],
+        [b"\x93", b"\x01\x01\x01"],
+    ],
+)
+def test_no_value_takes_bytes_of_another(some: list[bytes]) -> None:
+    assert unpack_all(some) is None
+    assert unpack_all([*some, *[b"\x01"] * 20]) is None
+
+
+def test_values_are_unpacked_in_order_also_where_they_are_many_or_none() -> None:
+    numbers = list(range(3000))
+    assert unpack_all(list(map(pack, numbers))) == numbers
+    assert unpack_all([]) == []
+
+
+@pytest.mark.parametrize("marked", [msgpack_values._MARKED, Decimal(msgpack_values._MARKED)])
+def test_what_is_equal_to_a_mark_takes_no_place_of_one(marked: Any) -> None:
+    value = pack(marked)
+    assert unpack_all([b"\x01", value, b"\x02"]) in (None, [1, marked, 2])
+    assert unpack_all([b"\x01", b"\x91" + value, b"\x02"]) in (None, [1, [marked], 2])
+    # Three values as one, and a text that takes the mark behind it: as many members as there should be.
+    assert unpack_all([b"\x01" + value + b"\x02", b"\xac\x01\x02\x03", b"\x04"]) is None
+    assert unpack_all([b"\x01" + value + b"\x02", b"\xaa", b"\x04"]) is None
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
