@@ -220,8 +220,19 @@ class Content:
 
         They are the errors of the first partition with values that cannot be packed.
         """
+        new = [(part, dict[Any, UnsupportedValueError](), list[Any]()) for part in self.parts if part.is_new]
+        # A step of each partition in turn. Values that were made one after the other lie close together in memory, and
+        # are spread over the partitions: one partition after the other, each would be brought from memory by itself.
+        steps = [part.pack_in_steps(refused, free) for part, refused, free in new]
+        while steps:
+            steps = [step for step in steps if next(step, MISSING) is not MISSING]
+        for part, refused, free in new:
+            if refused:
+                return refused
+            part.drop_packed(free)
         for part in self.parts:
-            refused = part.pack_all()
+            # Values are looked up here too, and then one partition has room in the cache, and all of them have not.
+            refused = {} if part.is_new else part.pack_all()
             if refused:
                 return refused
         return {}

@@ -29,7 +29,7 @@ more, and the values of `dirty` are looked up in `data`.
 costs more than the rest of a change. A changed live value is looked up there once, when it is packed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -324,19 +324,27 @@ class MapPartition:
         Unheld values are those that nobody else holds. Returns the errors of values that cannot be packed, by key. If
         there are any, nothing is dropped.
         """
-        refused, free = self._pack(only_free=False)
+        refused, free = dict[Any, UnsupportedValueError](), list[Any]()
+        for _ in self.pack_in_steps(refused, free):
+            pass
         # Otherwise all live values stay, so that the user can mend the one that was refused, and save again.
         if not refused:
-            self.unlisted = []  # all of them are in `data` now
-            self._drop_live(free)
+            self.drop_packed(free)
         return refused
+
+    def drop_packed(self, free: list[Any]) -> None:
+        """Drop the unheld values, whose keys `pack_in_steps` found, once all live values are packed."""
+        self.unlisted = []  # all of them are in `data` now
+        self._drop_live(free)
 
     def drop_unheld(self) -> None:
         """Drop the live values that nobody else holds, once they are packed.
 
         What cannot be packed stays.
         """
-        refused, free = self._pack(only_free=True)
+        refused, free = dict[Any, UnsupportedValueError](), list[Any]()
+        for _ in self.pack_in_steps(refused, free, only_free=True):
+            pass
         self._drop_live([key for key in free if key not in refused])
         # Where most values are held, the next look waits until there are twice as many, so each value is looked at a
         # few times only.
@@ -360,12 +368,14 @@ class MapPartition:
         self.live = {key: value for key, value in self.live.items() if key not in gone}
         self.last_packed = {key: packed for key, packed in self.last_packed.items() if key not in gone}
 
-    def _pack(self, *, only_free: bool) -> tuple[dict[Any, UnsupportedValueError], list[Any]]:
-        """Pack live values, or only those that nobody else holds, and note the changes.
+    def pack_in_steps(
+        self, refused: dict[Any, UnsupportedValueError], free: list[Any], *, only_free: bool = False
+    ) -> Iterator[None]:
+        """Pack live values, or only those that nobody else holds, and note the changes: a batch in each step.
 
-        Returns the errors of values that cannot be packed, by key, and the keys of values that nobody else holds.
+        Adds to `refused` the errors of values that cannot be packed, by key, and to `free` the keys of values that
+        nobody else holds. Nothing else may use the partition until the last step.
         """
-        refused, free = dict[Any, UnsupportedValueError](), list[Any]()
         batches = pack_batches(self.live, refused, free, only_free=only_free)
         if self.is_new or LIVE_SHARE * len(self.live) > len(self.data):
             self.last_packed = {}
@@ -374,14 +384,15 @@ class MapPartition:
                     self.data.update(zip(keys, packed, strict=True))  # what changed need not be known
                 else:
                     self._set_differing(differing(self.data, keys, packed))
-            return refused, free
+                yield
+            return
         for keys, packed in batches:
             # What is as it was packed last is not looked up in `data`, which is large.
             changed = differing(self.last_packed, keys, packed)
             if changed:
                 self._set_differing(differing(self.data, changed, list(changed.values())))
                 self.last_packed.update(changed)
-        return refused, free
+            yield
 
     # ---- saving ------------------------------------------------------------------------------------------------------
 

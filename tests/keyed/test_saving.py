@@ -12,9 +12,12 @@ import pytest
 from pyspark_checkpointer import KeyedState, runtime
 from pyspark_checkpointer.checkpoint.encode import ENCODE_INLINE
 from pyspark_checkpointer.checkpoint.upload import UploadQueue
-from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
+from pyspark_checkpointer.keyed import packing
 from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer.manifests.msgpack_values import pack_some
 from pyspark_checkpointer.runtime.host import SystemHost
 from tests.keyed.states import failing_save, filled, kinds, save, saved
 from tests.world import Actor, World
@@ -133,6 +136,38 @@ def test_a_save_is_taken_before_the_call_returns_even_where_encoding_waits(world
 
 
 # ---- what becomes of a save ------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_packed_in_turns_for_the_sake_of_the_cache(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions: list[int] = []
+
+    def pack(values: list[Any]) -> list[bytes]:
+        partitions.append(place_key(values[0]["key"], 2)[0])
+        return pack_some(values)
+
+    values = {key: {"key": key} for key in range(2000)}
+    state = KeyedState(values, partitions=2)
+    monkeypatch.setattr(packing, "pack_some", pack)
+    save(world.actor(), state)
+    assert partitions == [0, 1] * 4
+    assert saved(world) == values
+
+
+def test_a_value_that_is_refused_keeps_all_live_values_of_its_partition(world: World) -> None:
+    client = world.actor()
+    values: dict[int, Any] = {key: {"key": key} for key in range(2000)}
+    state = KeyedState(values, partitions=2)
+    for key in (1500, 1501, 1502, 1503):
+        values[key]["bad"] = object()
+    with pytest.raises(IllegalArgumentError, match=r"key 150\d: a value of type object"):
+        save(client, state)
+    for value in values.values():
+        value.pop("bad", None)
+        value["late"] = 1
+    save(client, state)
+    assert saved(world) == values
 
 
 @pytest.mark.parametrize("how", ["raise", "abort", "store", "abort the prepared", "never ended"])
