@@ -562,6 +562,18 @@ def test_no_room_is_made_for_what_is_not_there() -> None:
     assert peak < 1 << 20
 
 
+@pytest.mark.parametrize("members", [2048, 20_000])
+def test_many_values_that_claim_more_than_is_there_get_little_room(members: int) -> None:
+    claims = [(b"\xdc" + members.to_bytes(2, "big")) * 341] * 1024  # arrays, each in the one before
+    tracemalloc.start()
+    try:
+        assert unpack_all(claims) is None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+
+
 @pytest.mark.parametrize("value", [[b"x" * PIECE_BYTES, ["y"] * 10], ["y" * 99] * (PIECE_BYTES // 40)])
 def test_a_value_of_several_pieces_comes_back(value: Any) -> None:
     assert unpack(pack(value)) == value
