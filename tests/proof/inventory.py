@@ -33,6 +33,7 @@ _OWN_TEXT = "reads what it encoded itself, a moment before"
 _NONE = "decodes nothing"
 
 REASONS = {
+    "pyspark_checkpointer.storage.azure.listed_copies.listed_blob": _HANDS_ON,
     "pyspark_checkpointer.manifests.msgpack_values._refuse_torn": _OWN_TEXT,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
