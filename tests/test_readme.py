@@ -163,7 +163,13 @@ def test_the_figures_are_those_of_the_benchmark() -> None:
     assert f"<!-- bench -->\n{table}<!-- /bench -->" in (DOCS / "performance.md").read_text()
 
 
+MERGED = {"1,000,000": "1,000,000 keys, 100 batches", "10,000,000": "10,000,000 keys, 20 batches"}
+
 FIGURES = {
+    f"Table: a batch of 20,000 rows into {size} / `MERGE` into {lake}": f"upsert, 20,000 of {what} / MERGE into {lake}"
+    for size, what in MERGED.items()
+    for lake in ("Delta", "Iceberg")
+} | {
     "Table: upsert": "table: upsert of 100,000 into 10,000,000 / delta-rs merge",
     "Table: a micro-batch": "table: micro-batch of a running sum / RocksDB",
     "Table: the same micro-batch": "table: micro-batch of a running sum / only aggregating",
