@@ -304,7 +304,7 @@ PLANTED = (
         latest.refresh,
         "if now.version == head.version:",
         "if True:",
-        walk=59,
+        walk=168,
     ),
     Planted(
         "a boundary that goes back",
@@ -317,7 +317,7 @@ PLANTED = (
         delete.delete_checkpoint,
         "if ref in live.savepoints:",
         "if False:",
-        walk=177,
+        walk=434,
     ),
     Planted(
         "savepoints are retired with the rest",
