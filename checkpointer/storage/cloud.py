@@ -28,6 +28,9 @@ PART_SIZE = 8 << 20
 PARALLEL_PARTS = 4
 """Parts of one object that are transferred at the same time."""
 
+_PARALLEL_DELETES = 16
+"""Objects that are deleted at the same time, where each takes a request of its own."""
+
 _FEED_SIZE = 4 << 20
 """Bytes that are worth waking a thread for."""
 
@@ -90,6 +93,17 @@ def connections(concurrency: int) -> int:
     return concurrency * (PARALLEL_PARTS + SMALL_SLOTS)
 
 
+async def gather(pieces: AsyncIterator[bytes]) -> bytes:
+    """Return all pieces as one object.
+
+    They are written into a buffer, which becomes the result without a copy.
+    """
+    buffer = io.BytesIO()
+    async for piece in pieces:
+        buffer.write(piece)
+    return buffer.getvalue()
+
+
 async def pour(pieces: AsyncIterator[bytes], sink: ByteSink) -> int:
     """Feed pieces to `sink` and return the number of bytes.
 
@@ -118,6 +132,23 @@ def batches(items: list[T], size: int) -> Iterator[list[T]]:
     """Yield the items in lists of at most `size`."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+async def delete_each(paths: list[str], delete: Callable[[str], Awaitable[None]]) -> None:
+    """Delete objects with a request each, several at a time.
+
+    The first failure is raised once all of them have ended: none may still be under way when the caller goes on.
+    """
+    turns = asyncio.Semaphore(_PARALLEL_DELETES)
+
+    async def remove(path: str) -> None:
+        async with turns:
+            await delete(path)
+
+    results = await asyncio.gather(*(remove(path) for path in paths), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 def part_size(total: int, max_parts: int) -> int:

@@ -4,7 +4,6 @@ Conditions are ETags on blob requests; versions are ETags. Every request is one 
 retries are off, since after a lost answer only the layers above can tell what happened.
 """
 
-import asyncio
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +36,6 @@ _DELETE_BATCH = 256
 
 Each blob takes a request of its own to the service.
 """
-
-_PARALLEL_DELETES = 16
-"""Blobs that are deleted at the same time."""
 
 _PAGE_SIZE = 5000
 """Blobs in one page of a listing, at most: a limit of the service."""
@@ -99,7 +95,8 @@ class AzureStore(PagedStore):
 
     async def delete(self, paths: Sequence[str]) -> None:
         for some in cloud.batches([*paths], _DELETE_BATCH):
-            await cloud.answer(self._delete(some), partial(self._error, name=f"{self._url}: delete"))
+            request = cloud.delete_each(some, self._delete)
+            await cloud.answer(request, partial(self._error, name=f"{self._url}: delete"))
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
         """Return nothing: the service drops blocks that were never committed after a week."""
@@ -228,27 +225,14 @@ class AzureStore(PagedStore):
         found = container.walk_blobs(name_starts_with=self._key(prefix) or None, delimiter="/", **self._limits)
         return sorted([item.name[inside:] async for item in found if item.name.endswith("/")])
 
-    async def _delete(self, paths: Sequence[str]) -> None:
-        """Delete each blob with a request of its own, several at a time.
-
-        The service's request for many blobs fails with some credentials and some names.
-        """
-        turns = asyncio.Semaphore(_PARALLEL_DELETES)
-
-        async def remove(path: str) -> None:
-            async with turns:
-                blob = await self._blob(path)
-                try:
-                    await blob.delete_blob(**self._limits)
-                except Exception as error:
-                    if not is_missing(error):
-                        raise
-
-        # All of them are waited for, also after a failure: none may still be under way when the caller goes on.
-        results = await asyncio.gather(*(remove(path) for path in paths), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+    async def _delete(self, path: str) -> None:
+        # The service's request for many blobs fails with some credentials and some names.
+        blob = await self._blob(path)
+        try:
+            await blob.delete_blob(**self._limits)
+        except Exception as error:
+            if not is_missing(error):
+                raise
 
     async def _containers(self) -> Any:
         client = await self._connection.get()

@@ -90,7 +90,7 @@ class S3Store(PagedStore):
 
         async def read() -> bytes:
             reply = await self._call("get_object", Key=self._at(path), Range=span)
-            return await _read(reply["Body"])
+            return await cloud.gather(_pieces(reply["Body"]))
 
         # S3 refuses a range that starts after the end, where the contract asks for no bytes.
         def translate(error: Exception) -> CheckpointError:
@@ -166,7 +166,7 @@ class S3Store(PagedStore):
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         reply = await self._open_object(path, limit)
-        data = await _read(reply["Body"])
+        data = await cloud.gather(_pieces(reply["Body"]))
         self._check_whole(path, len(data), reply)
         return Blob(data, reply["ETag"], cloud.server_time(reply["ResponseMetadata"]["HTTPHeaders"].get("date")))
 
@@ -306,17 +306,6 @@ class S3Store(PagedStore):
 
 class _PastTheEndError(CheckpointError):
     """The range starts at or after the end of the object."""
-
-
-async def _read(body: Any) -> bytes:
-    """Return the whole body.
-
-    It is read in pieces into a buffer, which becomes the result without a copy.
-    """
-    buffer = io.BytesIO()
-    async for piece in _pieces(body):
-        buffer.write(piece)
-    return buffer.getvalue()
 
 
 async def _pieces(body: Any) -> AsyncIterator[bytes]:
