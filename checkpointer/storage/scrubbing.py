@@ -53,10 +53,13 @@ _ENVIRONMENT = re.compile(rf"({_STORES})_\w*(KEY|SECRET|TOKEN|PASSWORD|CONNECTIO
 _QUOTED = re.compile(
     r"""(?ix) (
         \b (?: sig | signature | x-amz-(?:signature|credential|security-token) | account_?key | sharedaccesssignature
-            | sas_token | (?:aws_)?secret_access_key | (?:aws_)?session_token | access_token | client_secret | password
-            | authorization ) ["']? \s* [=:] \s* ["']? (?: (?:basic|bearer|sharedkey|aws4-hmac-sha256) \s+ )?
+            | sas_token | (?:aws_)?secret_access_key | (?:aws_)?session_token | access_token | client_secret | upload_id
+            | password | authorization ) ["']? \s* [=:] \s* ["']? (?: (?:basic|bearer|sharedkey|aws4-hmac-sha256) \s+ )?
     ) [^\s;&"',<>]+"""
 )
+
+# Shorter ones are words, as in "the bearer token".
+_BEARER = re.compile(r"(?i)(\bbearer\s+)[^\s;&\"',<>]{12,}")
 
 
 def scrub(text: str, options: Mapping[str, Any]) -> str:
@@ -72,7 +75,7 @@ def scrub(text: str, options: Mapping[str, Any]) -> str:
     lines = text.strip().split("\n", 2)
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     # Cut last: of a secret that was cut in two, the first half would not be recognised.
-    return _QUOTED.sub(rf"\g<1>{_HIDDEN}", line)[:_MAX_MESSAGE]
+    return _BEARER.sub(rf"\g<1>{_HIDDEN}", _QUOTED.sub(rf"\g<1>{_HIDDEN}", line))[:_MAX_MESSAGE]
 
 
 def _environment() -> Iterator[str]:

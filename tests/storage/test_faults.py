@@ -281,6 +281,8 @@ SECRET = "wJalr+XUt/nFEMI=="
         ({}, f"Authorization: {SECRET}"),
         ({}, f"{{'Authorization': 'Bearer {SECRET}'}}"),
         ({}, f"Authorization: Basic {SECRET}"),
+        ({}, f"refused the bearer {SECRET}"),
+        ({}, f"PUT https://host/upload?upload_id={SECRET}&x=1"),
         ({}, f"Authorization: AWS4-HMAC-SHA256 Credential={SECRET}, Signature={SECRET}"),
         ({}, f'"client_secret": "{SECRET}"'),
         ({"token": {"private_key": f"-----BEGIN-----\n{SECRET}\n"}}, f"bad key:\n-----BEGIN-----\n{SECRET}\n"),
