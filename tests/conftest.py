@@ -1,4 +1,4 @@
-"""What every test may use: a root of each kind, and the servers behind two of them."""
+"""What every test may use: a root of each kind, and the servers behind three of them."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage.registry import STORES, folder_of
 from tests import jvm
 from tests.kafka import Broker, start_kafka
-from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_minio
+from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_fake_gcs, start_minio
 from tests.world import World
 
 S = TypeVar("S", bound=Service)
@@ -80,7 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An empty place for a store: local, memory, s3 or azure."""
+    """An empty place for a store: local, memory, s3, azure or gcs."""
 
     url: str
     storage_options: dict[str, Any] = field(repr=False)
@@ -113,6 +113,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service])
 def azure_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
     """An Azurite server with an empty container."""
     return _started(start_azurite, tmp_path_factory.mktemp("azurite"), _servers)
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
+    """A fake-gcs-server with an empty bucket."""
+    return _started(start_fake_gcs, tmp_path_factory.mktemp("gcs"), _servers)
 
 
 @pytest.fixture(scope="session")

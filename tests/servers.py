@@ -1,8 +1,8 @@
-"""The object stores that tests run against: MinIO for S3, Azurite for Azure Blob; real servers on 127.0.0.1.
+"""The object stores that tests run against: MinIO for S3, Azurite for Azure, fake-gcs-server for Google; on 127.0.0.1.
 
 `python -m tests.servers` installs them into a cache outside the work tree, where go and npm are there to do
-it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server` and `azure_server` start them. tests/kafka.py
-has one more server.
+it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server`, `azure_server` and `gcs_server` start them.
+tests/kafka.py has one more server.
 
 A server dies with the process that started it, even when that is killed: a watcher holds the reading end of a
 pipe whose writing end only the starter has.
@@ -126,6 +126,15 @@ AZURITE = Program(
     installer="npm",
     arguments=("install", "--prefix", ".", "--no-audit", "--no-fund", "azurite@3.35.0"),
     executable="node_modules/.bin/azurite-blob",
+)
+# Versions before August 2026 ignored the conditions of uploads in one request.
+FAKE_GCS = Program(
+    label="GCS server",
+    name="fake-gcs-server",
+    version="v1.56.1",
+    installer="go",
+    arguments=("install", "github.com/fsouza/fake-gcs-server@v1.56.1"),
+    executable="bin/fake-gcs-server",
 )
 
 
@@ -270,7 +279,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server(Service):
-    """A running object store with an empty bucket or container: `s3://<bucket>` or `abfs://<container>`."""
+    """A running object store with an empty bucket or container: `s3://<bucket>`, `abfs://<container>`…"""
 
     url: str
     storage_options: dict[str, Any] = field(repr=False)
@@ -337,6 +346,34 @@ def start_azurite(folder: Path) -> Server:
     return _serve(Server(url="abfs://checkpoints", storage_options=options, process=process), create_container)
 
 
+def start_fake_gcs(folder: Path) -> Server:
+    """fake-gcs-server, which asks for no credentials, with a bucket. Raises: ServerUnavailableError, RuntimeError."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    process = Process(
+        label=FAKE_GCS.label,
+        command=[
+            *(str(FAKE_GCS.find()), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)),
+            *("-backend", "filesystem", "-filesystem-root", str(folder / "data"), "-log-level", "error"),
+        ],
+        environment={},
+        ready=answers(port, "/_internal/healthcheck"),
+        log=folder / "log",
+        crash=signal.SIGKILL,  # an object that is being written over is lost, since it is written in two steps
+    )
+
+    def create_bucket() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("POST", "/storage/v1/b?project=tests", '{"name": "checkpoints"}')
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise RuntimeError(f"{FAKE_GCS.label}: no bucket: {answer.read()!r}")
+
+    options = {"token": "anon", "endpoint_url": address}
+    return _serve(Server(url="gs://checkpoints", storage_options=options, process=process), create_bucket)
+
+
 def _serve(server: Server, create: Callable[[], None]) -> Server:
     server.start()
     try:
@@ -365,4 +402,4 @@ def install(*programs: Program) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(install(MINIO, AZURITE))
+    sys.exit(install(MINIO, AZURITE, FAKE_GCS))

@@ -36,6 +36,7 @@ sys.meta_path.insert(0, Missing())
 EXTRAS = {
     "s3": ("s3fs", "botocore", "aiobotocore"),
     "azure": ("adlfs", "azure.storage", "azure.core"),
+    "gcs": ("gcsfs", "google.auth", "google.oauth2"),
     "eventhub": ("azure.eventhub",),
     "otel": ("opentelemetry",),
     "journal": ("yaml",),

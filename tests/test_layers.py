@@ -73,7 +73,19 @@ LAYERS = (
         "A store moves whole objects and knows nothing of checkpoints, so a new backend is one folder and one line.",
         ("pyspark_checkpointer.storage",),
         ("format", "errors", "runtime"),
-        ("fsspec", "s3fs", "adlfs", "azure", "botocore", "aiobotocore", "aiohttp", "tenacity"),
+        (
+            "fsspec",
+            "s3fs",
+            "adlfs",
+            "azure",
+            "gcsfs",
+            "google",
+            "botocore",
+            "aiobotocore",
+            "aiohttp",
+            "yarl",
+            "tenacity",
+        ),
     ),
     Layer(
         "checkpoint",
@@ -382,7 +394,7 @@ def test_importing_the_package_brings_no_cloud_and_no_spark() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "botocore", "aiohttp"}
+    heavy = {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "s3fs", "adlfs", "azure", "gcsfs", "botocore", "aiohttp"}
     heavy |= {"click", "rich", "jinja2", "opentelemetry"}
     assert not heavy & set(done.stdout.split())
 
@@ -394,14 +406,18 @@ def test_the_command_line_brings_only_what_it_shows() -> None:
     )
     loaded = set(done.stdout.split())
     assert "click" in loaded
-    assert not {"rich", "jinja2", "pyspark", "pyarrow", "numpy", "s3fs", "adlfs", "azure", "botocore"} & loaded
+    assert (
+        not {"rich", "jinja2", "pyspark", "pyarrow", "numpy", "s3fs", "adlfs", "azure", "gcsfs", "google", "botocore"}
+        & loaded
+    )
 
 
 FOREIGN_PRIVATES = {
     # The two faces of a client share the seam between blocking and awaiting, and a user has no use for it.
     *("_run", "_tell", "_started"),
-    # What the standard library, fsspec and PySpark offer under such a name alone.
+    # What the standard library, fsspec, gcsfs and PySpark offer under such a name alone.
     *("_asdict", "_fields", "_replace", "_is_owned", "_current_frames", "_strip_protocol", "_s3creator", "_call_s3"),
+    *("_get_params", "_set_session"),
     *("_jvm", "_jdf", "_jsc", "_jsparkSession", "_active_spark_context", "_instantiatedSession", "_2"),
 }
 """Private names that a module may use though it does not define them, and why."""

@@ -4,8 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fsspec.core import url_to_fs
 
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
 from tests.kafka import Broker
 from tests.servers import Server
 
@@ -69,12 +70,12 @@ def hide_java(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["s3", "azure"])
+@pytest.mark.parametrize("kind", ["s3", "azure", "gcs"])
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_a_server_comes_back_with_its_data(request: pytest.FixtureRequest, kind: str, ending: str) -> None:
     server: Server = request.getfixturevalue(f"{kind}_server")
-    filesystem, root = url_to_fs(f"{server.url}/{ending}", skip_instance_cache=True, **server.storage_options)
-    filesystem.pipe_file(f"{root}/object", b"data")
+    store = open_store(f"{server.url}/{ending}", server.storage_options)
+    run_sync(store.put("object", b"data"))
     before = server.pid
 
     getattr(server, ending)()
@@ -82,7 +83,7 @@ def test_a_server_comes_back_with_its_data(request: pytest.FixtureRequest, kind:
     server.start()
 
     assert server.pid not in (None, before)
-    assert filesystem.cat_file(f"{root}/object") == b"data"
+    assert run_sync(store.get("object")).data == b"data"
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])

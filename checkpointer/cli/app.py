@@ -138,9 +138,9 @@ Examples:
   checkpointer show s3://bucket/jobs/orders epoch=42
   checkpointer verify abfs://container/jobs/orders --json
 
-ROOT is a folder, s3://bucket/path, abfs://container/path, or any other URL that fsspec knows. If CHECKPOINTER_ROOT is
-set, you may leave ROOT out when there are no other arguments; before other arguments write `-` for it. Credentials come
-from the environment, as s3fs and adlfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
+ROOT is a folder, s3://bucket/path, abfs://container/path, gs://bucket/path, or any other URL that fsspec knows. If
+CHECKPOINTER_ROOT is set, you may leave ROOT out when there are no other arguments; before other arguments write `-` for
+it. Credentials come from the environment, as s3fs, adlfs and gcsfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
 
 Exit status: 0 if it succeeded; 1 if it found a problem, found nothing of that name, or was refused; 2 for a mistake in
 the command; 3 if the store is damaged; 75 if the store does not answer: wait and try again.""",

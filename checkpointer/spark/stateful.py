@@ -59,7 +59,8 @@ def stateful(
     Spark repeats is skipped if it is committed. A batch that does not belong to the state is refused.
 
     Args:
-        root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`. One root for each query.
+        root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`,
+            `gs://bucket/path`. One root for each query.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         on_reset: What to do if Spark's progress and the state do not belong together. "error" refuses the batch.
             "continue" lets the first batch of a run begin new batch ids on the old state; remove the option after that

@@ -47,8 +47,8 @@ def open_store(
     Does no I/O and imports no cloud package: both wait for the first request.
 
     Args:
-        url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`, or any other
-            URL that fsspec knows (those with `fencing="none"` only).
+        url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`,
+            `gs://bucket/path`, or any other URL that fsspec knows (those with `fencing="none"` only).
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: "required" writes under conditions that the store keeps against every other writer; "none"
             writes without them, and two writers of one root can then overwrite each other.

@@ -2,7 +2,7 @@
 
 The first request makes it. A child process never uses it.
 
-The file systems of s3fs and adlfs register finalizers that talk to their event loop when the interpreter
+The file systems of s3fs, adlfs and gcsfs register finalizers that talk to their event loop when the interpreter
 exits. In a forked child that loop does not run, and the child would hang. This module takes the finalizers off, and
 closes connections itself.
 """

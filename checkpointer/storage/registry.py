@@ -10,8 +10,8 @@ How to add a store:
    the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
    `tests/test_imports.py`; and the package to the overrides of mypy in `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
-5. The tests use `gs` as a protocol that no line here names (`tests/storage/test_registry.py`,
-   `tests/storage/test_url.py`). If this is the store of `gs`, choose another one there.
+5. The tests use `oss` as a protocol that no line here names (`tests/storage/test_registry.py`,
+   `tests/storage/test_url.py`). If this is the store of `oss`, choose another one there.
 6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, by which
    `any_root` there finds it. Add its kind to `CONDITIONAL` in `tests/storage/conftest.py`, or to `EVERY` if its writes
    cannot be conditional: the tests of conformance then run on it. `python -m pytest tests/storage` runs them.
@@ -117,6 +117,14 @@ _AZURE_COSTS = StoreCosts(
     lists_uploads=False,
 )
 
+_GCS_COSTS = StoreCosts(
+    "list prices of Google Cloud Storage, Standard, in us-central1, noted in January 2025",
+    {"put": 0.005, "get": 0.0004, "delete": 0.0, "gb": 0.02},
+    page=1000,
+    deleted_at_once=1,
+    lists_uploads=False,
+)
+
 STORES = (
     StoreKind(("file", "local"), f"{_BELOW}.local", Reach.MACHINE),
     StoreKind(("memory",), f"{_BELOW}.memory", Reach.PROCESS),
@@ -130,6 +138,7 @@ STORES = (
         has_accounts=True,
         costs=_AZURE_COSTS,
     ),
+    StoreKind(("gs", "gcs"), f"{_BELOW}.gcs", Reach.CLOUD, package="gcsfs", environment="GOOGLE", costs=_GCS_COSTS),
 )
 """All stores of this library."""
 

@@ -419,7 +419,7 @@ def test_checkpoints_of_less_than_a_minute_tell_no_rate(tmp_path: Path, run: Run
         (("--map", "state=1MB,change=1kB", "--price", "puts=1"), ("--price", "'puts=1': write put=0.005")),
         (("--map", "state=1MB,change=1kB", "--price", "put=-1"), ("--price", "put=-1")),
         (("--map", "state=1MB,change=1kB", "--price", "gb=nan"), ("--price", "gb=nan")),
-        (("--map", "state=1MB,change=1kB", "--store", "gcs"), ("--store", "s3", "azure")),
+        (("--map", "state=1MB,change=1kB", "--store", "oss"), ("--store", "s3", "azure", "gcs")),
         (("ROOT", "--map", "state=1MB,change=1kB"), ("--map, --table and --max-chain cannot be combined with ROOT",)),
         (("ROOT", "--max-chain", "3"), ("--map, --table and --max-chain cannot be combined with ROOT",)),
     ],
@@ -486,7 +486,7 @@ def test_the_command_of_the_page_for_a_root_runs(measured: tuple[Path, int], run
 
 
 def test_the_page_has_the_prices_of_the_program() -> None:
-    for name in ("s3", "azure"):
+    for name in ("s3", "azure", "gcs"):
         prices = STORES[name].prices
         row = f"| {prices['put']:g} | {prices['get']:g} | {prices['delete']:g} | {prices['gb']:g} |"
         assert row in PAGE.read_text()

@@ -57,7 +57,10 @@ EXCEPTIONS = {
         {"import_module"},
         "the folders of the stores, by names that stand in their registry",
     ),
-    "pyspark_checkpointer.storage.connection": ({"import_module"}, "s3fs and adlfs, by names that stand in the code"),
+    "pyspark_checkpointer.storage.connection": (
+        {"import_module"},
+        "s3fs, adlfs and gcsfs, by names that stand in the code",
+    ),
     "pyspark_checkpointer.spark.interpreter": (
         {"__import__"},
         "packages that the code names, in a task: only an import proves that one works there",

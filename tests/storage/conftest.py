@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_checkpointer.storage import Store, open_store
 
-CONDITIONAL = ["memory", "local", "s3", "azure"]
+CONDITIONAL = ["memory", "local", "s3", "azure", "gcs"]
 EVERY = [*CONDITIONAL, "generic"]
 
 
@@ -29,7 +29,7 @@ class Place:
 
 @pytest.fixture
 def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
-    """Return a function that makes a root of a kind. The servers of two kinds start with their first root."""
+    """Return a function that makes a root of a kind. The servers of three kinds start with their first root."""
 
     def make(kind: str) -> Place:
         name = uuid.uuid4().hex

@@ -1,5 +1,6 @@
 """A server that answers as a test says, also with what real servers answer only in trouble."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ class FakeServer(ThreadingHTTPServer):
         if kind == "s3":
             options = {"endpoint_url": endpoint, "key": "AKIAFAKEKEY", "secret": "hunter22hunter22"}
             return Place(kind, "s3://bucket/root", options)
+        if kind == "gcs":
+            from google.oauth2.credentials import Credentials
+
+            return Place(kind, "gs://bucket/root", {"endpoint_url": endpoint, "token": Credentials("hunter22hunter22")})
         connection = (
             "DefaultEndpointsProtocol=http;AccountName=account;"
             f"AccountKey=aHVudGVyMjJodW50ZXIyMg==;BlobEndpoint={endpoint}/account;"
@@ -65,7 +70,7 @@ def serving(*answers: Answer) -> Iterator[FakeServer]:
 
 
 def says(status: int, code: str, message: str = "as the test says") -> Answer:
-    """Return an error of the service, in a form that the clients of both clouds understand."""
+    """Return an error of the service, in a form that the clients of S3 and Azure understand."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         text = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
@@ -80,6 +85,30 @@ def says(status: int, code: str, message: str = "as the test says") -> Answer:
     return answer
 
 
+def tells(status: int, reason: str, message: str) -> Answer:
+    """Return an error of Google Cloud Storage."""
+    return gives(status, {"error": {"code": status, "message": message, "errors": [{"reason": reason}]}})
+
+
+def gives(status: int, document: object, **headers: str) -> Answer:
+    """Return a document in JSON."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body = json.dumps(document).encode()
+        handler.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def hangs_up(handler: BaseHTTPRequestHandler) -> None:
+    """Close the connection in place of an answer: what became of the request is unknown."""
+    handler.close_connection = True
+
+
 def breaks_off(promised: int, sent: int) -> Answer:
     """Return an object whose connection is closed before its end."""
 
@@ -87,6 +116,7 @@ def breaks_off(promised: int, sent: int) -> Answer:
         handler.send_response(206 if "Range" in handler.headers or "x-ms-range" in handler.headers else 200)
         for name, value in {
             "ETag": '"1"',
+            "x-goog-generation": "1",
             "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
             "Content-Length": str(promised),
             "Content-Range": f"bytes 0-{promised - 1}/{promised}",
@@ -114,6 +144,7 @@ def serves(size: int, date: str | None) -> Answer:
         for name, value in {
             "Date": date,
             "ETag": '"1"',
+            "x-goog-generation": "1",
             "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT",
             "Content-Length": str(last + 1 - first),
             "Content-Range": f"bytes {first}-{last}/{size}",

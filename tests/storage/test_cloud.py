@@ -28,7 +28,7 @@ from tests.storage.conftest import Place
 from tests.storage.fake import Answer, says, serves, serving
 
 MIB = 1 << 20
-CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
+CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure", "gcs"])
 
 MEASURE = r"""if True:
     import re, sys
@@ -57,7 +57,7 @@ MEASURE = r"""if True:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what was in use")
-@pytest.mark.parametrize("kind", ["s3", "azure", "local"])
+@pytest.mark.parametrize("kind", ["s3", "azure", "gcs", "local"])
 def test_a_large_object_takes_little_more_memory_than_itself(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     for verb in ("put", "get"):
@@ -80,11 +80,12 @@ def test_a_listing_of_s3_goes_on_to_the_last_page(place_of: Callable[[str], Plac
     assert run_sync(store.list("")) == [ListedObject(f"a/{number}", 1) for number in range(7)]
 
 
-def test_a_listing_of_azure_goes_on_to_the_last_page(
-    place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["azure", "gcs"])
+def test_a_listing_goes_on_to_the_last_page(
+    kind: str, place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyspark_checkpointer.storage.azure.store._PAGE_SIZE", 2)
-    store = place_of("azure").open()
+    monkeypatch.setattr(f"pyspark_checkpointer.storage.{kind}.store._PAGE_SIZE", 2)
+    store = place_of(kind).open()
 
     async def put_all() -> None:
         await asyncio.gather(*(store.put(f"a/{number}", b"1") for number in range(7)))
@@ -94,7 +95,7 @@ def test_a_listing_of_azure_goes_on_to_the_last_page(
     assert run_sync(store.list("")) == [ListedObject(f"a/{number}", 1) for number in range(7)]
 
 
-@CLOUDS
+@pytest.mark.parametrize("kind", ["s3", "azure"])
 def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     store = place.open()
@@ -317,6 +318,9 @@ def test_the_time_in_a_header_is_read(date: str | None, seconds: float | None, m
         ("s3", "yesterday", None),  # of Azure, the SDK itself refuses such an answer
         ("azure", "Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
         ("azure", None, None),
+        ("gcs", "Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
+        ("gcs", None, None),
+        ("gcs", "yesterday", None),
     ],
 )
 def test_a_read_tells_what_the_clock_of_the_server_said(kind: str, date: str | None, seconds: float | None) -> None:

@@ -59,7 +59,7 @@ def test_a_read_tells_the_time_where_the_store_has_a_clock(place: Place, data: b
     store = place.open()
     run_sync(store.put("x", data))
     blob = run_sync(store.get("x", limit=None if limit is None else limit + len(data)))
-    if place.kind in ("s3", "azure"):
+    if place.kind in ("s3", "azure", "gcs"):
         assert blob.at == pytest.approx(time.time(), abs=60)
     else:
         assert blob.at is None
@@ -138,7 +138,7 @@ def test_several_reads_into_sinks_are_answered_each_by_itself(store: Store) -> N
     assert (traffic.requests["get"], traffic.bytes_read) == (4, 3)
 
 
-@pytest.mark.kinds("local", "s3", "azure")
+@pytest.mark.kinds("local", "s3", "azure", "gcs")
 def test_a_sink_is_handed_a_large_object_little_by_little(store: Store) -> None:
     run_sync(store.put("x", bytes(36 * MIB)))
     assert max(map(len, run_sync(store.read_into("x", Pieces)).pieces)) <= 32 * MIB
@@ -234,7 +234,7 @@ def test_a_listing_holds_what_starts_with_the_prefix(store: Store) -> None:
         assert run_sync(store.list(prefix)) == expected
 
 
-@pytest.mark.kinds("memory", "local", "s3", "generic")  # azure: test_cloud.py
+@pytest.mark.kinds("memory", "local", "s3", "generic")  # azure, gcs: test_cloud.py
 def test_a_long_listing_comes_in_pages(place: Place) -> None:
     store = place.open(concurrency=64)
     paths = [f"a/{number % 7}/{number:04d}" for number in range(2500)]
@@ -351,7 +351,7 @@ def test_the_probe_finds_the_store_honest_and_leaves_nothing(store: Store) -> No
     assert run_sync(store.list("")) == []
 
 
-@pytest.mark.kinds("local", "s3", "azure", "generic")
+@pytest.mark.kinds("local", "s3", "azure", "gcs", "generic")
 def test_without_fencing_everything_else_works(place: Place) -> None:
     store = place.open(fencing="none")
     assert not store.fencing

@@ -30,9 +30,10 @@ from pyspark_checkpointer.storage.request_path import SMALL_SLOTS, LimitedStore
 from pyspark_checkpointer.storage.scrubbing import scrub
 from tests.servers import Server
 from tests.storage.conftest import Place
-from tests.storage.fake import breaks_off, says, says_nothing, serving
+from tests.storage.fake import breaks_off, says, says_nothing, serving, tells
 
-CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure"])
+KINDS = ["s3", "azure", "gcs"]
+CLOUDS = pytest.mark.parametrize("kind", KINDS)
 
 
 def once(place: Place, timeout: float = 5.0, **options: Any) -> Store:
@@ -50,7 +51,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "put": lambda store: store.put("x", b"1"),
     "put in parts": lambda store: store.put("x", bytes(33 << 20)),
     "create": lambda store: store.compare_and_swap("x", b"1", None),
-    "swap": lambda store: store.compare_and_swap("x", b"1", '"1"'),
+    "swap": lambda store: store.compare_and_swap("x", b"1", "1"),
     "list": lambda store: store.list(""),
     "delete": lambda store: store.delete(["x"]),
 }
@@ -84,12 +85,27 @@ CALLS: dict[str, Callable[[Store], Any]] = {
         ("azure", 404, "ContainerNotFound", StoreNotFoundError),
         ("azure", 400, "Nonsense", StoreRefusedError),
         ("azure", 412, "LeaseIdMissing", StoreRefusedError),
+        ("gcs", 503, "backendError", ThrottlingError),
+        ("gcs", 429, "rateLimitExceeded", ThrottlingError),
+        ("gcs", 403, "rateLimitExceeded", ThrottlingError),
+        ("gcs", 403, "userRateLimitExceeded", ThrottlingError),
+        ("gcs", 500, "backendError", DependencyError),
+        ("gcs", 502, "", DependencyError),
+        ("gcs", 504, "", DependencyError),
+        ("gcs", 408, "uploadBrokenConnection", DependencyError),
+        ("gcs", 409, "conflict", DependencyError),
+        ("gcs", 401, "authError", StoreRefusedError),
+        ("gcs", 403, "forbidden", StoreRefusedError),
+        ("gcs", 307, "", StoreRefusedError),
+        ("gcs", 501, "notImplemented", StoreRefusedError),
+        ("gcs", 400, "invalid", StoreRefusedError),
     ],
 )
 def test_a_refusal_becomes_the_error_that_says_what_to_do(
     kind: str, status: int, code: str, expected: type[CheckpointError], call: str
 ) -> None:
-    with serving(says(status, code)) as server:
+    answer = tells(status, code, "as the test says") if kind == "gcs" else says(status, code)
+    with serving(answer) as server:
         place = server.place(kind)
         with pytest.raises(expected, match=place.url) as raised:
             run_sync(CALLS[call](once(place)))
@@ -117,19 +133,21 @@ def test_a_refused_request_is_tried_again_but_a_swap_never(kind: str) -> None:
         assert len(server.requests) == 6
         server.requests.clear()
         with pytest.raises(ThrottlingError):
-            run_sync(store.compare_and_swap("x", b"1", '"1"'))
+            run_sync(store.compare_and_swap("x", b"1", "1"))
         assert len(server.requests) == 1
 
 
 @CLOUDS
 def test_a_swap_on_what_is_gone_is_refused(kind: str) -> None:
-    missing = {"s3": says(404, "NoSuchKey"), "azure": says(404, "BlobNotFound")}[kind]
+    answers = {"s3": (404, "NoSuchKey"), "azure": (404, "BlobNotFound"), "gcs": (412, "conditionNotMet")}
+    missing = says(*answers[kind])
     with serving(missing) as server, pytest.raises(PreconditionFailedError):
-        run_sync(once(server.place(kind)).compare_and_swap("x", b"1", '"1"'))
+        run_sync(once(server.place(kind)).compare_and_swap("x", b"1", "1"))
 
 
-def test_every_turn_has_a_connection() -> None:
-    turns = 4 * SMALL_SLOTS
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_every_turn_has_a_connection(kind: str) -> None:
+    turns = 8 * SMALL_SLOTS
     all_there = threading.Barrier(turns)
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -140,7 +158,7 @@ def test_every_turn_has_a_connection() -> None:
         await asyncio.gather(*(store.get("x", limit=1) for _ in range(turns)))
 
     with serving(answer) as server:
-        run_sync(read_all(once(server.place("s3"), concurrency=4)))
+        run_sync(read_all(once(server.place(kind), concurrency=8)))
 
 
 @CLOUDS
@@ -200,7 +218,7 @@ def wrong(place: Place) -> Place:
     return Place(place.kind, place.url, options)
 
 
-@CLOUDS
+@pytest.mark.parametrize("kind", ["s3", "azure"])  # the server of gcs asks for none: test_gcs.py
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_wrong_credentials(
     kind: str, place_of: Any, caplog: pytest.LogCaptureFixture, call: Callable[[Store], Any]
@@ -214,7 +232,7 @@ def test_wrong_credentials(
         assert "hunter22" not in text
 
 
-@CLOUDS
+@pytest.mark.parametrize("kind", ["s3", "azure"])  # the server of gcs does not tell it from no object: test_gcs.py
 def test_no_bucket(kind: str, place_of: Any) -> None:
     place: Place = place_of(kind)
     url = place.url.replace("checkpoints", "no-such-place", 1)
@@ -230,6 +248,9 @@ def test_no_bucket(kind: str, place_of: Any) -> None:
         ("s3://b/x", {"endpoint_url": "hunter22", "key": "AKIA", "secret": "hunter22"}, "Invalid endpoint"),
         ("s3://b/x", {"key": "hunter22", "username": "hunter22"}, "not both"),
         ("s3://b$/x", {"key": "hunter22", "secret": "hunter22"}, "Invalid bucket name"),
+        ("gs://b/x", {"token": "anon", "endpoint_url": "nonsense"}, "InvalidUrl"),
+        ("gs://b/x", {"token": "anon", "access": "hunter22"}, "access must be one of"),
+        ("gs://b/x", {"token": {"client_secret": "hunter22"}}, "KeyError"),
         ("abfs://c/x", {}, "no account"),
         ("abfs://c/x", {"connection_string": "hunter22"}, "[Cc]onnection string"),
         ("abfs://c/x", {"account_name": "a", "account_key": "hunter22!", "account_host": "localhost:1"}, "abfs://c/x"),
@@ -316,7 +337,7 @@ def test_what_an_operator_needs_is_shown() -> None:
 
 
 def test_a_store_in_a_cloud_never_shows_its_options(place_of: Any) -> None:
-    for kind in ("s3", "azure"):
+    for kind in KINDS:
         place: Place = place_of(kind)
         store = place.open()
         assert repr(store).endswith(f"Store {place.url}>")
@@ -324,6 +345,6 @@ def test_a_store_in_a_cloud_never_shows_its_options(place_of: Any) -> None:
 
 
 def test_a_missing_object_is_no_refusal(place_of: Any) -> None:
-    for kind in ("s3", "azure"):
+    for kind in KINDS:
         with pytest.raises(ObjectNotFoundError):
             run_sync(place_of(kind).open().get("x"))

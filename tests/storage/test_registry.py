@@ -27,7 +27,7 @@ _FOLDERS = {
 
 
 def test_every_folder_is_in_the_table_and_opens_roots() -> None:
-    assert {kind_of("gs").module, *(kind.module for kind in STORES)} == _FOLDERS
+    assert {kind_of("oss").module, *(kind.module for kind in STORES)} == _FOLDERS
     for module in _FOLDERS:
         assert callable(importlib.import_module(module).open_root)
 
@@ -45,21 +45,24 @@ def test_every_folder_is_in_the_table_and_opens_roots() -> None:
         ("abfs://c/x", "azure", "adlfs"),
         ("abfss://c@a.dfs.core.windows.net/x", "azure", "adlfs"),
         ("az://c/x", "azure", "adlfs"),
-        ("gs://b/x", "fsspec_any", None),
+        ("gs://b/x", "gcs", "gcsfs"),
+        ("gcs://b/x", "gcs", "gcsfs"),
+        ("oss://b/x", "fsspec_any", None),
     ],
 )
 def test_a_root_knows_its_store_and_the_package_that_it_needs(url: str, folder: str, package: str | None) -> None:
     kind = parse(url).kind
     assert (kind.module, kind.package) == (f"pyspark_checkpointer.storage.{folder}", package)
-    reaches = {"local": Reach.MACHINE, "memory": Reach.PROCESS, "s3": Reach.CLOUD, "azure": Reach.CLOUD}
-    assert kind.reach is reaches.get(folder, Reach.UNKNOWN)
+    reaches = {"local": Reach.MACHINE, "memory": Reach.PROCESS, "fsspec_any": Reach.UNKNOWN}
+    assert kind.reach is reaches.get(folder, Reach.CLOUD)
 
 
 def test_options_go_along_to_a_root_of_the_same_store() -> None:
     options = {"key": "x"}
     assert options_near("s3a://b/x", "s3://c/y", options) == options
-    assert options_near("gs://b/x", "gs://c/y", options) == options
-    assert options_near("gs://b/x", "oss://c/y", options) is None
+    assert options_near("gs://b/x", "gcs://c/y", options) == options
+    assert options_near("oss://b/x", "oss://c/y", options) == options
+    assert options_near("oss://b/x", "oci://c/y", options) is None
     assert options_near("abfs://b/x", "s3://c/y", options) is None
 
 

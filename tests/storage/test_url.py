@@ -27,6 +27,7 @@ from pyspark_checkpointer.storage.url import Location, parse
         ),
         ("memory://name", Location("memory", "name", "")),
         ("gs://bucket/path", Location("gs", "bucket", "path")),
+        ("oss://bucket/path", Location("oss", "bucket", "path")),
         ("s3://arn:aws:s3:eu-1:1:accesspoint/x/a:b@c", Location("s3", "arn:aws:s3:eu-1:1:accesspoint", "x/a:b@c")),
         ("sftp://host:22/x", Location("sftp", "host:22", "x")),
         ("sftp://[::1]:22/x", Location("sftp", "[::1]:22", "x")),
@@ -65,7 +66,7 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
         ("x y://bucket", "not the protocol of a URL"),
         ("simplecache::s3://bucket", "not the protocol of a URL"),
         ("nosuch://bucket/x", "unknown protocol 'nosuch'"),
-        ("gs://bucket/x", "needs the package gcsfs"),
+        ("oss://bucket/x", "needs the package ossfs"),
         ("https://host/x", r'cannot be made conditional.*fencing="none"'),
     ],
 )
@@ -126,7 +127,7 @@ def test_opening_does_no_io_and_imports_no_cloud_package() -> None:
         def refuse(*_): raise AssertionError("opened a connection")
         socket.socket = socket.create_connection = refuse
         stores = [open_store(url) for url in ("s3://b/x", "abfs://c/x", "abfss://c@a.dfs.core.windows.net/x")]
-        assert not {"s3fs", "adlfs", "botocore", "azure", "aiohttp"} & sys.modules.keys()
+        assert not {"s3fs", "adlfs", "gcsfs", "google", "botocore", "azure", "aiohttp"} & sys.modules.keys()
         print(*stores)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -136,7 +137,7 @@ def test_opening_does_no_io_and_imports_no_cloud_package() -> None:
     )
 
 
-@pytest.mark.parametrize(("package", "url"), [("s3fs", "s3://b/x"), ("adlfs", "abfs://c/x")])
+@pytest.mark.parametrize(("package", "url"), [("s3fs", "s3://b/x"), ("adlfs", "abfs://c/x"), ("gcsfs", "gs://b/x")])
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str, url: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(IllegalArgumentError, match=rf"{url}: needs the package {package}: pip install"):

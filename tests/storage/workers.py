@@ -18,7 +18,7 @@ WRITERS = 16
 def processes() -> ProcessPoolExecutor:
     """Return an executor with a process for each writer, forked from a server that has imported slow packages."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["s3fs", "adlfs", "pyspark_checkpointer.storage", "tests.storage.workers"])
+    context.set_forkserver_preload(["s3fs", "adlfs", "gcsfs", "pyspark_checkpointer.storage", "tests.storage.workers"])
     return ProcessPoolExecutor(WRITERS, mp_context=context)
 
 

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 # Object stores show an object when its upload is complete. Elsewhere a file is visible while it is written, so it is
 # written under another name and then moved.
-_OBJECT_STORES = {"gs", "gcs", "oci", "ocilake", "oss", "tos", "hf", "memory"}
+_OBJECT_STORES = {"oci", "ocilake", "oss", "tos", "hf", "memory"}
 
 
 def check_protocol(location: Location, fencing: bool) -> None:
@@ -56,8 +56,8 @@ def check_protocol(location: Location, fencing: bool) -> None:
     protocol, shown = location.protocol, location.url
     if protocol not in known_implementations and protocol not in registry:
         raise IllegalArgumentError(
-            f"{shown}: unknown protocol {protocol!r}; a root is a folder, file://, memory://, s3://, abfs://, az:// or "
-            f"anything else that fsspec knows with {UNFENCED}"
+            f"{shown}: unknown protocol {protocol!r}; a root is a folder, file://, memory://, s3://, abfs://, az://, "
+            f"gs:// or anything else that fsspec knows with {UNFENCED}"
         )
     known = known_implementations.get(protocol, {})
     package = str(known.get("class", "fsspec")).partition(".")[0]
@@ -66,7 +66,7 @@ def check_protocol(location: Location, fencing: bool) -> None:
     if fencing:
         raise IllegalArgumentError(
             f"{shown}: writes to {protocol}:// cannot be made conditional, so two writers could overwrite each "
-            f"other; use a folder, s3:// or abfs://, or accept the risk with {UNFENCED}"
+            f"other; use a folder, s3://, abfs:// or gs://, or accept the risk with {UNFENCED}"
         )
 
 

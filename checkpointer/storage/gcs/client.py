@@ -1,0 +1,168 @@
+"""The client of Google Cloud Storage: credentials and session of gcsfs, and requests of one attempt each.
+
+The calls of gcsfs repeat a request, and drop what the server said of a failure. So requests go through its session, and
+not through its calls.
+"""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
+from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.connection import load, take_finalizers_off
+from pyspark_checkpointer.storage.gcs.errors import AnswerError
+
+# Nothing in a user's options may bring back caches, shared instances or requests that read old versions.
+_FORCED = {
+    "asynchronous": False,
+    "skip_instance_cache": True,
+    "use_listings_cache": False,
+    "version_aware": False,
+}
+
+GOES_ON = 308
+"""Status of the answer to all chunks of an upload but the last one."""
+
+
+class Client:
+    """The requests to one bucket."""
+
+    def __init__(self, files: Any, session: Any, bucket: str, timeout: Any) -> None:
+        self._files, self._session, self._timeout = files, session, timeout
+        self._objects = f"/storage/v1/b/{quote(bucket, safe='')}/o"
+
+    @asynccontextmanager
+    async def ask(
+        self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Any]:
+        """Send a request about an object, or about all of them if `key` is empty, and yield the answer."""
+        path = f"{self._objects}/{quote(key, safe='')}" if key else self._objects
+        async with self._send(method, path, query, headers or {}, None, about_object=bool(key)) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def upload(
+        self, body: Any, query: Mapping[str, str], headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Any]:
+        """Send an object, or the request that begins an upload in chunks, and yield the answer."""
+        # POST is the method that no client of HTTP repeats by itself.
+        async with self._send("POST", f"/upload{self._objects}", query, headers or {}, body) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def continue_upload(
+        self, method: str, upload: str, body: Any, headers: Mapping[str, str]
+    ) -> AsyncIterator[Any]:
+        """Send a chunk of an upload, or end the upload, and yield the answer.
+
+        `upload` is the address that the server gave. It is a credential in itself, and needs no other.
+        """
+        async with self._request(method, upload, headers, body, chunk=True) as answer:
+            yield answer
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Any,
+        *,
+        about_object: bool = False,
+    ) -> AsyncIterator[Any]:
+        server = self._files.base.removesuffix("/storage/v1/")
+        url = f"{server}{path}?{urlencode(self._files._get_params(query), quote_via=quote)}"
+        headers = {**await self._login(), **headers}
+        async with self._request(method, url, headers, body, about_object=about_object) as answer:
+            yield answer
+
+    async def _login(self) -> dict[str, str]:
+        """Return the headers that name the caller."""
+        headers: dict[str, str] = {}
+        if self._files.credentials.credentials is not None:
+            # It asks for a new token now and then. On the loop, all other requests would wait for that too.
+            await runtime.in_thread(self._files.credentials.apply, headers)
+        return headers
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Any,
+        *,
+        about_object: bool = False,
+        chunk: bool = False,
+    ) -> AsyncIterator[Any]:
+        """Send a request and yield the answer. Raises `AnswerError` where it tells of a failure."""
+        from yarl import URL
+
+        # Encoded: a name of an object may hold what looks like an escape, and is sent as it was quoted.
+        async with self._session.request(
+            method,
+            URL(url, encoded=True),
+            headers=headers,
+            data=body,
+            timeout=self._timeout,
+            allow_redirects=False,  # credentials must not go to another server
+        ) as answer:
+            # An upload goes on with 308. Any other answer of that kind leads elsewhere.
+            if answer.status >= 300 and not (answer.status == GOES_ON and chunk):
+                raise AnswerError(answer.status, await answer.read(), about_object)
+            yield answer
+
+
+async def document(answer: Any, label: str) -> dict[str, Any]:
+    """Return the JSON object of an answer.
+
+    Raises `DependencyError` for anything else: whoever sent it, it does not tell what the service did.
+    """
+    try:
+        found = json.loads(await answer.read())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DependencyError(f"{label}: the answer is no JSON object")
+    return found
+
+
+async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> Client:
+    """Return a client of a bucket; `given` are the user's options.
+
+    Raises `StoreRefusedError` where no credentials were found.
+    """
+    gcsfs = await load("gcsfs")
+    aiohttp = await load("aiohttp")
+    options = {**given, **_FORCED}
+    # It may ask the identity service for a token.
+    files = await runtime.in_thread(gcsfs.core.GCSFileSystem, **options)
+    if files.credentials.credentials is None and options.get("token") is None:
+        # gcsfs goes on without credentials where it finds none, also while the identity service has an outage.
+        raise StoreRefusedError(
+            f"{url}: no credentials were found; give token in storage_options, or set GOOGLE_APPLICATION_CREDENTIALS; "
+            "token='anon' asks without credentials"
+        )
+    # A client certificate of gcsfs comes with a connector of its own.
+    if "connector" not in files.session_kwargs and not getattr(files, "_use_client_cert", False):
+        connector = aiohttp.TCPConnector(limit=cloud.connections(concurrency))
+        files.session_kwargs = {**files.session_kwargs, "connector": connector}
+    session = await files._set_session()
+    # aiohttp repeats a request whose connection was closed by the server: what it did with the first one is unknown.
+    session._retry_connection = False
+    take_finalizers_off(files)
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=min(timeout, 10.0), sock_read=timeout)
+    return Client(files, session, bucket, limits)
+
+
+async def close_client(client: Client) -> None:
+    """Close the connections of a client from `open_client`."""
+    await client.close()

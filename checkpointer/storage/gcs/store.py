@@ -1,0 +1,266 @@
+"""A root in a bucket of Google Cloud Storage, through gcsfs.
+
+Conditions are `ifGenerationMatch`; versions are generations. Every request is one attempt: the calls of gcsfs, which
+repeat requests, are not used, since after a lost answer only the layers above can tell what happened.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark_checkpointer.errors import CheckpointError, DependencyError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage.base import (
+    Blob,
+    ListedObject,
+    ListingPage,
+    ObjectExistsError,
+    PagedStore,
+    PreconditionFailedError,
+    S,
+    WriteLeftover,
+    check_path,
+    check_swap_size,
+)
+from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.gcs.client import Client, close_client, document, open_client
+from pyspark_checkpointer.storage.gcs.errors import AnswerError, meaning, status_of
+from pyspark_checkpointer.storage.gcs.upload import send_chunks, send_whole
+from pyspark_checkpointer.storage.url import Location
+
+_PAGE_SIZE = 1000
+"""Objects in one page of a listing, at most: a limit of the service."""
+
+_DELETE_BATCH = 256
+"""Objects that one request of the store deletes. Each takes a request of its own to the service."""
+
+# The service takes one write of an object in a second.
+_PAUSE = 1.0
+"""Seconds that a swap waits where the service asked for less."""
+
+_PIECE = 1 << 20
+"""Bytes of a body that are read at a time, at most."""
+
+_CONTENT = {"alt": "media"}
+"""What asks for the bytes of an object, and not for what is known of it."""
+
+_AS_STORED = {"Accept-Encoding": "identity"}
+"""Header for bytes that nobody compresses on the way: then their length is that of the object."""
+
+
+class GCSStore(PagedStore):
+    """The store of the objects of a bucket below a prefix."""
+
+    def __init__(
+        self,
+        location: Location,
+        options: Mapping[str, Any],
+        *,
+        fencing: bool,
+        concurrency: int,
+        timeout: float,
+    ) -> None:
+        self._url, self._bucket, self._root = location.url, location.host, location.path
+        self._options = dict(options)
+        self._fencing = fencing
+        self._concurrency, self._timeout = concurrency, timeout
+        self._connection = Connection(self._connect, close_client)
+
+    def __repr__(self) -> str:
+        return f"<GCSStore {self._url}>"
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def fencing(self) -> bool:
+        return self._fencing
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        return await cloud.answer(self._get(path, limit), partial(self._error, name=self._name(path)))
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        request = self._read_into(path, make(), limit)
+        return await cloud.answer(request, partial(self._error, name=self._name(path)))
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        request = self._get_range(path, f"bytes={offset}-{offset + length - 1}")
+        return await cloud.answer(request, partial(self._error, name=self._name(path)))
+
+    async def put(self, path: str, data: Bytes) -> None:
+        condition = {"ifGenerationMatch": "0"} if self._fencing else {}
+        await cloud.answer(self._put(path, data, condition), partial(self._put_error, name=self._name(path)))
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        name = self._name(path)
+        check_swap_size(name, data)
+        if not self._fencing:
+            await cloud.check_version(self, path, expected)
+            condition = {}
+        else:
+            condition = {"ifGenerationMatch": "0" if expected is None else _generation(expected, name)}
+        return await cloud.answer(self._swap(path, data, condition), partial(self._swap_error, name=name))
+
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        for some in cloud.batches([*paths], _DELETE_BATCH):
+            request = cloud.delete_each(some, self._delete)
+            await cloud.answer(request, partial(self._error, name=f"{self._url}: delete"))
+
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        """Return nothing: the service drops uploads that were never completed after a week, and lists none."""
+        return []
+
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        pass
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # --- requests ---
+
+    async def _connect(self) -> Client:
+        opening = open_client(self._url, self._bucket, self._options, self._concurrency, self._timeout)
+        return await cloud.answer(opening, partial(self._error, name=self._url))
+
+    async def _get(self, path: str, limit: int | None) -> Blob:
+        client = await self._connection.get()
+        async with client.ask("GET", self._at(path), _CONTENT, _AS_STORED) as answer:
+            size = self._check_size(path, answer, limit)
+            data = await cloud.gather(_pieces(answer))
+            self._check_whole(path, len(data), size)
+            generation = answer.headers.get("x-goog-generation")
+            if generation is None:
+                raise DependencyError(f"{self._name(path)}: the answer names no generation")
+            return Blob(data, generation, cloud.server_time(answer.headers.get("Date")))
+
+    async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
+        client = await self._connection.get()
+        async with client.ask("GET", self._at(path), _CONTENT, _AS_STORED) as answer:
+            size = self._check_size(path, answer, limit)
+            self._check_whole(path, await cloud.pour(_pieces(answer), sink), size)
+            return sink
+
+    async def _get_range(self, path: str, span: str) -> bytes:
+        client = await self._connection.get()
+        try:
+            async with client.ask("GET", self._at(path), _CONTENT, {**_AS_STORED, "Range": span}) as answer:
+                return await cloud.gather(_pieces(answer))
+        except AnswerError as error:
+            # The service refuses a range that starts after the end, where the contract asks for no bytes.
+            if error.status != 416:
+                raise
+            return b""
+
+    def _check_size(self, path: str, answer: Any, limit: int | None) -> int:
+        """Return the size of an object before its body is read. Raises `CorruptionError` above `limit`."""
+        size = answer.content_length
+        if size is None:
+            raise DependencyError(f"{self._name(path)}: the answer does not tell its length")
+        if limit is not None and size > limit:
+            answer.close()  # drops the connection in place of reading the rest
+            raise cloud.too_large(self._name(path), limit, size)
+        return int(size)
+
+    def _check_whole(self, path: str, found: int, size: int) -> None:
+        """Raise `DependencyError` where the body ended early."""
+        if found != size:
+            raise DependencyError(f"{self._name(path)}: the answer broke off after {found} of {size} bytes")
+
+    async def _put(self, path: str, data: Bytes, condition: Mapping[str, str]) -> None:
+        client = await self._connection.get()
+        upload = send_whole if len(data) <= cloud.MAX_SINGLE_PUT else send_chunks
+        await upload(client, {"name": self._at(path), **condition}, data, self._name(path))
+
+    async def _swap(self, path: str, data: bytes, condition: Mapping[str, str]) -> str:
+        client = await self._connection.get()
+        try:
+            return await send_whole(client, {"name": self._at(path), **condition}, data, self._name(path))
+        except AnswerError as error:
+            # Whoever judges this swap sends it again at once, and would be refused again.
+            if error.status == 429:
+                await asyncio.sleep(_PAUSE)
+            raise
+
+    async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
+        page = await self._list(prefix, more, fields="items(name,size),nextPageToken")
+        entries, inside = [], len(self._key(""))
+        for found in page.get("items", []):
+            # A name that ends with a slash is a folder, as consoles make them.
+            if not found["name"].endswith("/"):
+                entries.append(ListedObject(found["name"][inside:], int(found["size"])))
+        return ListingPage(entries, page.get("nextPageToken"))
+
+    async def _folders(self, prefix: str) -> Sequence[str]:
+        found: set[str] = set()
+        inside, more = len(self._key("")), None
+        while True:
+            page = await self._list(prefix, more, fields="prefixes,nextPageToken", delimiter="/")
+            found.update(folder[inside:] for folder in page.get("prefixes", []))
+            more = page.get("nextPageToken")
+            if more is None:
+                return sorted(found)
+
+    async def _list(self, prefix: str, more: object | None, **query: str) -> dict[str, Any]:
+        """Return a page of a listing as the service tells it."""
+        after = {} if more is None else {"pageToken": str(more)}
+        client = await self._connection.get()
+        page = {"prefix": self._key(prefix), "maxResults": str(_PAGE_SIZE), **query, **after}
+        async with client.ask("GET", "", page) as answer:
+            return await document(answer, self._name(prefix))
+
+    async def _delete(self, path: str) -> None:
+        client = await self._connection.get()
+        try:
+            async with client.ask("DELETE", self._at(path), {}):
+                pass
+        except AnswerError as error:
+            if not error.is_missing_object:
+                raise
+
+    def _at(self, path: str) -> str:
+        """Return the name of an object in the bucket, after a check of its path."""
+        return self._key(check_path(path))
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{path}" if self._root else path
+
+    def _name(self, path: str) -> str:
+        return f"{self._url}/{path}"
+
+    def _error(self, error: Exception, name: str) -> CheckpointError:
+        return meaning(error, name, self._url, self._options)
+
+    def _put_error(self, error: Exception, name: str) -> CheckpointError:
+        if status_of(error) == 412:
+            return ObjectExistsError(f"{name}: exists already")
+        return self._error(error, name)
+
+    def _swap_error(self, error: Exception, name: str) -> CheckpointError:
+        if status_of(error) == 412:
+            return PreconditionFailedError(f"{name}: was changed by somebody else")
+        return self._error(error, name)
+
+
+def _generation(expected: str, name: str) -> str:
+    """Return a version as a condition.
+
+    Raises `PreconditionFailedError` for what no object can have as its generation: the service would refuse it in other
+    words, and 0 means that there is no object.
+    """
+    if not (expected.isascii() and expected.isdecimal()) or not int(expected):
+        raise PreconditionFailedError(f"{name}: was changed by somebody else")
+    return expected
+
+
+async def _pieces(answer: Any) -> AsyncIterator[bytes]:
+    async for piece in answer.content.iter_chunked(_PIECE):
+        yield piece
