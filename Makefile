@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test prove lint docs audit format bench bench-quick servers clean
+.PHONY: help setup demo test prove matrix lint docs audit format bench bench-quick servers clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -22,6 +22,14 @@ PROOFS ?= tests
 
 prove: servers ## run the long proofs, for hours, or some (PROOFS=files), and write docs/proof.md
 	@CHECKPOINTER_REQUIRE_SERVERS=1 CHECKPOINTER_PROVE=docs/proof.md scripts/run python -m pytest -o faulthandler_timeout=10800 $(PROOFS)
+
+# With PYTHON=python3.12 on another Python that is on the PATH.
+SPARKS ?=
+PYTHON ?=
+TESTS ?= tests/spark tests/admin/streaming tests/table tests/proof/test_table_spark.py
+
+matrix: servers ## run Spark's tests on other versions of PySpark, or on some (SPARKS=versions)
+	@scripts/run python scripts/matrix $(SPARKS) $(if $(PYTHON),--python $(PYTHON)) -- $(AT_ONCE) $(TESTS)
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/python scripts/unasync --check

@@ -1,15 +1,14 @@
 """The table formats of lakes, and the Spark on which each of them runs.
 
-Both lag behind Spark. So each has the newest Spark that it supports, in a folder beside the programs of
-`tests/servers.py`: `pip` puts it there, and all other packages stay those of `.venv`.
+Both lag behind Spark. So each has the newest Spark that it supports, in a folder that `tests/sparks.py` makes.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import Program, cache
+from tests.servers import cache
+from tests.sparks import install_spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +26,7 @@ class Lake:
 
     def install(self) -> Path:
         """Return the folder with its Spark, which is fetched unless it is there. Raises: ServerUnavailableError."""
-        program = Program(
-            label=f"Spark for {self.name}",
-            name="pyspark",
-            version=self.spark,
-            installer=sys.executable,
-            arguments=("-m", "pip", "install", "--no-compile", "--target", ".", f"pyspark=={self.spark}"),
-            executable="pyspark/jars",
-        )
-        program.install()
-        return program.folder
+        return install_spark(self.spark)
 
     def session_settings(self) -> dict[str, str]:
         """Return what a session needs. Spark fetches the jars at its first start."""

@@ -1,5 +1,7 @@
 """The scripts that a fresh machine depends on, and the servers that other tests take down."""
 
+import os
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
+from tests import sparks
 from tests.kafka import Broker
 from tests.servers import Server
 
@@ -96,3 +99,20 @@ def test_a_broker_comes_back_with_its_records(kafka_server: Broker, ending: str)
     kafka_server.start()
 
     assert kafka_server.ends(ending) == {0: 1, 1: 2}
+
+
+REPORT = '<testsuites><testsuite errors="1" failures="2" skipped="3" tests="10" time="61.5"/></testsuites>'
+
+
+def test_the_matrix_counts_what_pytest_did(tmp_path: Path) -> None:
+    matrix = runpy.run_path(str(JAVA_HOME_SCRIPT.with_name("matrix")))
+    (tmp_path / "report.xml").write_text(REPORT)
+    assert str(matrix["Run"].read(tmp_path / "report.xml")) == "4 passed, 3 failed, 3 skipped, 62 s"
+
+
+def test_a_spark_of_the_matrix_comes_before_that_of_the_environment(tmp_path: Path) -> None:
+    made = sparks.environment(Path("/python"), tmp_path)
+    paths = made["PYTHONPATH"].split(os.pathsep)
+    assert paths[0] == str(tmp_path)
+    assert (Path(paths[1]) / "pyspark_checkpointer" / "spark" / "versions.py").exists()
+    assert made["PYSPARK_PYTHON"] == made["PYSPARK_DRIVER_PYTHON"] == "/python"
