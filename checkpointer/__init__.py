@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
         return RetentionPolicy
     if name == "DefaultSource":
-        from pyspark_checkpointer.spark.datasource import CheckpointerSource
+        from pyspark_checkpointer.spark import CheckpointerSource
 
         return CheckpointerSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -88,12 +88,12 @@ def last_line(program: str) -> str:
         (
             "pyspark",
             "import pyspark_checkpointer.spark",
-            "pyspark_checkpointer.spark needs PySpark 4 and pyarrow, and pyspark is missing",
+            "pyspark_checkpointer.spark needs PySpark 3.5 or newer and pyarrow, and pyspark is missing",
         ),
         (
             "pyarrow",
             "import pyspark_checkpointer.spark",
-            "pyspark_checkpointer.spark needs PySpark 4 and pyarrow, and pyarrow is missing",
+            "pyspark_checkpointer.spark needs PySpark 3.5 or newer and pyarrow, and pyarrow is missing",
         ),
         ("numpy", "import pyspark_checkpointer.table.opening", "tables need pyarrow and numpy, and numpy is missing"),
     ],

@@ -418,7 +418,8 @@ FOREIGN_PRIVATES = {
     # What the standard library, fsspec, gcsfs and PySpark offer under such a name alone.
     *("_asdict", "_fields", "_replace", "_is_owned", "_current_frames", "_strip_protocol", "_s3creator", "_call_s3"),
     *("_get_params", "_set_session"),
-    *("_jvm", "_jdf", "_jsc", "_jsparkSession", "_active_spark_context", "_instantiatedSession", "_2"),
+    *("_jvm", "_jdf", "_jsc", "_jsparkSession", "_active_spark_context", "_instantiatedSession", "_2", "_gateway"),
+    *("_collect_as_arrow", "_parse_datatype_string"),
 }
 """Private names that a module may use though it does not define them, and why."""
 

@@ -9,10 +9,11 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.spark.versions import is_interval, is_variant, parse_schema
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import RESERVED_NAMES
 
@@ -97,7 +98,7 @@ def _has_order(kind: DataType) -> bool:
         return _has_order(kind.elementType)
     if isinstance(kind, StructType):
         return all(_has_order(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType | VariantType | CalendarIntervalType)
+    return not (isinstance(kind, MapType) or is_variant(kind) or is_interval(kind))
 
 
 def check_key(table: str, given: Any) -> list[str]:
@@ -145,14 +146,14 @@ def check_schema(what: str, given: Any) -> StructType:
 
     A schema in text needs a session, as only Spark can parse it. `what` names the argument in errors.
     """
-    # `fromDDL` asks the JVM to parse the text, and only a session has started one.
+    # Spark asks the JVM to parse the text, and only a session has started one.
     if isinstance(given, str) and SparkContext._active_spark_context is None:
         raise IllegalArgumentError(
             f"{what}={given!r:.80}: only Spark parses a schema written as text, and there is no "
             "session: pass a StructType, as in StructType().add('user', 'string'), or make a session first"
         )
     try:
-        found = StructType.fromDDL(given) if isinstance(given, str) else given
+        found = parse_schema(given) if isinstance(given, str) else given
     except PySparkException as error:
         # Spark's message goes on with a drawing of the place in the text. The first line says what is wrong.
         said = str(error).strip().partition("\n")[0]

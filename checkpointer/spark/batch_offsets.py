@@ -5,7 +5,7 @@ Spark has these offsets in memory.
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.manifest_json import LIST_ENTRY
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.spark.batch import find_query
+from pyspark_checkpointer.spark.versions import option_of_long
 from pyspark_checkpointer.storage.url import parse
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -32,7 +33,7 @@ class QueryOffsets:
     """The offsets of one run of a query, batch by batch."""
 
     def __init__(self, session: Any, query_id: str) -> None:
-        self._jvm = session._jvm
+        self._session = session
         self._query = find_query(session, query_id)
 
     def add_to(self, job: Job, last: Job | None) -> Job:
@@ -76,15 +77,11 @@ class QueryOffsets:
 
     @functools.cached_property
     def _byte_stream(self) -> Any:
-        return self._jvm.java.io.ByteArrayOutputStream
+        return self._session._jvm.java.io.ByteArrayOutputStream
 
     @functools.cached_property
-    def _optional_long(self) -> Any:
-        return self._jvm.java.util.OptionalLong
-
-    @functools.cached_property
-    def _option_converters(self) -> Any:
-        return self._jvm.scala.jdk.javaapi.OptionConverters
+    def _option_of_long(self) -> Callable[[int], Any]:
+        return option_of_long(self._session)
 
     def _offsets(self, batch_id: int) -> str | None:
         """Return the text of `offsets/<batch_id>`."""
@@ -137,8 +134,7 @@ class QueryOffsets:
         if log is None:
             return None
         try:
-            # Python cannot make Scala's Option. Java's converter can.
-            only = self._option_converters.toScala(self._optional_long.of(entry))
+            only = self._option_of_long(entry)
             files = log.get(only, only)[0]._2()
             return digest(self._text(log, files), entry) if len(files) <= MAX_FILES else None
         except (Py4JError, LookupError) as error:

@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
 from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.spark.versions import refuse_types
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema, missing
 from pyspark_checkpointer.table.schema import Column as TableColumn
 from pyspark_checkpointer.table.types import is_float, is_wider, plain_type, show_type
@@ -43,6 +44,7 @@ def struct_of(columns: list[TableColumn]) -> StructType:
     All are nullable, as nullability varies between runs.
     """
     fields = [{"name": c.name, "type": c.type, "nullable": True, "metadata": c.metadata or {}} for c in columns]
+    refuse_types(fields)
     try:
         return StructType([StructField.fromJson(field) for field in deepcopy(fields)])  # Spark changes its argument.
     except _SPARK_ERRORS as error:  # For instance a collation that this version of Spark does not have.
@@ -157,7 +159,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
         value, kind = F.col(quote(column.name)), given[column.name]
         if is_wider(column.type, kind):
             # A key that changes when it is cast to the narrower type and back is one that the table cannot hold.
-            narrow = value.try_cast(field.dataType)
+            narrow = F.expr(f"try_cast({quote(column.name)} AS {field.dataType.simpleString()})")
             frame = frame.where(narrow.cast(frame.schema[column.name].dataType).eqNullSafe(value))
             value = narrow.alias(column.name)
         elif is_collated(frame.schema[column.name].dataType):

@@ -19,21 +19,12 @@ from pyspark_checkpointer.spark.change_source import FeedSourceReader, FeedStrea
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import version_of
-from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes
+from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes, scan_tasks
 from pyspark_checkpointer.spark.source_options import CHANGES, ReadRequest
 from pyspark_checkpointer.spark.source_views import VIEWS, ViewSourceReader
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
 from pyspark_checkpointer.table.version import TableVersion
-
-MAX_SCAN_TASKS = 32
-"""The most tasks of a scan, unless there are very many bytes.
-
-A data source does not know how many tasks the session can run at once.
-"""
-
-SCAN_TASK_BYTES = 1 << 20
-"""Stored bytes for which a further task is started: reading fewer takes less time than starting one."""
 
 
 class CheckpointerSource(DataSource):
@@ -189,11 +180,6 @@ class TableSourceReader(DataSourceReader):
         for number in partition.partitions:
             for batch in batches_of(session, partition.checkpoint, reader, number):
                 yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
-
-
-def scan_tasks(size: int) -> int:
-    """Return how many tasks a scan of so many stored bytes is worth."""
-    return min(MAX_SCAN_TASKS, 1 + size // SCAN_TASK_BYTES)
 
 
 offer(CheckpointerSource)

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_checkpointer.spark.dataframes import Work, is_collated
+from pyspark_checkpointer.spark.versions import rows_of_frame
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
 
 _SORTED_ALIKE = (
@@ -56,7 +57,7 @@ def run_in_driver(
     try:
         names = frame.columns
         # A batch may be suddenly large, and must not fill the driver's memory.
-        rows = first_of_each_partition(frame, most + 1).toArrow().rename_columns(names)
+        rows = rows_of_frame(first_of_each_partition(frame, most + 1)).rename_columns(names)
         if rows.num_rows > most:
             return None
         if order is not None:

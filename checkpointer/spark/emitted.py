@@ -14,6 +14,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import run_tasks
 from pyspark_checkpointer.spark.scan import small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.versions import frame_of_rows
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 
@@ -29,7 +30,7 @@ def frame_of_emitted(
     here = [pa.ipc.open_stream(part).read_all() for part in emitted if isinstance(part, bytes)]
     # In one chunk: Spark stops reading at a chunk without rows.
     rows = pa.concat_tables([columns.empty_table(), *here]).combine_chunks()
-    found = None if paths and not rows.num_rows else spark.createDataFrame(rows, schema)
+    found = None if paths and not rows.num_rows else frame_of_rows(spark, rows, schema)
     if not paths:
         assert found is not None
         return found

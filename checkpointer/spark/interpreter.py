@@ -7,15 +7,17 @@ That Python must have the packages that tasks need. PySpark runs tasks with the 
 import logging
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.storage import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSource  # PySpark 4 added it.
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -31,7 +33,7 @@ _chosen: "WeakKeyDictionary[SparkContext, set[str]]" = WeakKeyDictionary()
 Each has the sessions in which the data source is registered.
 """
 
-_sources: list[type[DataSource]] = []
+_sources: "list[type[DataSource]]" = []
 """Data sources of this package.
 
 Their modules import this one, so they register themselves here (`offer`).
@@ -44,7 +46,7 @@ Each has the packages of stores that were checked.
 """
 
 
-def offer(source: type[DataSource]) -> None:
+def offer(source: "type[DataSource]") -> None:
     """Have a data source registered in each session whose interpreter is chosen here."""
     _sources.append(source)
 

@@ -21,6 +21,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
 from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.versions import refuse_before
 
 _PARTITION = "__partition"
 _RESULT = "path string, size bigint, written_by string"
@@ -113,6 +114,11 @@ def write_partitions(
         written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
     else:
         assert num_partitions is not None
+        refuse_before(
+            "4.0",
+            f"operator {operator!r}: write_partitions() with a key",
+            "keep the rows in a table, or leave out key and num_partitions: then the partitions of the DataFrame count",
+        )
         if _PARTITION in frame.columns:
             raise IllegalArgumentError(
                 f"operator {operator!r}: column {_PARTITION!r}: the name is taken, rename the column"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
@@ -23,6 +23,7 @@ from pyspark_checkpointer.spark.arguments import check_frame, check_session
 from pyspark_checkpointer.spark.dataframes import is_collated, quote, struct_of
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
+from pyspark_checkpointer.spark.versions import is_variant
 from pyspark_checkpointer.storage import Fencing
 from pyspark_checkpointer.table.row_times import latest_times
 from pyspark_checkpointer.table.types import is_wider, plain_type
@@ -255,7 +256,7 @@ def _comparable(value: Column, kind: DataType) -> Column:
     """
     if isinstance(kind, StringType):
         return F.collate(value, "UTF8_BINARY") if is_collated(kind) else value
-    if isinstance(kind, VariantType):
+    if is_variant(kind):
         # JSON alone would lose the types: a date and its text look the same there.
         return F.struct(F.to_json(value), F.schema_of_variant(value))
     if isinstance(kind, ArrayType):
@@ -281,7 +282,7 @@ def _needs_form(kind: DataType) -> bool:
         return _needs_form(kind.elementType)
     if isinstance(kind, StructType):
         return any(_needs_form(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType | VariantType) or is_collated(kind)
+    return isinstance(kind, MapType) or is_variant(kind) or is_collated(kind)
 
 
 def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002

@@ -30,6 +30,15 @@ from pyspark_checkpointer.table.version import TableVersion
 READ_TASK_BYTES = 32 << 20
 """Stored bytes that one task reads, unless one partition has more."""
 
+MAX_SCAN_TASKS = 32
+"""The most tasks of a scan by the data source, unless there are very many bytes.
+
+It does not know how many tasks the session can run at once.
+"""
+
+SCAN_TASK_BYTES = 1 << 20
+"""Stored bytes for which a further task is started: reading fewer takes less time than starting one."""
+
 MAX_BATCH_ROWS = 65_536
 MAX_BATCH_BYTES = 64 << 20
 """The most rows and bytes of a batch that is handed to Spark.
@@ -130,6 +139,11 @@ def group_by_bytes(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:
     return list(groups.values())
 
 
+def scan_tasks(size: int) -> int:
+    """Return how many tasks a scan of so many stored bytes is worth."""
+    return min(MAX_SCAN_TASKS, 1 + size // SCAN_TASK_BYTES)
+
+
 def lookup(
     spark: SparkSession,
     client: Checkpointer,
@@ -208,6 +222,7 @@ __all__ = [
     "lookup",
     "read_keys",
     "scan",
+    "scan_tasks",
     "shown_columns",
     "small_batches",
     "task_numbers",

@@ -155,7 +155,7 @@ def relative(spark: SparkSession, folder: Path) -> dict[str, Any]:
     @stateful(root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         rows = batch.sparkSession.range(batch_id * 100_000, (batch_id + 1) * 100_000)
-        wide = rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.uuid()))
+        wide = rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.expr("uuid()")))
         state.table("big", key=["id"], num_partitions=4).upsert(wide)
         state.write_partitions("raw", rows.repartition(4), lambda partition, batches: Snapshot(b"x" * (1 << 20)))
 

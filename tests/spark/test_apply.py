@@ -22,6 +22,7 @@ from pyspark_checkpointer.spark import Change, State, read_state, stateful, tabl
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
+from tests.spark.needs import AQE, COLLATIONS, needs_spark
 from tests.spark.tables import artifacts, once, refused, rows
 
 SCHEMA = "key string, n long, total long"
@@ -298,6 +299,7 @@ def test_an_exception_of_the_function_fails_the_batch_and_names_the_key(job: Job
     assert Checkpointer(job.root).restore() is None
 
 
+@needs_spark("4.1", AQE)
 def test_a_function_that_takes_long_gets_more_tasks_in_the_next_batch(job: Job, spark: SparkSession) -> None:
     """Spark alone brings rows as few as these into one task."""
     counts: list[int] = []
@@ -330,6 +332,7 @@ def test_tasks_are_as_many_as_their_work_is_worth() -> None:
     assert hints.apply_tasks is None
 
 
+@needs_spark("4.0", COLLATIONS)
 @pytest.mark.parametrize("size", [1, 5 << 20], ids=["few bytes", "many bytes"])
 def test_emitted_rows_have_the_collations_of_their_columns(job: Job, spark: SparkSession, size: int) -> None:
     """The same filter finds the same rows, as in a table that is read."""

@@ -19,6 +19,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.spark import Expire, State, read_changes, read_state, stateful
 from tests.spark.conftest import Job
+from tests.spark.needs import DATA_SOURCES, skip_before
 from tests.spark.tables import Body, once
 
 DAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -168,6 +169,7 @@ def test_errors_say_what_can_be_done(job: Job, spark: SparkSession) -> None:
 
 
 def source(spark: SparkSession, root: str, stream: bool = False, **options: Any) -> DataFrame:
+    skip_before("4.0", DATA_SOURCES)
     reader: Any = spark.readStream if stream else spark.read
     found: DataFrame = reader.format("checkpointer").options(view="changes", **options).load(root)
     return found

@@ -31,6 +31,7 @@ from pyspark_checkpointer.spark.arguments import check_frame, check_key, check_n
 from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
+from tests.spark.needs import DATA_SOURCES, needs_spark
 from tests.spark.test_sink import failure
 
 __all__ = ["golden"]
@@ -133,6 +134,7 @@ def test_what_is_decorated_wrongly_is_refused_at_once(tmp_path: Path) -> None:
     assert "hidden" not in str(raised.value)
 
 
+@needs_spark("4.0", DATA_SOURCES)
 def test_a_source_without_a_table_or_view_says_what_to_say(job: Job) -> None:
     with Checkpointer(job.root).begin() as cp:
         cp.snapshot("op", 0, b"")

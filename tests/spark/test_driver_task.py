@@ -11,7 +11,6 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import (
@@ -26,6 +25,7 @@ from pyspark_checkpointer.spark import (
 )
 from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike, works_alike
 from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.versions import is_at_least, parse_schema
 from tests.spark.conftest import Job
 from tests.spark.tables import rows
 
@@ -255,9 +255,10 @@ def test_as_many_rows_as_the_driver_takes_come_to_it(spark: SparkSession, partit
 
 
 def test_rows_are_sorted_as_spark_sorts_them_or_not_at_all(spark: SparkSession) -> None:
-    types = StructType.fromDDL(
+    collated = "n string collate UTF8_LCASE, " if is_at_least("4.0") else ""
+    types = parse_schema(
         "a long, b string, c binary, d boolean, e date, f decimal(38,9), g timestamp, h timestamp_ntz, i tinyint,"
-        "j float, k double, l struct<x: int>, m array<int>, n string collate UTF8_LCASE, o interval day to second"
+        f"j float, k double, l struct<x: int>, m array<int>, {collated}o interval day to second"
     )
     frame = spark.createDataFrame([], types)
     assert [name for name in frame.columns if sorts_alike(frame, [name])] == list("abcdefghi")

@@ -19,6 +19,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
+from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from pyspark_checkpointer.table import due_rows
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
@@ -435,9 +436,10 @@ def test_sessions_end_on_a_real_query_and_every_reader_agrees(job: Job, tmp_path
         ("c", 1),
         ("z", 1),
     ]
-    source = spark.read.format("checkpointer").option("path", job.root).option("operator", "sessions").load()
-    assert source.count() == 4
-    assert source.where("key = 'b'").count() == 1
+    if HAS_DATA_SOURCES:
+        source = spark.read.format("checkpointer").option("path", job.root).option("operator", "sessions").load()
+        assert source.count() == 4
+        assert source.where("key = 'b'").count() == 1
     changes = rows(diff(spark, job.root, "epoch=0", "epoch=2", "sessions").select("key", "change"))
     assert changes == [("a", "updated"), ("b", "updated"), ("c", "inserted")]
     changes = rows(diff(spark, job.root, "epoch=0", "epoch=1", "sessions").select("key", "change"))

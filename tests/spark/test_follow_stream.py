@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+pytest.importorskip("pyspark.sql.datasource", reason="PySpark 4.0 is the first with data sources in Python")
+
 from pyspark_checkpointer import KeyedState, RetentionPolicy
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.spark.change_source import FeedStreamReader

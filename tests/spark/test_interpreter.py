@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import State, interpreter, stateful
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter
+from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from tests.spark.conftest import Job
 
 
@@ -86,7 +87,7 @@ def test_local_tasks_get_the_drivers_python_and_its_data_source() -> None:
     session = Session(context)
     settle(session)
     assert context.pythonExec == sys.executable
-    assert [source.name() for source in session.registered] == ["checkpointer"]
+    assert [source.name() for source in session.registered] == (["checkpointer"] if HAS_DATA_SOURCES else [])
 
 
 def test_a_choice_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Delta, Snapshot, State, stateful
 from tests.spark.conftest import Job
+from tests.spark.needs import KEYED_PARTITIONS, needs_spark
 
 
 def sums(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
@@ -39,6 +40,7 @@ def merged(root: str) -> dict[str, int]:
     return found
 
 
+@needs_spark("4.0", KEYED_PARTITIONS)
 def test_rows_of_a_key_meet_in_one_partition_and_stay_there(job: Job) -> None:
     rows = [(f"k{n}", n) for n in range(50)]
 
@@ -114,6 +116,7 @@ def test_a_folder_is_refused_where_executors_run_on_other_machines(job: Job, mon
     assert not os.path.exists(os.path.join(job.root, "artifacts"))
 
 
+@needs_spark("4.0", KEYED_PARTITIONS)
 def test_another_number_of_partitions_or_another_key_is_refused(job: Job) -> None:
     def sink(num_partitions: int) -> Any:
         @stateful(job.root)

@@ -23,7 +23,7 @@ from tests.spark.conftest import Job
 def big(spark: SparkSession, batch_id: int) -> DataFrame:
     """Changes of more than 4 MiB, which tasks write themselves."""
     rows = spark.range(batch_id * 150_000, (batch_id + 1) * 150_000, 1, 2)
-    return rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.uuid()))
+    return rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.expr("uuid()")))
 
 
 def raw(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import State, stateful
 from tests.spark.conftest import Job
+from tests.spark.needs import DATA_SOURCES, needs_spark
 from tests.spark.test_kafka import Stream, job, stream
 
 __all__ = ["job", "stream"]
@@ -96,8 +96,9 @@ class PythonBatches:
             writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def _source(label: str, simple: bool) -> type[DataSource]:
+def _source(label: str, simple: bool) -> Any:
     """Made in a function, so that workers get it by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
 
     class Reader(DataSourceStreamReader):
         def __init__(self, path: str) -> None:
@@ -167,10 +168,13 @@ class KafkaBatches:
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
-SIMPLE = pytest.param("python-simple", marks=pytest.mark.prove)  # Spark reads it as it reads "python"
+in_python = needs_spark("4.0", DATA_SOURCES)
+
+PYTHON = pytest.param("python", marks=in_python)
+SIMPLE = pytest.param("python-simple", marks=[pytest.mark.prove, in_python])  # Spark reads it as it reads "python"
 
 
-@pytest.fixture(params=["rate", "rate-micro-batch", "python", SIMPLE, "kafka"])
+@pytest.fixture(params=["rate", "rate-micro-batch", PYTHON, SIMPLE, "kafka"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     kind = request.param
     if kind == "kafka":
@@ -197,7 +201,7 @@ def test_after_going_back_a_source_is_read_again_exactly(source: Any, tmp_path: 
     assert counted(root) > right
 
 
-@pytest.mark.parametrize("source", ["rate-micro-batch", "python", "kafka"], indirect=True)
+@pytest.mark.parametrize("source", ["rate-micro-batch", PYTHON, "kafka"], indirect=True)
 def test_a_fork_reads_the_same_source_on_its_own(source: Any, tmp_path: Path) -> None:
     root, location = str(tmp_path / "state"), tmp_path / "spark"
     copy, beside = str(tmp_path / "copy"), tmp_path / "copy-spark"
@@ -214,6 +218,7 @@ def test_a_fork_reads_the_same_source_on_its_own(source: Any, tmp_path: Path) ->
     assert counted(copy) == other
 
 
+@in_python
 def test_two_lines_of_batches_are_not_mixed(spark: SparkSession, tmp_path: Path) -> None:
     """Back, replayed in other batches, over to the first line, further back, undone, over to the second: all exact."""
     source, root, location = PythonBatches(spark, tmp_path / "length", simple=False), str(tmp_path / "state"), tmp_path

@@ -15,6 +15,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+
+pytest.importorskip(
+    "pyspark.sql.streaming.stateful_processor", reason="PySpark 4.0 is the first with stateful processors"
+)
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle

@@ -9,7 +9,6 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.compaction import SMALL_PARTITION
@@ -71,13 +70,14 @@ def test_rows_that_come_out_of_a_group_by_of_the_key_are_not_shuffled_again(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shuffled = []
-    repartition = ClassicFrame.repartition
+    classic = type(job.spark.range(1))  # since PySpark 4 it is a class below `DataFrame`
+    repartition = classic.repartition
 
-    def watched(self: ClassicFrame, *columns: Any) -> DataFrame:
+    def watched(self: DataFrame, *columns: Any) -> DataFrame:
         shuffled.append(columns)
         return repartition(self, *columns)
 
-    monkeypatch.setattr(ClassicFrame, "repartition", watched)
+    monkeypatch.setattr(classic, "repartition", watched)
 
     def body(batch: DataFrame, batch_id: int, state: State) -> None:
         grouped = batch.groupBy("key").agg(F.sum("amount").alias("amount")).where("amount > 0")

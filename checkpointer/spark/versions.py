@@ -1,0 +1,150 @@
+"""Do the same on all supported versions of PySpark, and say which version has what this one lacks.
+
+What differs between them is decided here and nowhere else.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as spark_types
+from pyspark.sql.types import DataType, StructType
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json
+
+OLDEST = "3.5"
+"""The oldest PySpark on which this package works."""
+
+
+def is_at_least(version: str) -> bool:
+    """Return whether this PySpark is of a version such as 4.0, or newer."""
+    return _numbers(pyspark.__version__) >= _numbers(version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]
+
+
+HAS_DATA_SOURCES = is_at_least("4.0")
+"""Whether a data source can be written in Python."""
+
+HAS_ALL_TYPES = is_at_least("4.0")
+"""Whether there are variants, and text with a collation."""
+
+
+def needs(what: str, version: str) -> str:
+    """Say that something needs a newer PySpark than this one."""
+    return f"{what} needs PySpark {version} or newer, and this is {pyspark.__version__}"
+
+
+def refuse_before(version: str, what: str, instead: str) -> None:
+    """Raise `IllegalArgumentError` for what needs a newer PySpark, and say what to do instead."""
+    if not is_at_least(version):
+        raise IllegalArgumentError(f"{needs(what, version)}: {instead}")
+
+
+def refuse_types(columns: Sequence[Json]) -> None:
+    """Raise `IllegalArgumentError` for a column of a table whose type this PySpark does not have.
+
+    A column is given as its name, type and metadata.
+    """
+    if HAS_ALL_TYPES:
+        return
+    for column in columns:
+        for what, sign in (("a variant", "'variant'"), ("text with a collation", "'__COLLATIONS'")):
+            if sign in repr((column["type"], column["metadata"])):
+                refuse_before(
+                    "4.0",
+                    f"column {column['name']!r} is {what}, which",
+                    "choose other columns, or read the table without Spark: Checkpointer(root).restore().table(…)",
+                )
+
+
+def is_variant(kind: DataType) -> bool:
+    """Return whether a type is a variant. PySpark 3.5 has no class for it."""
+    return kind.typeName() == "variant"
+
+
+def is_interval(kind: DataType) -> bool:
+    """Return whether a type is an interval of months, days and microseconds. PySpark 3.5 has no class for it."""
+    return kind.typeName() == "interval"
+
+
+def parse_schema(text: str) -> DataType:
+    """Return a schema that is given as text. Raises `PySparkException`."""
+    if is_at_least("4.0"):
+        return StructType.fromDDL(text)
+    parse: Any = spark_types._parse_datatype_string
+    kind: DataType = parse(text)
+    return kind
+
+
+def rows_of_frame(frame: DataFrame) -> pa.Table:
+    """Return all rows of a frame."""
+    if is_at_least("4.0"):
+        return frame.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema, plain = to_arrow_schema(frame.schema), frame
+    schema, plain = to_arrow_schema(frame.schema), frame
+    batches = plain._collect_as_arrow()  # type: ignore[operator]
+    batches = plain._collect_as_arrow()  # type: ignore[operator]
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Return a frame of Arrow rows."""
+    if is_at_least("4.0"):
+        return spark.createDataFrame(rows, schema)
+    # By way of pandas, as `createDataFrame` does it here, values would change. A task can return them as they are.
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    data = sink.getvalue().to_pybytes()
+
+    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from pa.ipc.open_stream(data)
+
+    return spark.range(0, 1, 1, 1).mapInArrow(load, schema)
+
+
+def option_of_long(session: Any) -> Callable[[int], Any]:
+    """Return a function that makes Scala's `Option` of a long integer.
+
+    Python cannot make one: it hands over a small integer as another type than a long. The classes are looked up here,
+    once: py4j asks the JVM for each part of a class's name.
+    """
+    jvm = session._jvm
+    if is_at_least("4.0"):
+        of, to_scala = jvm.java.util.OptionalLong.of, jvm.scala.jdk.javaapi.OptionConverters.toScala
+        return lambda number: to_scala(of(number))
+    # Scala 2.12 has no converter. The first element of an array of longs is such an option, too.
+    wrap, kind, gateway = jvm.scala.Predef.wrapLongArray, jvm.long, session.sparkContext._gateway
+
+    def first(number: int) -> Any:
+        longs = gateway.new_array(kind, 1)
+        longs[0] = number
+        return wrap(longs).headOption()
+
+    return first
+
+
+__all__ = [
+    "HAS_DATA_SOURCES",
+    "OLDEST",
+    "frame_of_rows",
+    "is_at_least",
+    "is_interval",
+    "is_variant",
+    "needs",
+    "option_of_long",
+    "parse_schema",
+    "refuse_before",
+    "refuse_types",
+    "rows_of_frame",
+]
