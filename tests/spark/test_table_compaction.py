@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.compaction import SMALL_PARTITION
 from pyspark_checkpointer.spark import State, read_state, stateful, table_hints, table_jobs
+from pyspark_checkpointer.spark.versions import is_at_least
 from tests.spark.conftest import Job
 from tests.spark.tables import artifacts, once, rows
 
@@ -38,7 +39,9 @@ def test_many_changes_are_brought_together_from_the_next_batch_on(
         assert restored is not None
         assert restored.manifest is not None
         lengths.append(max(len(chain) for chain in restored.manifest.operators["t"].chains.values()))
-    assert [later - sooner for sooner, later in itertools.pairwise(lengths)] == [4, 1, 1]
+    # Before 4.1 Spark leaves the first rows in several tasks, so that the second batch is brought together already.
+    longer = [4, 1, 1] if is_at_least("4.1") else [1, 1, 1]
+    assert [later - sooner for sooner, later in itertools.pairwise(lengths)] == longer
     assert read_state(spark, job.root, "t").where("n = 4").count() == 4000
 
 
