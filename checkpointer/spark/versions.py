@@ -89,10 +89,8 @@ def rows_of_frame(frame: DataFrame) -> pa.Table:
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema, plain = to_arrow_schema(frame.schema), frame
-    schema, plain = to_arrow_schema(frame.schema), frame
-    batches = plain._collect_as_arrow()  # type: ignore[operator]
-    batches = plain._collect_as_arrow()  # type: ignore[operator]
+    schema = to_arrow_schema(frame.schema)
+    batches = frame._collect_as_arrow()  # type: ignore[operator]
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
