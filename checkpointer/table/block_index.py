@@ -124,6 +124,16 @@ class BlockIndex(NamedTuple):
             raise ValueError("an index whose pages are not those of the row groups")
         return cls(rows, of_blocks, digests, dictionaries, lengths, parts[3])
 
+    def places(self, starts: Sequence[int]) -> tuple[Any, Any]:
+        """Return where the dictionaries of each row group, and the pages of each block, begin in the file.
+
+        `starts` says where the row groups begin.
+        """
+        ends = np.cumsum(np.bincount(self.groups, minlength=len(starts)))[:-1]
+        parts = zip(starts, self.dictionaries, np.split(self.lengths, ends), strict=True)
+        found = [(start + shared, start + pages) for start, *some in parts for shared, pages in [places(*some)]]
+        return np.array([shared for shared, _ in found]), np.concatenate([pages for _, pages in found])
+
 
 def rows_of_blocks(rows: int, per_block: int) -> list[int]:
     """Return the rows of each block of a row group. The last one may have fewer."""

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyspark_checkpointer.errors import CorruptionError, DigestMismatchError
 from pyspark_checkpointer.manifests.digest import check_size
 from pyspark_checkpointer.table import row_order
-from pyspark_checkpointer.table.block_index import BLOCKS_KEY, BlockIndex, digest_of, places
+from pyspark_checkpointer.table.block_index import BLOCKS_KEY, BlockIndex, digest_of
 from pyspark_checkpointer.table.footer import check_rows
 from pyspark_checkpointer.table.page_file import PageFile
 from pyspark_checkpointer.table.parquet_decode import Selection, decode, explain_decode_errors, read_rows
@@ -50,6 +50,7 @@ class Blocks:
             described = metadata.metadata[BLOCKS_KEY.encode()]
             self._index = BlockIndex.parse(described, tail[at:], len(metadata.schema), groups)
             self._file = PageFile(tail)
+            self._shared, self._pages = self._index.places([start for start, _, _ in ranges])
         keys = replace(schema, columns=tuple(c for c in schema.columns if c.role == "key"))
         found = decode(f"{name} (first keys)", self._index.starts, keys, keys.names)
         count = len(self._index.rows)
@@ -71,52 +72,39 @@ class Blocks:
 
     def _select(self, blocks: Any) -> Selection:
         index = self._index
-        numbers, firsts = np.unique(index.groups[blocks], return_index=True)
-        by_group = list(zip(numbers.tolist(), np.split(blocks, firsts[1:]), strict=True)) if len(blocks) else []
-        ranges: list[tuple[int, int]] = []
-        for group, some in by_group:
-            first = int(np.searchsorted(index.groups, group))
-            last = int(np.searchsorted(index.groups, group, "right"))
-            shared, pages = places(index.dictionaries[group], index.lengths[first:last])
-            start = self._ranges[group][0]
-            # The dictionaries of all columns, then the pages of each block.
-            starts = np.concatenate([shared, pages[some - first].ravel()]) + start
-            lengths = np.concatenate([index.dictionaries[group], index.lengths[some].ravel()])
-            ranges += zip(starts.tolist(), lengths.tolist(), strict=True)
+        groups, firsts = np.unique(index.groups[blocks], return_index=True)
+        # The dictionaries of all columns of each row group, then the pages of each block.
+        starts = np.concatenate([self._shared[groups], self._pages[blocks]]).ravel()
+        lengths = np.concatenate([index.dictionaries[groups], index.lengths[blocks]]).ravel()
+        ranges = list(zip(starts.tolist(), lengths.tolist(), strict=True))
+        by_group = [some.tolist() for some in np.split(blocks, firsts[1:])] if len(blocks) else []
 
         def read(found: Sequence[bytes], columns: Sequence[str]) -> pa.Table:
-            return self._decode(by_group, ranges, found, columns)
+            for (_, length), data in zip(ranges, found, strict=True):
+                check_size(f"{self._name} (a page)", len(data), length)
+            return self._decode(by_group, found, columns)
 
         return Selection(ranges, len(blocks) / max(len(index.rows), 1), read)
 
-    def _decode(
-        self,
-        by_group: list[tuple[int, Any]],
-        ranges: list[tuple[int, int]],
-        found: Sequence[bytes],
-        columns: Sequence[str],
-    ) -> pa.Table:
-        """Verify the bytes of some blocks, and return their rows."""
-        index = self._index
-        width, at = index.lengths.shape[1], 0
+    def _decode(self, by_group: list[list[int]], found: Sequence[bytes], columns: Sequence[str]) -> pa.Table:
+        """Verify the bytes of some blocks, which are given by row group, and return their rows."""
+        index, width = self._index, self._index.lengths.shape[1]
+        rows_of_columns = [found[at : at + width] for at in range(0, len(found), width)]
+        dictionaries, pages = rows_of_columns[: len(by_group)], iter(rows_of_columns[len(by_group) :])
         parts = []
-        for (_, length), data in zip(ranges, found, strict=True):
-            check_size(f"{self._name} (a page)", len(data), length)
-        for _, blocks in by_group:
-            shared, at = found[at : at + width], at + width
-            prefix = b"".join(shared)
-            pages = []
-            for block in blocks.tolist():
-                page, at = found[at : at + width], at + width
+        for shared, blocks in zip(dictionaries, by_group, strict=True):
+            prefix, held = b"".join(shared), []
+            for block in blocks:
+                page = next(pages)
                 if digest_of(prefix, page) != index.digests[block]:
                     raise DigestMismatchError(f"{self._name} (block {block}): expected the digest of the index")
-                pages.append(page)
-            parts.append((sum(index.rows[block] for block in blocks.tolist()), shared, pages))
+                held.append(page)
+            parts.append((sum(index.rows[block] for block in blocks), shared, held))
         with explain_decode_errors(self._name):
             file = pq.ParquetFile(pa.BufferReader(self._file.build(parts)))
             names = [name for name in self._schema.names if name in columns or name in self._key]
             rows = read_rows(file, None, self._schema, names, [])
-        chosen = [block for _, blocks in by_group for block in blocks.tolist()]
+        chosen = [block for blocks in by_group for block in blocks]
         firsts = np.cumsum([0, *(index.rows[block] for block in chosen)])[:-1]
         # A wrong key in the index would lead past rows that are there.
         if not equal_rows(rows.select(self._key).take(firsts), self._starts.take(np.array(chosen, np.int64))).all():
