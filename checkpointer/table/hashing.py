@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
+from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 
 _SEED = 42
-_INTS = ("boolean", "byte", "short", "integer", "date")
+_INTS = (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.date32())
 _MAX_CHECKED_PARTITIONS = 64
 """The most partitions of a task that are checked, by one row of each."""
 
@@ -26,27 +26,34 @@ _MAX_LONG_DECIMAL_DIGITS = 18
 
 def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[int]:
     """Return the partition of each row of `keys`, which has the key columns."""
-    hashes = np.full(keys.num_rows, _SEED, np.uint32)
-    for column in schema.columns:
-        if column.role == "key":
-            at = 0
-            for chunk in keys[column.name].cast(column.field().type).chunks:
-                here = slice(at, at + len(chunk))
-                hashes[here] = _with_nulls(chunk, column, hashes[here])
-                at += len(chunk)
+    # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
+    stored = pa.schema([column.field() for column in schema.columns if column.role == "key"])
+    hashes = hashes_of(keys.select(stored.names).cast(stored), _SEED)
     # Python's `%` of a negative number is not negative, which is what Spark's `pmod` returns. numpy's is the same.
     return (hashes.view(np.int32).astype(np.int64) % partitions).tolist()  # type: ignore[no-any-return]
 
 
-def _with_nulls(values: pa.Array, column: Column, seeds: Any) -> Any:
+def hashes_of(keys: pa.Table, seed: int) -> Any:
+    """Return the hash of each row, of all columns in their order, as unsigned integers of 32 bits."""
+    hashes = np.full(keys.num_rows, seed, np.uint32)
+    for name, values in zip(keys.column_names, keys.columns, strict=True):
+        at = 0
+        for chunk in values.chunks:
+            here = slice(at, at + len(chunk))
+            hashes[here] = _with_nulls(chunk, name, hashes[here])
+            at += len(chunk)
+    return hashes
+
+
+def _with_nulls(values: pa.Array, name: str, seeds: Any) -> Any:
     """Return the hashes of values. A null leaves the hash as it is."""
     if values.null_count == len(values):
         return seeds
     if not values.null_count:
-        return _hash_column(values, column, seeds)
+        return _hash_column(values, name, seeds)
     there = values.is_valid().to_numpy(zero_copy_only=False)
     found = seeds.copy()
-    found[there] = _hash_column(values.drop_null(), column, seeds[there])
+    found[there] = _hash_column(values.drop_null(), name, seeds[there])
     return found
 
 
@@ -70,11 +77,10 @@ def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table
         )
 
 
-def _hash_column(values: pa.Array, column: Column, seeds: Any) -> Any:
+def _hash_column(values: pa.Array, name: str, seeds: Any) -> Any:
     """Return the hashes of values that are not null, each with its own seed."""
     kind = values.type
-    # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
-    if column.type in _INTS:
+    if kind in _INTS:
         return _hash_int(values.cast(pa.int32()).to_numpy().astype(np.int64), seeds)
     if pa.types.is_floating(kind):
         # All NaNs are one value, and so are both zeros: adding 0.0 turns -0.0 into 0.0. This NaN is the one of Java.
@@ -95,9 +101,9 @@ def _hash_column(values: pa.Array, column: Column, seeds: Any) -> Any:
         if kind.precision <= _MAX_LONG_DECIMAL_DIGITS:
             return _hash_long(halves[:, 0], seeds)
         return _hash_long_decimals(halves, seeds)
-    if pa.types.is_temporal(kind) or column.type == "long":
+    if pa.types.is_temporal(kind) or kind == pa.int64():
         return _hash_long(values.cast(pa.int64()).to_numpy(), seeds)
-    raise IllegalArgumentError(f"column {column.name!r}: a key of this type is not hashed here: read without keys")
+    raise IllegalArgumentError(f"column {name!r}: a key of this type is not hashed here: read without keys")
 
 
 def _hash_texts(data: Any, ends: Any, seeds: Any) -> Any:
@@ -119,12 +125,15 @@ def _hash_long_decimals(halves: Any, seeds: Any) -> Any:
 
     They are two's complement, big-endian, as short as possible.
     """
+    data = np.ascontiguousarray(halves[:, ::-1]).astype(">i8").view(np.uint8).reshape(-1, 16)
+    sign = (data[:, :1] >> 7) * np.uint8(255)
+    # A byte is needed if it, or the highest bit of the next one, says more than the sign.
+    tells = (data != sign)[:, :-1] | ((data[:, 1:] ^ sign) > 127)
+    firsts = np.where(tells.any(axis=1), tells.argmax(axis=1), 15)
     found = np.empty_like(seeds)
-    for row, (low, high) in enumerate(halves.tolist()):
-        number = (high << 64) | (low & 0xFFFFFFFFFFFFFFFF)
-        length = (number if number >= 0 else ~number).bit_length() // 8 + 1
-        data = np.frombuffer(number.to_bytes(length, "big", signed=True), np.uint8)
-        found[row] = _hash_bytes(data[None, :], seeds[row : row + 1])[0]
+    for first in np.unique(firsts).tolist():
+        some = firsts == first
+        found[some] = _hash_bytes(data[some, first:], seeds[some])
     return found
 
 
