@@ -112,11 +112,12 @@ def _hash_texts(data: Any, ends: Any, seeds: Any) -> Any:
     by_length = np.argsort(lengths, kind="stable")
     sizes, firsts = np.unique(lengths[by_length], return_index=True)
     for size, first, last in zip(sizes.tolist(), firsts, [*firsts[1:], len(lengths)], strict=True):
-        # A part of them at a time: gathering bytes takes many times their memory.
+        texts = np.lib.stride_tricks.sliding_window_view(data, size) if size else np.empty((len(data) + 1, 0), np.uint8)
+        # A part of them at a time: hashing takes many times their memory.
         step = max(_GATHERED_BYTES // max(size, 1), 1)
         for begin in range(first, last, step):
             some = by_length[begin : min(begin + step, last)]
-            found[some] = _hash_bytes(data[starts[some][:, None] + np.arange(size)], seeds[some])
+            found[some] = _hash_bytes(texts[starts[some]], seeds[some])
     return found
 
 
