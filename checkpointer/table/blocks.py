@@ -19,7 +19,7 @@ from pyspark_checkpointer.table.footer import check_rows
 from pyspark_checkpointer.table.page_file import PageFile
 from pyspark_checkpointer.table.parquet_decode import Selection, decode, explain_decode_errors, read_rows
 from pyspark_checkpointer.table.row_equality import equal_rows
-from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.schema import OWN_COLUMNS, PARTITION, TableSchema
 
 
 class Blocks:
@@ -30,29 +30,34 @@ class Blocks:
         name: str,
         metadata: pq.FileMetaData,
         tail: bytes,
-        size: int,
+        index: bytes,
         ranges: Sequence[tuple[int, int, str]],
         schema: TableSchema,
+        own: Sequence[str],
     ) -> None:
-        """Read the index. `size` is that of the file, and `ranges` has the start and the length of each row group."""
+        """Read the index, with which `index` begins.
+
+        `ranges` has the start and the length of each row group. `own` are the columns of a delta that are read too: the
+        file is a pack if there are some.
+        """
         self._name = name
         self._ranges = ranges
         self._schema = schema
-        self._key = schema.key
+        self._own = own
+        order = [PARTITION] if own else []
+        self._key = [*order, *schema.key]
+        """The columns that the rows are in order of."""
         with explain_decode_errors(name):
             check_rows(metadata)
             if any(metadata.schema.column(n).max_repetition_level for n in range(len(metadata.schema))):
                 raise ValueError("an index of blocks in a file with lists")
             groups = [(metadata.row_group(group).num_rows, length) for group, (_, length, _) in enumerate(ranges)]
-            at = len(tail) - (size - sum(ranges[-1][:2]) if ranges else 0)
-            if at < 0:
-                raise ValueError("a tail without the index of blocks")
             described = metadata.metadata[BLOCKS_KEY.encode()]
-            self._index = BlockIndex.parse(described, tail[at:], len(metadata.schema), groups)
+            self._index = BlockIndex.parse(described, index, len(metadata.schema), groups)
             self._file = PageFile(tail)
             self._shared, self._pages = self._index.places([start for start, _, _ in ranges])
         keys = replace(schema, columns=tuple(c for c in schema.columns if c.role == "key"))
-        found = decode(f"{name} (first keys)", self._index.starts, keys, keys.names)
+        found = decode(f"{name} (first keys)", self._index.starts, keys, keys.names, order)
         count = len(self._index.rows)
         if found.num_rows not in (count, count + 1):
             raise CorruptionError(f"{name}: expected the first keys of {count} blocks, found {found.num_rows}")
@@ -103,13 +108,34 @@ class Blocks:
         with explain_decode_errors(self._name):
             file = pq.ParquetFile(pa.BufferReader(self._file.build(parts)))
             names = [name for name in self._schema.names if name in columns or name in self._key]
-            rows = read_rows(file, None, self._schema, names, [])
+            rows = read_rows(file, None, self._schema, names, self._own)
         chosen = [block for blocks in by_group for block in blocks]
         firsts = np.cumsum([0, *(index.rows[block] for block in chosen)])[:-1]
         # A wrong key in the index would lead past rows that are there.
         if not equal_rows(rows.select(self._key).take(firsts), self._starts.take(np.array(chosen, np.int64))).all():
             raise CorruptionError(f"{self._name}: a block that begins with another key than the index says")
-        return rows.select(columns)
+        return rows.select([*columns, *(name for name in rows.column_names if name in OWN_COLUMNS)])
+
+    def counts(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return the least and the most rows of a pack that each of some partitions can have, by the index.
+
+        The partition of the first row of each block is known, and that of the last row of all. The rows in between are
+        of these partitions, or of some between them.
+        """
+        known = pa.concat_tables([self._starts, self._last])[PARTITION].to_numpy()
+        rows = np.array(self._index.rows, np.int64)
+        if self._last.num_rows:
+            rows = np.append(rows, 1)
+            rows[-2] -= 1
+        ends = np.cumsum(np.append(0, rows))
+        # The rows of each block but its first one. There is nothing before the first block, which is at index -1.
+        rest = np.append(rows - 1, 0)
+        first, end = np.searchsorted(known, partitions), np.searchsorted(known, partitions, "right")
+        own = ends[end] - ends[first]
+        # The rest of the last block that begins with the partition may be of others, and that of the block before it
+        # may be of the partition.
+        least, most = own - np.where(end > first, rest[end - 1], 0), own + rest[first - 1]
+        return dict(zip(partitions, zip(least.tolist(), most.tolist(), strict=True), strict=True))
 
 
 __all__ = ["Blocks"]

@@ -105,7 +105,7 @@ class TableEncoder:
             stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
             with large_rows.explain_arrow_errors(self._table):
                 changes = changes.select(stored.names).cast(stored)
-                file = parquet_encode.encode(changes)
+                file = parquet_encode.encode(changes, self._schema.key, pack=True)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
             return EncodedObject(DELTA, file, {p: Part(part.num_rows, part.nbytes) for p, part in split(changes)})

@@ -28,9 +28,13 @@ def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[
     """Return the partition of each row of `keys`, which has the key columns."""
     # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
     stored = pa.schema([column.field() for column in schema.columns if column.role == "key"])
-    hashes = hashes_of(keys.select(stored.names).cast(stored), _SEED)
+    return places_of(keys.select(stored.names).cast(stored), partitions).tolist()  # type: ignore[no-any-return]
+
+
+def places_of(keys: pa.Table, partitions: int) -> Any:
+    """Return the partition of each row of `keys`, by the types of its columns."""
     # Python's `%` of a negative number is not negative, which is what Spark's `pmod` returns. numpy's is the same.
-    return (hashes.view(np.int32).astype(np.int64) % partitions).tolist()  # type: ignore[no-any-return]
+    return hashes_of(keys, _SEED).view(np.int32).astype(np.int64) % partitions
 
 
 def hashes_of(keys: pa.Table, seed: int) -> Any:

@@ -12,8 +12,11 @@ from pyspark_checkpointer.table.local_copies import name_of
 from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
 
-MAX_TAIL_BYTES = 16 << 20
-"""The most bytes of tails that a process remembers. What Arrow and an index make of them takes some times as much."""
+MAX_TAIL_BYTES = 32 << 20
+"""The most bytes of tails and filters that a process remembers.
+
+What Arrow and an index make of a tail takes some times as much. Filters are most of these bytes, and take no more.
+"""
 
 _opened: dict[tuple[str, int, str], RowGroups] = {}
 """The files that were opened, by path, size, and the verified digest of the tail with the schema.
@@ -55,10 +58,18 @@ class ObjectFiles:
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
         found = await self.host.run(lambda: RowGroups(path, artifact.size, tail, self.schema))
-        if sum(groups.tail_bytes for groups in list(_opened.values())) + length > MAX_TAIL_BYTES:
+        if sum(groups.held_bytes for groups in list(_opened.values())) + length > MAX_TAIL_BYTES:
             _opened.clear()
         _opened[name] = found
         return found
+
+    async def open_filter(self, artifact: Artifact) -> RowGroups:
+        """Open a file, and fetch and verify its filter, unless it has none or this process remembers it."""
+        groups = await self.open(artifact)
+        if groups.filter_range is not None and groups.lacks_filter:
+            (data,) = await self.fetch(artifact, [groups.filter_range[:2]])
+            await self.host.run(lambda: groups.read_filter(data))
+        return groups
 
     async def fetch(self, artifact: Artifact, chosen: Sequence[Range]) -> list[bytes]:
         """Return the bytes of some ranges of a file."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.table import large_rows, local_copies, merge, parquet_decode
+from pyspark_checkpointer.table.key_filter import SoughtKeys
 from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION
@@ -22,7 +23,20 @@ from pyspark_checkpointer.table.version import TableVersion
 LARGE_PACK_BYTES = 256 << 10
 """The size of a pack, in bytes, from which a partial read pays off.
 
-Reading only some row groups of a pack takes one more request.
+Reading only some row groups of a pack takes one more request, and asking its filter two, unless the process remembers
+what they read.
+"""
+
+ROWS_PER_KEY = 32
+"""Changes of a pack for each key that is sought, from which its filter is asked.
+
+With more keys most blocks have one that the filter finds, be it there or not.
+"""
+
+FEW_KEYS = 100
+"""The most keys for which a filter is asked whether the pack holds none of them.
+
+A filter errs for one key of 170.
 """
 
 HUGE_PACK_BYTES = 8 << 20
@@ -38,11 +52,12 @@ MAX_CONCURRENT_PACK_READS = 2
 class _Pack(NamedTuple):
     """Changes of a pack, in order of their partitions.
 
-    `counts` has the number of changes of each partition, before keys were left out.
+    `counts` has the least and the most changes that each partition can have in the pack, before keys were left out.
+    They are the same where all changes of the partition were read.
     """
 
     rows: pa.Table
-    counts: Mapping[int, int]
+    counts: Mapping[int, tuple[int, int]]
 
 
 class Packs:
@@ -66,16 +81,19 @@ class Packs:
         self._host = files.host
         self._schema = files.schema
         self._version = version
-        self._keys = keys
+        self._keys = None if keys is None else SoughtKeys(keys, version.schema.key, version.partitions)
         self._copies = copies
         self._huge_packs = asyncio.Semaphore(MAX_CONCURRENT_PACK_READS)
         self._tasks: dict[str, asyncio.Task[_Pack]] = {}
         # The first artifact of a chain is the snapshot. It is fetched by itself, or not at all where it is empty.
         self._expected_reads = Counter[str]()
         """The number of reads of each pack that are still to come, by path."""
+        self._rows = Counter[str]()
+        """The number of changes of the version in each pack, by path."""
         for partition, chain in version.chains.items():
             for artifact in chain[1:]:
                 self._expected_reads[artifact.path] += 1 if reads is None else reads[partition]
+                self._rows[artifact.path] += artifact.records
 
     async def delta(self, artifact: Artifact, partition: int) -> pa.Table:
         """Return the changes of one partition from a pack.
@@ -92,11 +110,13 @@ class Packs:
             del self._tasks[artifact.path]  # If it is read again, it is fetched again.
         # One reader that is cancelled must not cancel the fetch that others wait for.
         pack = await asyncio.shield(task)
-        count = pack.counts.get(partition, 0)
-        # SPEC (Tables): each artifact says how many rows of the pack are its own. Fewer would be changes lost.
-        if artifact.kind != DELTA or count != artifact.records:
+        least, most = pack.counts.get(partition, (0, 0))
+        # SPEC (Tables): each artifact says how many rows of the pack are its own. Fewer would be changes lost. A
+        # reader of some blocks knows only bounds of that number, and that these blocks are as they were written.
+        if artifact.kind != DELTA or not least <= artifact.records <= most:
+            found = f"found {least}" if least == most else f"there are {least} to {most}"
             raise CorruptionError(
-                f"{artifact.path}: expected {artifact.records} rows of partition {partition}, found {count}"
+                f"{artifact.path}: expected {artifact.records} rows of partition {partition}, {found}"
             )
         start, end = np.searchsorted(pack.rows[PARTITION].to_numpy(), [partition, partition + 1])
         return pack.rows.slice(start, end - start)
@@ -109,6 +129,9 @@ class Packs:
         if self._copies is not None and artifact.size < HUGE_PACK_BYTES:
             return await self._copied_pack(artifact, self._copies)
         async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
+            most = self._rows[artifact.path] // ROWS_PER_KEY
+            if (found := await self._some(artifact, most, artifact.size // 2)) is not None:
+                return found
             decode = await self._fetch_pack(artifact)
             return await self._host.run(lambda: self._hold(decode()))
 
@@ -120,6 +143,8 @@ class Packs:
         if mapped is not None:
             # A mapped copy takes no memory of this process, so that all of its changes stay.
             return _Pack(self._chosen(mapped), _counts(mapped))
+        if (found := await self._some(artifact, FEW_KEYS, 0)) is not None:
+            return found
         data = await self._files.data(artifact)
 
         def decode() -> _Pack:
@@ -128,6 +153,26 @@ class Packs:
             return self._hold(self._chosen(rows))
 
         return await self._host.run(decode)
+
+    async def _some(self, artifact: Artifact, most_keys: int, most_bytes: int) -> _Pack | None:
+        """Return the changes of the keys, of which a pack has so many bytes at most.
+
+        Returns None for more bytes, or for more keys, where it is not worth while to ask the filter.
+        """
+        keys = self._keys
+        if keys is None or keys.keys.num_rows > most_keys or artifact.tail is None or artifact.size < LARGE_PACK_BYTES:
+            return None
+        groups = await self._files.open_filter(artifact)
+        chosen = await self._host.run(partial(groups.select_changes, keys))
+        if chosen is None or sum(length for _, length in chosen.ranges) > most_bytes:
+            return None
+        found = await self._files.fetch(artifact, chosen.ranges)
+
+        def read() -> _Pack:
+            rows = chosen.decode(found, self._schema.names)
+            return _Pack(self._of_keys(rows), groups.counts(list(self._version.chains)))
+
+        return await self._host.run(read)
 
     def _chosen(self, changes: pa.Table) -> pa.Table:
         """Return the columns of this reader, and those of a delta."""
@@ -140,9 +185,12 @@ class Packs:
         """
         # Counted before rows of other keys are left out, as the manifest counts all of them.
         counts = _counts(rows)
+        return _Pack(self._of_keys(rows), counts)
+
+    def _of_keys(self, rows: pa.Table) -> pa.Table:
         if self._keys is not None:
-            rows = merge.matching(rows, self._keys, self._schema.key)
-        return _Pack(large_rows.compact(rows), counts)
+            rows = merge.matching(rows, self._keys.keys, self._schema.key)
+        return large_rows.compact(rows)
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
         """Fetch a pack, or those row groups of it that are needed.
@@ -162,7 +210,7 @@ class Packs:
         return lambda: parquet_decode.decode_pack(artifact.path, data, self._schema, names, wanted)
 
 
-def _counts(changes: pa.Table) -> dict[int, int]:
+def _counts(changes: pa.Table) -> dict[int, tuple[int, int]]:
     """Return the number of changes of each partition."""
     numbers = changes[PARTITION].to_numpy()
     # A pack is in order of its partitions, so that nothing needs to be sorted. One that is not is still counted right.
@@ -170,7 +218,7 @@ def _counts(changes: pa.Table) -> dict[int, int]:
     counts: Counter[int] = Counter()
     for start, end in pairwise([*starts.tolist(), len(numbers)]):
         counts[int(numbers[start])] += end - start
-    return counts
+    return {partition: (count, count) for partition, count in counts.items()}
 
 
 __all__ = ["HUGE_PACK_BYTES", "Packs"]

@@ -23,14 +23,14 @@ The bytes are those that the footer declares. Arrow fails on 2 GiB of lists.
 """
 
 
-def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
-    """Return the rows of a snapshot in the columns of `schema`.
+def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str], own: Sequence[str] = ()) -> pa.Table:
+    """Return the rows of a snapshot in the columns of `schema`, and then the `own` columns of a delta.
 
     Columns that are newer than the file are null, and columns that were widened since are cast.
     """
     with explain_decode_errors(name):
         # No statistics are asked for here, which is where Arrow aborts over a bad footer.
-        return read_rows(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, [])
+        return read_rows(pq.ParquetFile(pa.BufferReader(data)), None, schema, columns, own)
 
 
 def decode_pack(
@@ -87,7 +87,7 @@ class Selection(NamedTuple):
 
 
 def read_rows(
-    file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: list[str]
+    file: pq.ParquetFile, groups: list[int] | None, schema: TableSchema, columns: Sequence[str], own: Sequence[str]
 ) -> pa.Table:
     """Return the rows of some row groups, or of all.
 
@@ -97,10 +97,10 @@ def read_rows(
     check_rows(file.metadata)
     file_columns.check_storage(file.schema)
     # Columns are known by their id alone: a file has the names of the time when it was written.
-    stored, own = file_columns.find(file.schema_arrow, schema, own)
+    stored, found_own = file_columns.find(file.schema_arrow, schema, own)
     # The key is read in any case, as it tells whether the rows are in order.
     names = [name for name in schema.names if name in columns or name in schema.key]
-    wanted = [stored[name] for name in names if name in stored] + own
+    wanted = [stored[name] for name in names if name in stored] + found_own
     if groups is None:
         groups = list(range(file.metadata.num_row_groups))
     parts = [file.read_row_groups(run, columns=wanted, use_threads=False) for run in _runs(file.metadata, groups)]
@@ -108,7 +108,7 @@ def read_rows(
     found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
     by_name = {column.name: column for column in schema.columns}
     # Not the fields of the file: a column may be without nulls in one file and with them in another.
-    own_fields = [pa.field(name, OWN_COLUMNS[name]) for name in own]
+    own_fields = [pa.field(name, OWN_COLUMNS[name]) for name in found_own]
     arrays = [file_columns.align(found, stored.get(name), by_name[name]) for name in names]
     arrays += [file_columns.align_own(found, field) for field in own_fields]
     expected = sum(file.metadata.row_group(group).num_rows for group in groups)
@@ -117,7 +117,7 @@ def read_rows(
         raise ValueError(f"{found.num_rows} rows, but by the footer the row groups have {expected}")
     rows = pa.table(arrays, schema=pa.schema([*(by_name[name].field() for name in names), *own_fields]))
     file_columns.check_rows(rows, schema)
-    return rows.select([*columns, *own])
+    return rows.select([*columns, *found_own])
 
 
 def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:

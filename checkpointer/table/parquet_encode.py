@@ -2,7 +2,7 @@
 
 Its columns are known by field id, not by name. A file has the range and the SHA-256 of each row group in its metadata.
 So a reader that knows the digest of the footer can fetch single row groups and verify them. A file in order of a key
-may also have an index of smaller blocks of rows (`block_index.py`).
+may also have an index of smaller blocks of rows (`block_index.py`), and a pack a filter of its keys (`key_filter.py`).
 """
 
 import inspect
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,6 +20,8 @@ from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Tail
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY, IndexBuilder
+from pyspark_checkpointer.table.key_filter import FILTER_KEY, build_filter, key_hashes
+from pyspark_checkpointer.table.schema import PARTITION
 
 ROW_GROUP_ROWS = 16_384
 """The most rows of a row group."""
@@ -47,6 +50,18 @@ BLOCK_BYTES = 64 << 10
 
 MIN_BLOCKS = 16
 """The fewest blocks of a file with an index: a smaller file is fetched as a whole."""
+
+PACK_BLOCK_ROWS, PACK_BLOCK_BYTES = 4 * BLOCK_ROWS, 4 * BLOCK_BYTES
+"""The most rows, and bytes in memory, of a block of a pack.
+
+Each batch writes a pack, and smaller blocks would take it longer.
+"""
+
+MIN_PACK_BLOCKS = 16
+"""The fewest blocks of a pack with an index and a filter.
+
+Most smaller packs have less than 256 KiB. To read these takes no longer than another request.
+"""
 
 WIDE_VALUE_BYTES = 32
 """The bytes of a value from which the pages of a column are compressed with zstd.
@@ -81,13 +96,16 @@ class Encoder:
     """Encode rows as one file, part by part.
 
     The rows have to come in order of their key: then a lookup can skip the row groups whose keys lie elsewhere. With
-    `key`, the names of the key columns, a file of many rows gets an index of its blocks.
+    `key`, the names of the key columns, a file of many rows gets an index of its blocks, and a `pack` also a filter.
     """
 
-    def __init__(self, schema: pa.Schema, key: Sequence[str] = ()) -> None:
+    def __init__(self, schema: pa.Schema, key: Sequence[str] = (), *, pack: bool = False) -> None:
         self._sink = io.BytesIO()
         self._schema = schema
         self._key = key
+        self._pack = pack
+        self._hashes: list[Any] | None = None
+        """The hashes of all keys, if the file gets a filter."""
         self._writer: pq.ParquetWriter | None = None
         self._index: IndexBuilder | None = None
         self._columns = sum(1 for _ in _leaves(schema))
@@ -110,6 +128,8 @@ class Encoder:
                 if self._index is not None:
                     self._index.add(part, bytes(data), self._columns)
             self._start = end
+        if self._hashes is not None:
+            self._hashes.append(key_hashes(rows.select(self._key)))
         self.num_rows += rows.num_rows
         self.raw_size += rows.nbytes
 
@@ -118,8 +138,13 @@ class Encoder:
         writer = self._writer or self._open(self._schema.empty_table())
         # The digests stand in the footer, and the digest of the footer goes into the manifest.
         described = {ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))}
+        # Other programs do not read what is in no row group.
+        if self._hashes is not None:
+            found = build_filter(np.concatenate(self._hashes))
+            described[FILTER_KEY] = json.dumps([self._start, len(found), sha256(found)], separators=(",", ":"))
+            # Not a part of the tail: who reads all rows of some partitions does not need it.
+            self._start += self._sink.write(found)
         if self._index is not None and (starts := self._index.starts()) is not None:
-            # What no row group has is not read by other programs. It is part of the tail, which has a digest.
             described[BLOCKS_KEY] = self._index.write(self._sink, encode(starts).data)
         writer.add_key_value_metadata(described)
         writer.close()
@@ -130,19 +155,23 @@ class Encoder:
     def _open(self, rows: pa.Table) -> pq.ParquetWriter:
         """Begin the file, whose first rows say how it is written."""
         options: dict[str, Any] = {"compression": "zstd", "compression_level": ZSTD_LEVEL, **_encodings(self._schema)}
-        per_block = max(min(BLOCK_ROWS, BLOCK_BYTES // max(_width(rows), 1)), 1)
-        if self._key and _HAS_BLOCKS and rows.num_rows >= MIN_BLOCKS * per_block and _has_whole_pages(self._schema):
-            self._index = IndexBuilder(per_block, self._key)
-            options |= _block_options(rows.slice(0, ROW_GROUP_ROWS), per_block)
+        most, size = (PACK_BLOCK_ROWS, PACK_BLOCK_BYTES) if self._pack else (BLOCK_ROWS, BLOCK_BYTES)
+        per_block = max(min(most, size // max(_width(rows), 1)), 1)
+        is_large = rows.num_rows >= (MIN_PACK_BLOCKS if self._pack else MIN_BLOCKS) * per_block
+        if self._key and is_large and self._pack:
+            self._hashes = []
+        if self._key and is_large and _HAS_BLOCKS and _has_whole_pages(self._schema):
+            self._index = IndexBuilder(per_block, [PARTITION, *self._key] if self._pack else self._key)
+            options |= _block_options(rows.slice(0, ROW_GROUP_ROWS), per_block, self._pack)
         self._writer = pq.ParquetWriter(self._sink, self._schema, **options)
         # The writer has begun with the four bytes `PAR1`, so the first row group starts at byte 4.
         self._start = self._sink.tell()
         return self._writer
 
 
-def encode(rows: pa.Table, key: Sequence[str] = ()) -> EncodedFile:
-    """Encode rows, which are in order of their key, as a file. For `key` see `Encoder`."""
-    encoder = Encoder(rows.schema, key)
+def encode(rows: pa.Table, key: Sequence[str] = (), *, pack: bool = False) -> EncodedFile:
+    """Encode rows, which are in order of their key, as a file. For `key` and `pack` see `Encoder`."""
+    encoder = Encoder(rows.schema, key, pack=pack)
     encoder.add(rows)
     return encoder.finish()
 
@@ -169,10 +198,15 @@ def _leaf_values(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
     yield from zip(rows.column_names, rows.columns, strict=True)
 
 
-def _block_options(rows: pa.Table, per_block: int) -> dict[str, Any]:
+def _block_options(rows: pa.Table, per_block: int, pack: bool) -> dict[str, Any]:
     """Return the options for a file with blocks, of which these are some rows."""
     leaves = list(_leaf_values(rows))
-    wide = [path for path, values in leaves if values.nbytes >= WIDE_VALUE_BYTES * len(values)]
+    wide = [
+        path
+        for path, values in leaves
+        # A pack has fewer pages, and only whole numbers are hardly smaller with zstd.
+        if values.nbytes >= WIDE_VALUE_BYTES * len(values) or (pack and not _is_whole_number(values.type))
+    ]
     return {
         "max_rows_per_page": per_block,
         "compression": {path: "zstd" if path in wide else "lz4" for path, _ in leaves},
@@ -182,8 +216,8 @@ def _block_options(rows: pa.Table, per_block: int) -> dict[str, Any]:
             for path, values in leaves
             if _is_text(values.type) and len(values.unique()) * DICTIONARY_SHARE <= len(values)
         ],
-        # The index says more of the key than bounds would, and no reader looks for bounds but for those of times.
-        "write_statistics": [path for path, values in leaves if pa.types.is_temporal(values.type)],
+        # The index says more of the key than bounds would. Readers look for bounds of times and of partitions only.
+        "write_statistics": [path for path, values in leaves if pa.types.is_temporal(values.type) or path == PARTITION],
     }
 
 

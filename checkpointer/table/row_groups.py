@@ -18,9 +18,10 @@ from pyspark_checkpointer.table import file_columns
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY
 from pyspark_checkpointer.table.blocks import Blocks
 from pyspark_checkpointer.table.footer import check_footer
+from pyspark_checkpointer.table.key_filter import FILTER_KEY, KeyFilter, SoughtKeys
 from pyspark_checkpointer.table.parquet_decode import Selection, explain_decode_errors, groups_of, paths_of, read_rows
 from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
-from pyspark_checkpointer.table.schema import CHANGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, PARTITION, TableSchema
 from pyspark_checkpointer.table.time_bounds import Bounds, time_bounds
 
 
@@ -53,10 +54,29 @@ class RowGroups:
             self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[ROW_GROUPS_KEY.encode()])]
             if len(self.ranges) != self.metadata.num_row_groups:
                 raise ValueError(f"{len(self.ranges)} digests for {self.metadata.num_row_groups} row groups")
+            described = self.metadata.metadata.get(FILTER_KEY.encode())
+            self.filter_range = None if described is None else _range(size, *json.loads(described))
+            """The range of the filter of a pack, and its digest, if there is one."""
+        self._filter: KeyFilter | None = None
 
     @property
-    def tail_bytes(self) -> int:
-        return len(self._tail)
+    def held_bytes(self) -> int:
+        return len(self._tail) + (0 if self._filter is None else self._filter.words.nbytes)
+
+    @property
+    def lacks_filter(self) -> bool:
+        """Whether there is a filter that was not read yet."""
+        return self.filter_range is not None and self._filter is None
+
+    def read_filter(self, data: bytes) -> None:
+        """Verify the bytes of the filter, and keep it for `select_changes`."""
+        assert self.filter_range is not None
+        _, length, digest = self.filter_range
+        verify(f"{self._name} (filter)", data, size=length, digest=digest)
+        with explain_decode_errors(self._name):
+            stored = self.metadata.schema.to_arrow_schema()
+            names = {current: name for name, current in file_columns.names_by_id(stored, self._schema).items()}
+            self._filter = KeyFilter.parse(data, [stored.field(names[name]).type for name in self._schema.key])
 
     def _check_bounds(self) -> None:
         """Raise `ValueError` unless Arrow can be asked for the bounds of the row groups."""
@@ -110,13 +130,47 @@ class RowGroups:
 
     @cached_property
     def _blocks(self) -> Blocks:
-        return Blocks(self._name, self.metadata, self._tail, self._size, self.ranges, self._schema)
+        return self._with_index([])
+
+    @cached_property
+    def _blocks_of_changes(self) -> Blocks:
+        return self._with_index([PARTITION, CHANGE])
+
+    def _with_index(self, own: list[str]) -> Blocks:
+        ends = [start + length for start, length, _ in (*self.ranges, *filter(None, [self.filter_range]))]
+        with explain_decode_errors(self._name):
+            at = len(self._tail) - (self._size - max(ends, default=4))
+            if at < 0:
+                raise ValueError("a tail without the index of blocks")
+        return Blocks(self._name, self.metadata, self._tail, self._tail[at:], self.ranges, self._schema, own)
+
+    @property
+    def _has_index(self) -> bool:
+        return BLOCKS_KEY.encode() in self.metadata.metadata
 
     def select_keys(self, keys: pa.Table) -> Selection:
         """Choose what may hold one of `keys`: blocks, or row groups where the file has no index."""
-        if BLOCKS_KEY.encode() in self.metadata.metadata:
-            return self._blocks.of_keys(keys)
-        return self.select(self.of_keys(keys))
+        return self._blocks.of_keys(keys) if self._has_index else self.select(self.of_keys(keys))
+
+    def select_changes(self, keys: SoughtKeys) -> Selection | None:
+        """Choose the blocks of a pack that may hold changes of `keys`, by the filter and by the index.
+
+        Returns None where the file does not tell.
+        """
+        if self._filter is None:
+            return None
+        if (wanted := keys.may_be_in(self._filter)) is None:
+            return None
+        if wanted.num_rows == 0:
+            none = self._schema.arrow_delta().empty_table()
+            return Selection([], 0.0, lambda _, columns: none.select([*columns, *DELTA_COLUMNS]))
+        return self._blocks_of_changes.of_keys(wanted) if self._has_index else None
+
+    def counts(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return the least and the most rows of a pack that each of some partitions can have."""
+        if self._has_index:
+            return self._blocks_of_changes.counts(partitions)
+        return dict.fromkeys(partitions, (0, self.metadata.num_rows))
 
     def select(self, groups: list[int], *, changes: bool = False) -> Selection:
         """Choose some row groups. With `changes` the file is a pack, and its own columns are read too."""

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -58,6 +59,7 @@ from pyspark_checkpointer.manifests.segments import (
 from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
 from pyspark_checkpointer.table.expiry import decode_rule, is_past, limit
 from pyspark_checkpointer.table.hashing import partitions_of
+from pyspark_checkpointer.table.key_filter import build_filter, key_hashes
 from pyspark_checkpointer.table.merge import apply, consolidate
 from pyspark_checkpointer.table.parquet_decode import decode as decode_file
 from pyspark_checkpointer.table.schema import TableSchema
@@ -107,6 +109,7 @@ def test_every_example_is_tested() -> None:
         "chains",
         "equal keys",
         "expiry",
+        "filter bits of 100",
         "frames",
         "key partitions of 200",
         "keys in partition 4 of 8",
@@ -328,14 +331,27 @@ def test_a_key_in_another_partition_than_its_own_is_refused(key: str, outcome: s
 
 @pytest.mark.parametrize(("types", "values", "partition"), rows("key partitions of 200"))
 def test_partitions_of_tables(types: str, values: str, partition: str) -> None:
+    keys, schema = one_key(types, values)
+    assert partitions_of(keys, schema, 200) == [int(partition)]
+
+
+@pytest.mark.parametrize(("types", "values", "bits"), rows("filter bits of 100"))
+def test_filters_of_packs(types: str, values: str, bits: str) -> None:
+    keys, _ = one_key(types, values)
+    # The same key many times: a filter is as large as the number of keys says.
+    data = build_filter(np.repeat(key_hashes(keys), 2133))
+    assert len(data) == 3200
+    found = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little"))
+    assert found.tolist() == [int(bit) for bit in bits.split(",")]
+
+
+def one_key(types: str, values: str) -> tuple[pa.Table, TableSchema]:
     names = [f"k{number}" for number in range(len(re.findall(r"\w+(?:\(.*?\))?", types)))]
     fields = [{"name": n, "type": t, "metadata": {}} for n, t in zip(names, re.split(r", ", types), strict=True)]
     schema = first_schema("t", fields, names, {})
     given = eval(f"[{values}]", NAMES)
-    keys = pa.table(
-        [held(value, column.field().type) for value, column in zip(given, schema.columns, strict=True)], names
-    )
-    assert partitions_of(keys, schema, 200) == [int(partition)]
+    columns = zip(given, schema.columns, strict=True)
+    return pa.table([held(value, column.field().type) for value, column in columns], names), schema
 
 
 def held(value: Any, kind: pa.DataType) -> pa.Array:

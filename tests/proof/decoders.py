@@ -218,6 +218,7 @@ TABLE: tuple[Decoder, ...] = (
     Decoder("delta", wrapped.delta, seeds.packs()),
     Decoder("row groups", wrapped.row_groups, seeds.snapshots()),
     Decoder("blocks", wrapped.blocks, (seeds.snapshot_with_blocks(),)),
+    Decoder("filter", wrapped.key_filter, (seeds.pack_with_filter(),)),
     Decoder("plan", wrapped.plan, seeds.plans(), seeds.JSON_MARKS),
     Decoder("rows of a plan", wrapped.rows_of_plan, seeds.plan_rows(), seeds.JSON_MARKS),
     Decoder("Spark's progress", wrapped.spark, seeds.SPARK, seeds.JSON_MARKS),

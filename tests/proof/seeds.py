@@ -232,6 +232,12 @@ def snapshot_with_blocks() -> bytes:
         return parquet_encode.encode(rows, TABLE.key).data
 
 
+def pack_with_filter() -> bytes:
+    changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (key, 1)) for key in range(20)], part) for part in range(2)])
+    with patch.multiple(parquet_encode, ROW_GROUP_ROWS=20, PACK_BLOCK_ROWS=4, MIN_PACK_BLOCKS=1):
+        return parquet_encode.encode(in_order(changes, TABLE.key), TABLE.key, pack=True).data
+
+
 def wide_snapshot() -> bytes:
     rows = [("a", Decimal("1.10"), AT, [1.5, None], [("x", {"a": b"1", "b": True})]), ("b", Decimal(2), AT, None, [])]
     return parquet_encode.encode(snapshot_rows(WIDE, rows)).data

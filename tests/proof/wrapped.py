@@ -49,6 +49,7 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.storage.base import Blob, ListedObject
 from pyspark_checkpointer.table import parquet_encode
+from pyspark_checkpointer.table.key_filter import SoughtKeys
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -200,6 +201,22 @@ def blocks(data: bytes) -> pa.Table:
     chosen = groups.select_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
     found = [data[max(start, 0) :][: max(size, 0)] for start, size in chosen.ranges]
     return chosen.decode(found, seeds.TABLE.names)
+
+
+def key_filter(data: bytes) -> Any:
+    """As a lookup reads a pack: its filter, which of its blocks may hold the keys, and how many rows it can have."""
+    groups = RowGroups(NAME, len(data), data, seeds.TABLE)
+    if groups.filter_range is None:
+        return None
+    start, size, digest = groups.filter_range
+    found = data[start : start + size]
+    groups.filter_range = start, size, sha256(found)  # Else each changed byte of it would be found by its digest.
+    groups.read_filter(found)
+    groups.filter_range = start, size, digest
+    sought = SoughtKeys(pa.table({"k": pa.array([3, 7], pa.int64())}), seeds.TABLE.key, 2)
+    chosen = groups.select_changes(sought)
+    parts = [data[max(at, 0) :][: max(length, 0)] for at, length in (chosen.ranges if chosen else ())]
+    return chosen and chosen.decode(parts, seeds.TABLE.names), groups.counts([0, 1])
 
 
 class Held:

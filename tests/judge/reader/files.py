@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.judge.reader.checks import Refused, digest, integer, need, size
+from tests.judge.reader.filters import check_filter
 from tests.judge.reader.objects import compare, parse
 from tests.judge.reader.schema import DIGITS, normal
 
@@ -74,11 +75,6 @@ def parquet(data, tail, columns, delta):
         at += integer(0, len(data) - at)(g[1])
         compare(data[g[0] : at], digest(g[2]))
         need(f.metadata.row_group(i).num_rows <= 1048576, f"row group {i} has too many rows")
-    need(not tail or tail[0] == len(data) - at, "the tail is not what follows the last row group")
-    blocks = (f.metadata.metadata or {}).get(b"checkpointer.blocks")
-    if blocks is not None:
-        need(not delta, "blocks in a delta")
-        check_blocks(parse(blocks), data, f, at)
     for i in range(len(f.schema)):
         column = f.schema.column(i)
         fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
@@ -98,6 +94,13 @@ def parquet(data, tail, columns, delta):
             [None] * table.num_rows if column is None else list(map(widen(column.type, c), map(python, column)))
         )
     keys = [c["id"] for c in columns if c["role"] == "key"]
+    said = f.metadata.metadata or {}
+    if (described := said.get(b"checkpointer.filter")) is not None:
+        need(delta, "a filter in a snapshot")
+        at = check_filter(parse(described), data, at, [by_id[c] for c in keys])
+    need(not tail or tail[0] == len(data) - at, "the tail is not what follows the last row group and the filter")
+    if (blocks := said.get(b"checkpointer.blocks")) is not None:
+        check_blocks(parse(blocks), data, f, at)
     rows = [{c: v[i] for c, v in values.items()} for i in range(table.num_rows)]
     out = [(tuple(order(r[k]) for k in keys), r) for r in rows]
     if not delta:
@@ -159,8 +162,11 @@ def check_blocks(described, data, f, at):
     found, rest = pq.ParquetFile(io.BytesIO(starts)).read(), f.metadata.num_rows - 1
     firsts += [rest] if rest not in firsts else []
     stored = f.read(columns=found.column_names)
-    need([python(v) for v in found.column(0)] == [python(stored.column(0)[n]) for n in firsts], "other first keys")
     need(found.num_rows == len(firsts), "a wrong number of first keys")
+    need(("__partition" in found.column_names) == ("__partition" in f.schema_arrow.names), "first keys of another kind")
+    for own, column in zip(found.columns, stored.columns, strict=True):
+        # As text, in which NaN is equal to itself.
+        need(repr([*map(python, own)]) == repr([python(column[n]) for n in firsts]), "other first keys")
 
 
 def kept_ids(s):
