@@ -8,8 +8,11 @@ from pyspark_checkpointer.storage.base import Range, Store
 MAX_GAP_BYTES = 256 << 10
 """The most bytes between two ranges that are read as one: to read these takes no longer than another request."""
 
-MAX_SPAN_BYTES = 16 << 20
-"""The most bytes that are read as one, for the sake of memory. A single range may have more."""
+MAX_SPAN_BYTES = 2 << 20
+"""The most bytes that are read as one. More of them take less time in several requests side by side.
+
+A single range may have more.
+"""
 
 
 async def get_ranges(store: Store, path: str, ranges: Sequence[Range]) -> tuple[list[bytes], int]:
