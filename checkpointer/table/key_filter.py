@@ -7,6 +7,7 @@ bits set. About one of 170 others has, too.
 One hash is enough: with a million keys in a pack, one of 4,000 others has the hash of one of them.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -87,14 +88,16 @@ class SoughtKeys:
         self._partitions = partitions
         self._known: dict[tuple[pa.DataType, ...], tuple[pa.Table, Any] | None] = {}
         """The keys with their partitions, and their hashes, by the types of a file."""
+        self._lock = threading.Lock()
 
     def may_be_in(self, found: KeyFilter) -> pa.Table | None:
         """Return the keys that a pack with this filter may hold, with their partitions.
 
         Returns None where nothing is known of them.
         """
-        if found.kinds not in self._known:
-            self._known[found.kinds] = self._look(found.kinds)
+        with self._lock:  # Packs are decoded in several threads, and hashing takes longer than all else.
+            if found.kinds not in self._known:
+                self._known[found.kinds] = self._look(found.kinds)
         if (known := self._known[found.kinds]) is None:
             return None
         keys, hashes = known

@@ -30,9 +30,14 @@ _HANDS_ON = "gets bytes, and hands them to a decoder of the table"
 _OF_THE_JOB = "made and read by processes of one job, and never stored"
 _OF_THE_CALLER = "reads what its caller wrote"
 _OWN_TEXT = "reads what it encoded itself, a moment before"
+_OF_A_SERVER = "reads an answer of the service: any other form is an error that tests/storage/test_gcs.py provokes"
 _NONE = "decodes nothing"
 
 REASONS = {
+    "pyspark_checkpointer.spark.versions.frame_of_rows": _OWN_TEXT,
+    "pyspark_checkpointer.spark.versions.parse_schema": _OF_THE_CALLER,
+    "pyspark_checkpointer.storage.gcs.client.document": _OF_A_SERVER,
+    "pyspark_checkpointer.storage.gcs.errors.AnswerError.__init__": _OF_A_SERVER,
     "pyspark_checkpointer.storage.azure.listed_copies.listed_blob": _HANDS_ON,
     "pyspark_checkpointer.manifests.msgpack_values._refuse_torn": _OWN_TEXT,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
