@@ -113,8 +113,9 @@ class Root:
         for keys in (range(size // 2, size // 2 + 1000), some, some[:1]):
             wanted = key_table(version, [{"key": key} for key in keys])
             numbers = np.array(partitions_of(wanted, version.schema, version.partitions))
-            reader = TableReader(session.store, session.host, version.only(sorted(set(numbers.tolist()))))
-            found = sum(run_sync(reader.rows(p, wanted.filter(pa.array(numbers == p)))).num_rows for p in set(numbers))
+            of = {number: wanted.filter(pa.array(numbers == number)) for number in sorted(set(numbers.tolist()))}
+            reader = TableReader(session.store, session.host, version.only([*of]), keys=wanted)
+            found = run_sync(reader.rows_of(of)).num_rows
             if found != len(keys):
                 raise AssertionError(f"{len(keys)} keys were written, {found} found")
             shares.append(reader.bytes_read / version.size)

@@ -108,6 +108,10 @@ class History:
         patch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", choose([2, 5, 16_384]))
         patch.setattr("pyspark_checkpointer.table.parquet_encode.BLOCK_ROWS", choose([1, 2, 512]))
         patch.setattr("pyspark_checkpointer.table.parquet_encode.MIN_BLOCKS", choose([1, 16]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.PACK_BLOCK_ROWS", choose([1, 3, 2048]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.MIN_PACK_BLOCKS", choose([1, 16]))
+        patch.setattr("pyspark_checkpointer.table.packs.LARGE_PACK_BYTES", choose([1, 256 << 10]))
+        patch.setattr("pyspark_checkpointer.table.packs.ROWS_PER_KEY", choose([1, 32]))
 
     def batch(self, number: int) -> None:
         """One batch, which is committed or fails."""

@@ -63,13 +63,13 @@ def test_any_value_in_the_place_of_another_gives_no_more_than_an_error(
     decoder: Decoder, effort: Effort, figures: Counter[str]
 ) -> None:
     tried = list(exchanged(decoder))
-    for data in random.Random(decoder.name).sample(tried, min(len(tried), effort(700, len(tried)))):
+    for data in random.Random(decoder.name).sample(tried, min(len(tried), effort(400, len(tried)))):
         try:
             figures["values out" if examine(decoder, data) else "errors out"] += 1
         except Exception as error:
             error.add_note(replay(decoder, data))
             raise
-    figures["inputs tried"] += min(len(tried), effort(700, len(tried)))
+    figures["inputs tried"] += min(len(tried), effort(400, len(tried)))
 
 
 @EACH
