@@ -209,6 +209,8 @@ def _block_options(rows: pa.Table, per_block: int, pack: bool) -> dict[str, Any]
     ]
     return {
         "max_rows_per_page": per_block,
+        # Arrow looks whether a page has 1 MiB after so many rows, and ends it then. It must not within a block.
+        "write_batch_size": max(per_block, 1024),
         "compression": {path: "zstd" if path in wide else "lz4" for path, _ in leaves},
         "compression_level": dict.fromkeys(wide, ZSTD_LEVEL) or None,
         "use_dictionary": [

@@ -309,6 +309,16 @@ def test_packs_of_few_rows_have_neither() -> None:
     assert place.look([(3,), (4,)])[0] == [(3, 1, f"{1:040}")]
 
 
+def test_a_pack_with_a_wide_value_among_narrow_ones_has_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow looks at the size of a page after some rows, which may be fewer than those of a block."""
+    monkeypatch.setattr(parquet_encode, "PACK_BLOCK_ROWS", 2048)
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 16_384)
+    monkeypatch.setattr(parquet_encode, "MIN_PACK_BLOCKS", 2)
+    texts = ["" if n != 100 else np.random.default_rng(1).bytes(700_000).hex() for n in range(20_000)]
+    rows = changes(LONG, snapshot_rows(LONG, [(n, n, text) for n, text in enumerate(texts)]), 1)
+    assert b"checkpointer.blocks" in opened(encode(LONG, rows), LONG).metadata.metadata
+
+
 @pytest.mark.parametrize("program", ["pyarrow", "polars", "duckdb"])
 def test_other_programs_read_a_pack_with_a_filter(program: str, place: Place, tmp_path: Path) -> None:
     data = run_sync(place.store.get(place.chains[0][1].path)).data
