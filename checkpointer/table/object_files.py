@@ -12,11 +12,11 @@ from pyspark_checkpointer.table.local_copies import name_of
 from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
 
-MAX_TAIL_BYTES = 32 << 20
-"""The most bytes of tails and filters that a process remembers.
+MAX_OPENED_BYTES = 128 << 20
+"""The most bytes in memory, about, of the tails and filters that a process remembers."""
 
-What Arrow and an index make of a tail takes some times as much. Filters are most of these bytes, and take no more.
-"""
+TAIL_MEMORY = 10
+"""The bytes in memory that Arrow and an index make of a byte of a tail. A filter takes no more than its own."""
 
 _opened: dict[tuple[str, int, str], RowGroups] = {}
 """The files that were opened, by path, size, and the verified digest of the tail with the schema.
@@ -24,6 +24,9 @@ _opened: dict[tuple[str, int, str], RowGroups] = {}
 The objects of a table are the same in many batches, and none of them ever changes. So a lookup that opened them before
 fetches only the rows.
 """
+
+_opened_bytes = 0
+"""The bytes in memory of these files, about. To add them up each time takes longer than to open a file."""
 
 
 class ObjectFiles:
@@ -58,8 +61,7 @@ class ObjectFiles:
         self.bytes_read += len(tail)
         verify(f"{path} (tail)", tail, size=length, digest=artifact.tail.digest)
         found = await self.host.run(lambda: RowGroups(path, artifact.size, tail, self.schema))
-        if sum(groups.held_bytes for groups in list(_opened.values())) + length > MAX_TAIL_BYTES:
-            _opened.clear()
+        _make_room(TAIL_MEMORY * length)
         _opened[name] = found
         return found
 
@@ -69,6 +71,7 @@ class ObjectFiles:
         if groups.filter_range is not None and groups.lacks_filter:
             (data,) = await self.fetch(artifact, [groups.filter_range[:2]])
             await self.host.run(lambda: groups.read_filter(data))
+            _make_room(len(data))
         return groups
 
     async def fetch(self, artifact: Artifact, chosen: Sequence[Range]) -> list[bytes]:
@@ -76,6 +79,15 @@ class ObjectFiles:
         found, read = await ranges.get_ranges(self._store, artifact.path, chosen)
         self.bytes_read += read
         return found
+
+
+def _make_room(size: int) -> None:
+    """Count the bytes of a file, and forget all files if there are too many of them."""
+    global _opened_bytes
+    if _opened_bytes + size > MAX_OPENED_BYTES:
+        _opened.clear()
+        _opened_bytes = 0
+    _opened_bytes += size
 
 
 __all__ = ["ObjectFiles"]

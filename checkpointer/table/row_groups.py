@@ -60,10 +60,6 @@ class RowGroups:
         self._filter: KeyFilter | None = None
 
     @property
-    def held_bytes(self) -> int:
-        return len(self._tail) + (0 if self._filter is None else self._filter.words.nbytes)
-
-    @property
     def lacks_filter(self) -> bool:
         """Whether there is a filter that was not read yet."""
         return self.filter_range is not None and self._filter is None

@@ -514,8 +514,8 @@ def test_a_lookup_beyond_every_row_group_reads_the_footer_alone(large: Place) ->
 def test_a_file_that_was_opened_is_not_opened_again(large: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = keys_of(SIMPLE, [(8,), (150_000,)])
     read = []
-    for limit in (object_files.MAX_TAIL_BYTES, 1, 1):
-        monkeypatch.setattr(object_files, "MAX_TAIL_BYTES", limit)
+    for limit in (object_files.MAX_OPENED_BYTES, 1, 1):
+        monkeypatch.setattr(object_files, "MAX_OPENED_BYTES", limit)
         for _ in range(2):
             reader = large.reader()
             assert run_sync(reader.rows(0, keys)).num_rows == 2
@@ -525,6 +525,28 @@ def test_a_file_that_was_opened_is_not_opened_again(large: Place, monkeypatch: p
     assert base.tail is not None
     assert read[0] - read[1] == base.tail.length
     assert read[2:] == [read[0], read[1]] * 2, "one file is remembered, whatever its size"
+
+
+def test_files_are_remembered_by_the_memory_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And to open one more takes no look at all the others."""
+
+    class Opened(dict[Any, Any]):
+        def values(self) -> Any:
+            raise AssertionError("there may be thousands of them")
+
+    monkeypatch.setattr(object_files, "_opened", Opened())
+    monkeypatch.setattr(object_files, "_opened_bytes", 0)
+    place = Place(SIMPLE)
+    artifacts = [place.snapshot(number, [(number, 7)]) for number in range(7)]
+    tail = artifacts[0].tail
+    assert tail is not None
+    # Arrow and an index take ten times the bytes of a tail.
+    monkeypatch.setattr(object_files, "MAX_OPENED_BYTES", 35 * tail.length)
+    counts = []
+    for artifact in artifacts:
+        run_sync(place.reader().files.open(artifact))
+        counts.append(len(object_files._opened))
+    assert counts == [1, 2, 3, 1, 2, 3, 1]
 
 
 def test_a_tail_of_another_digest_is_not_the_one_that_was_opened(large: Place, monkeypatch: pytest.MonkeyPatch) -> None:
