@@ -56,11 +56,13 @@ class Blocks:
             self._index = BlockIndex.parse(described, index, len(metadata.schema), groups)
             self._file = PageFile(tail)
             self._shared, self._pages = self._index.places([start for start, _, _ in ranges])
+            starts = pq.read_metadata(pa.BufferReader(self._index.starts)).num_rows
+        count = len(self._index.rows)
+        # Before they are decoded: a few bytes may say that there are millions of nulls.
+        if starts not in (count, count + 1):
+            raise CorruptionError(f"{name}: expected the first keys of {count} blocks, found {starts}")
         keys = replace(schema, columns=tuple(c for c in schema.columns if c.role == "key"))
         found = decode(f"{name} (first keys)", self._index.starts, keys, keys.names, order)
-        count = len(self._index.rows)
-        if found.num_rows not in (count, count + 1):
-            raise CorruptionError(f"{name}: expected the first keys of {count} blocks, found {found.num_rows}")
         self._starts, self._last = found.slice(0, count), found.slice(count)
 
     def of_keys(self, keys: pa.Table) -> Selection:

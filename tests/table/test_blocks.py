@@ -269,6 +269,23 @@ def test_an_index_that_names_another_first_key_is_refused(monkeypatch: pytest.Mo
         lookup(data, pa.table({"k": pa.array([51], pa.int64())}))
 
 
+@pytest.mark.parametrize("more", [-1, 2, 1 << 20])
+def test_an_index_with_another_number_of_keys_is_refused_before_they_are_decoded(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """A few bytes are enough for a million nulls."""
+
+    def other(self: IndexBuilder) -> pa.Table:
+        keys = pa.nulls(14 + more, pa.int64())
+        return pa.table([keys], schema=WIDE.arrow().empty_table().select(["k"]).schema)
+
+    monkeypatch.setattr(IndexBuilder, "starts", other)
+    data = encode(wide_rows(200)).data
+    monkeypatch.setattr(blocks, "decode", None)
+    with pytest.raises(CorruptionError, match=rf"the/object: expected the first keys of 14 blocks, found {14 + more}"):
+        lookup(data, pa.table({"k": pa.array([51], pa.int64())}))
+
+
 def test_no_changed_byte_of_the_index_leads_to_other_rows() -> None:
     """A reader verifies the tail first. Here somebody has written a digest that fits."""
     rows = wide_rows(200)
