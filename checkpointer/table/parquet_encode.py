@@ -106,6 +106,8 @@ class Encoder:
         self._pack = pack
         self._hashes: list[Any] | None = None
         """The hashes of all keys, if the file gets a filter."""
+        self._first: list[pa.Table] = []
+        """The first rows, until there are enough of them for an index."""
         self._writer: pq.ParquetWriter | None = None
         self._index: IndexBuilder | None = None
         self._columns = sum(1 for _ in _leaves(schema))
@@ -115,7 +117,20 @@ class Encoder:
         self.raw_size = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows, as row groups of their own."""
+        """Add rows."""
+        self.num_rows += rows.num_rows
+        self.raw_size += rows.nbytes
+        if self._writer is None:
+            # Most rows of a first part may have expired. The few that are left must not decide for a large file.
+            self._first.append(rows)
+            rows = pa.concat_tables(self._first)
+            if rows.num_rows < self._least_rows(rows):
+                return
+        self._write(rows)
+
+    def _write(self, rows: pa.Table) -> None:
+        """Write rows, as row groups of their own."""
+        self._first.clear()
         writer = self._writer or self._open(rows)
         # Each part is written as one row group, so that its bytes are known and can be hashed right after.
         for part in large_rows.slices(rows, _rows_per_group(rows), MAX_ROW_GROUP_BYTES):
@@ -130,12 +145,13 @@ class Encoder:
             self._start = end
         if self._hashes is not None:
             self._hashes.append(key_hashes(rows.select(self._key)))
-        self.num_rows += rows.num_rows
-        self.raw_size += rows.nbytes
 
     def finish(self) -> EncodedFile:
         """Write the footer, and return the whole file."""
-        writer = self._writer or self._open(self._schema.empty_table())
+        if self._writer is None:
+            self._write(pa.concat_tables([self._schema.empty_table(), *self._first]))
+        writer = self._writer
+        assert writer is not None
         # The digests stand in the footer, and the digest of the footer goes into the manifest.
         described = {ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))}
         # Other programs do not read what is in no row group.
@@ -155,9 +171,8 @@ class Encoder:
     def _open(self, rows: pa.Table) -> pq.ParquetWriter:
         """Begin the file, whose first rows say how it is written."""
         options: dict[str, Any] = {"compression": "zstd", "compression_level": ZSTD_LEVEL, **_encodings(self._schema)}
-        most, size = (PACK_BLOCK_ROWS, PACK_BLOCK_BYTES) if self._pack else (BLOCK_ROWS, BLOCK_BYTES)
-        per_block = max(min(most, size // max(_width(rows), 1)), 1)
-        is_large = rows.num_rows >= (MIN_PACK_BLOCKS if self._pack else MIN_BLOCKS) * per_block
+        per_block = self._rows_per_block(rows)
+        is_large = rows.num_rows >= self._least_rows(rows)
         if self._key and is_large and self._pack:
             self._hashes = []
         if self._key and is_large and _HAS_BLOCKS and _has_whole_pages(self._schema):
@@ -167,6 +182,14 @@ class Encoder:
         # The writer has begun with the four bytes `PAR1`, so the first row group starts at byte 4.
         self._start = self._sink.tell()
         return self._writer
+
+    def _rows_per_block(self, rows: pa.Table) -> int:
+        most, size = (PACK_BLOCK_ROWS, PACK_BLOCK_BYTES) if self._pack else (BLOCK_ROWS, BLOCK_BYTES)
+        return max(min(most, size // max(_width(rows), 1)), 1)
+
+    def _least_rows(self, rows: pa.Table) -> int:
+        """Return how many rows like these a file with an index has at least."""
+        return (MIN_PACK_BLOCKS if self._pack else MIN_BLOCKS) * self._rows_per_block(rows)
 
 
 def encode(rows: pa.Table, key: Sequence[str] = (), *, pack: bool = False) -> EncodedFile:

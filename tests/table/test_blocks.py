@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -159,11 +160,14 @@ def test_no_block_that_holds_a_key_is_skipped(data: st.DataObject) -> None:
     assert rows_in(found) == rows_in(matching(stored, wanted, schema.key))
 
 
-def test_parts_of_one_file_have_one_index() -> None:
+@pytest.mark.parametrize("firsts", [[], [0], [5], [0, 1, 1, 0, 20, 0]])
+def test_parts_of_one_file_have_one_index(firsts: list[int]) -> None:
+    """Also where the first parts have few rows or none, as the others have expired."""
     rows = wide_rows(500)
     encoder = Encoder(WIDE.arrow(), WIDE.key)
-    for part in (rows.slice(0, 33), rows.slice(33, 1), rows.slice(34, 250), rows.slice(284)):
-        encoder.add(part)
+    for start, end in pairwise([0, *accumulate(firsts), 33, 34, 284, 500]):
+        encoder.add(rows.slice(start, end - start))
+        assert encoder.num_rows == end
     file = encoder.finish()
     assert decode("the/object", file.data, WIDE, WIDE.names).equals(rows)
     assert lookup(file.data, rows.select(["k"]).take([32, 33, 34, 283, 284, 499])).num_rows == 6
