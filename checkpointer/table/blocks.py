@@ -52,6 +52,8 @@ class Blocks:
             if any(metadata.schema.column(n).max_repetition_level for n in range(len(metadata.schema))):
                 raise ValueError("an index of blocks in a file with lists")
             groups = [(metadata.row_group(group).num_rows, length) for group, (_, length, _) in enumerate(ranges)]
+            self._widths = [metadata.row_group(n).total_byte_size / max(rows, 1) for n, (rows, _) in enumerate(groups)]
+            """The bytes of a row in each row group before compression. Arrow fails on too many of them at once."""
             described = metadata.metadata[BLOCKS_KEY.encode()]
             self._index = BlockIndex.parse(described, index, len(metadata.schema), groups)
             self._file = PageFile(tail)
@@ -106,7 +108,8 @@ class Blocks:
                 if digest_of(prefix, page) != index.digests[block]:
                     raise DigestMismatchError(f"{self._name} (block {block}): expected the digest of the index")
                 held.append(page)
-            parts.append((sum(index.rows[block] for block in blocks), shared, held))
+            count = sum(index.rows[block] for block in blocks)
+            parts.append((count, int(count * self._widths[index.groups[blocks[0]]]), shared, held))
         with explain_decode_errors(self._name):
             file = pq.ParquetFile(pa.BufferReader(self._file.build(parts)))
             names = [name for name in self._schema.names if name in columns or name in self._key]

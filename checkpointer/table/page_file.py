@@ -31,8 +31,12 @@ _TYPE, _ENCODINGS, _PATH, _CODEC = 1, 2, 3, 4
 _ROW_GROUP: Shape = {_CHUNKS: [{_CHUNK: {_TYPE: I32, _ENCODINGS: [I32], _PATH: [BINARY], _CODEC: I32}}]}
 _ARROW_SCHEMA = b"ARROW:schema"
 
-Part = tuple[int, Sequence[bytes], Sequence[Sequence[bytes]]]
-"""A row group to make: its number of rows, the dictionary of each column, and of each block the page of each column."""
+Part = tuple[int, int, Sequence[bytes], Sequence[Sequence[bytes]]]
+"""A row group to make.
+
+These are its number of rows, about the bytes of its pages before compression, the dictionary of each column, and of
+each block the page of each column.
+"""
 
 
 class PageFile:
@@ -65,8 +69,8 @@ class PageFile:
     def build(self, parts: Sequence[Part]) -> bytes:
         """Return a file with these row groups."""
         body, groups, at = [b"PAR1"], [], 4
-        for rows, dictionaries, blocks in parts:
-            chunks, start, count = [], at, integer(rows)
+        for rows, plain, dictionaries, blocks in parts:
+            chunks, count = [], integer(rows)
             for described, dictionary, pages in zip(
                 self._columns, dictionaries, zip(*blocks, strict=True), strict=True
             ):
@@ -74,9 +78,8 @@ class PageFile:
                 size = len(dictionary) + sum(map(len, pages))
                 chunks.append(_chunk(described, count, integer(size), at, len(dictionary)))
                 at += size
-            total = integer(at - start)
-            groups.append(struct((_CHUNKS, LIST, items(STRUCT, chunks)), (2, I64, total), (3, I64, count)))
-        rows_of_all = integer(sum(rows for rows, _, _ in parts))
+            groups.append(struct((_CHUNKS, LIST, items(STRUCT, chunks)), (2, I64, integer(plain)), (3, I64, count)))
+        rows_of_all = integer(sum(rows for rows, *_ in parts))
         fields = [(_NUM_ROWS, I64, rows_of_all), (_ROW_GROUPS, LIST, items(STRUCT, groups)), *self._metadata]
         footer = self._head + struct(*fields, after=_SCHEMA)
         return b"".join([*body, footer, len(footer).to_bytes(4, "little"), b"PAR1"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import CorruptionError, MalformedError
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.table import block_index, blocks, parquet_encode
+from pyspark_checkpointer.table import block_index, blocks, parquet_decode, parquet_encode
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY, IndexBuilder
 from pyspark_checkpointer.table.merge import matching
 from pyspark_checkpointer.table.parquet_decode import Selection, decode
@@ -124,6 +124,25 @@ def test_a_lookup_reads_the_pages_of_its_blocks_and_the_dictionaries() -> None:
     assert all(start <= at and at + size <= start + length for at, size in chosen.ranges)
     assert 0 < sum(size for _, size in chosen.ranges) < length / 2
     assert chosen.share == pytest.approx(1 / 35)
+
+
+def test_blocks_are_decoded_together_by_their_bytes_before_compression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow fails on 2 GiB of texts within structs, however few bytes are stored of them."""
+    schema = schema_of({"k": "long", "place": struct(name="string")}, ["k"])
+    rows = snapshot_rows(schema, [(n, {"name": f"{n:09000}"}) for n in range(500)])
+    runs, sizes = parquet_decode._runs, []
+
+    def noted(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
+        sizes.append(sum(metadata.row_group(group).total_byte_size for group in groups))
+        return runs(metadata, groups)
+
+    monkeypatch.setattr(parquet_decode, "_runs", noted)
+    data = encode(rows, schema).data
+    assert lookup(data, rows.select(["k"]), schema).equals(rows)
+    assert lookup(data, rows.select(["k"]).slice(30, 1), schema).equals(rows.slice(30, 1))
+    assert len(data) < 500_000
+    assert sizes[1] == pytest.approx(500 * 9000, rel=0.01)
+    assert sizes[3] < sizes[1] / 10
 
 
 @pytest.mark.parametrize(("key", "count"), [(-1, 0), (0, 1), (1, 1), (3 * 499, 1), (3 * 499 + 1, 0), (10**9, 0)])
