@@ -134,7 +134,8 @@ class Encoder:
         writer = self._writer or self._open(rows)
         # Each part is written as one row group, so that its bytes are known and can be hashed right after.
         for part in large_rows.slices(rows, _rows_per_group(rows), MAX_ROW_GROUP_BYTES):
-            writer.write_table(part, row_group_size=part.num_rows)
+            # Arrow may end a large page where a chunk ends, which can be within a block.
+            writer.write_table(part.combine_chunks(), row_group_size=part.num_rows)
             end = self._sink.tell()
             # A view saves a copy. It is gone before the next write, as a BytesIO cannot grow while somebody holds
             # one.

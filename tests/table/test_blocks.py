@@ -192,6 +192,13 @@ def test_parts_of_one_file_have_one_index(firsts: list[int]) -> None:
     assert lookup(file.data, rows.select(["k"]).take([32, 33, 34, 283, 284, 499])).num_rows == 6
 
 
+def test_rows_in_chunks_that_end_within_blocks_have_an_index() -> None:
+    schema = schema_of({"k": "long", "text": "string"}, ["k"])
+    rows = snapshot_rows(schema, [(n, "x" * 1_500_000 if n == 2 else "y") for n in range(500)])
+    parts = pa.concat_tables([rows.slice(start, 5) for start in range(0, 500, 5)])
+    assert has_index(encode(parts, schema))
+
+
 def test_a_key_that_was_widened_is_found() -> None:
     old = schema_of({"k": "integer", "n": "long"}, ["k"])
     new = schema_of({"k": "long", "n": "long"}, ["k"])
