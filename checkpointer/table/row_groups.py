@@ -8,6 +8,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -54,6 +55,9 @@ class RowGroups:
             self.ranges = [_range(size, *row) for row in json.loads(self.metadata.metadata[ROW_GROUPS_KEY.encode()])]
             if len(self.ranges) != self.metadata.num_row_groups:
                 raise ValueError(f"{len(self.ranges)} digests for {self.metadata.num_row_groups} row groups")
+            # Of one range many blocks could be made, each with all of its bytes in memory.
+            if any(start + length > after for (start, length, _), (after, _, _) in pairwise(self.ranges)):
+                raise ValueError("row groups that overlap, or are not in order")
             described = self.metadata.metadata.get(FILTER_KEY.encode())
             self.filter_range = None if described is None else _range(size, *json.loads(described))
             """The range of the filter of a pack, and its digest, if there is one."""

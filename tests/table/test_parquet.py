@@ -390,6 +390,19 @@ def test_a_footer_without_digests_is_malformed(said: str | None) -> None:
         RowGroups("object", len(data), data, schema)
 
 
+@pytest.mark.parametrize("said", ['[[4,20,"a"],[4,20,"b"]]', '[[4,20,"a"],[23,20,"b"]]', '[[24,20,"a"],[4,20,"b"]]'])
+def test_row_groups_that_overlap_are_malformed(said: str) -> None:
+    """A file of a few bytes could have any number of them."""
+    schema = schema_of({"k": "long"}, ["k"])
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, schema.arrow()) as writer:
+        for n in range(2):
+            writer.write_table(snapshot_rows(schema, [(n,)]))
+        writer.add_key_value_metadata({"checkpointer.row_groups": said})
+    with pytest.raises(MalformedError, match="object: expected a Parquet file of this table: row groups that overlap"):
+        RowGroups("object", len(sink.getvalue()), sink.getvalue(), schema)
+
+
 def test_a_file_of_other_types_is_malformed() -> None:
     schema = schema_of({"k": "long", "v": "long"}, ["k"])
     other = schema_of({"k": "string", "v": array("long")}, ["k"])
