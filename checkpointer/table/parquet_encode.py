@@ -124,7 +124,7 @@ class Encoder:
             # Most rows of a first part may have expired. The few that are left must not decide for a large file.
             self._first.append(rows)
             rows = pa.concat_tables(self._first)
-            if rows.num_rows < self._least_rows(rows):
+            if rows.num_rows < self._least_rows(rows) and rows.nbytes < MAX_ROW_GROUP_BYTES:
                 return
         self._write(rows)
 

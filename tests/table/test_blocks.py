@@ -192,6 +192,16 @@ def test_parts_of_one_file_have_one_index(firsts: list[int]) -> None:
     assert lookup(file.data, rows.select(["k"]).take([32, 33, 34, 283, 284, 499])).num_rows == 6
 
 
+def test_huge_first_rows_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_encode, "MAX_ROW_GROUP_BYTES", 10_000)
+    schema = schema_of({"k": "long", "text": "string"}, ["k"])
+    encoder = Encoder(schema.arrow(), schema.key)
+    for n in range(10):
+        encoder.add(snapshot_rows(schema, [(n, "x" * 4000)]))
+    # The first three are cut in two, as they are too large for one row group.
+    assert len(opened(encoder.finish().data, schema).ranges) == 9
+
+
 def test_rows_in_chunks_that_end_within_blocks_have_an_index() -> None:
     schema = schema_of({"k": "long", "text": "string"}, ["k"])
     rows = snapshot_rows(schema, [(n, "x" * 1_500_000 if n == 2 else "y") for n in range(500)])
