@@ -1,8 +1,8 @@
 """Run all benchmarks: `python -m benchmarks [--quick]`.
 
-It prints what was measured, and writes the results and `docs/performance.md`. Measurements that are compared belong to
-one part, so a part can be run again alone (`--only`). The exit status is 1 if a target is missed at full size. The
-targets do not apply to a quick run.
+It prints what was measured. It writes the results, `docs/performance.md`, and the figures that other pages quote.
+Measurements that are compared belong to one part, so a part can be run again alone (`--only`). The exit status is 1 if
+a target is missed at full size. The targets do not apply to a quick run.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from benchmarks import (
     table_state,
 )
 from benchmarks.measure import Finding, Target
+from benchmarks.quotes import quote
 from benchmarks.report import Results, tables
 
 PARTS: dict[str, Callable[[bool], Sequence[Finding]]] = {
@@ -62,11 +63,8 @@ def main() -> int:
             results.write(name, found)
             findings += found
     print(tables(findings))
-    print(
-        "The README and the guides quote these figures. This command names the old ones: "
-        "pytest tests/docs tests/test_readme.py -k figures",
-        file=sys.stderr,
-    )
+    if not arguments.quick:
+        quote()
     missed = [finding for finding in findings if isinstance(finding, Target) and not finding.holds]
     return 1 if missed and not arguments.quick else 0
 

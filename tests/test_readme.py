@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.quotes import FIGURES, MEMORY
 from pyspark_checkpointer import errors
 from pyspark_checkpointer.cli.app import checkpointer
 
@@ -161,25 +162,6 @@ def test_every_guarantee_names_a_test_that_is_there() -> None:
 def test_the_figures_are_those_of_the_benchmark() -> None:
     table = (README.parent / "benchmarks" / "results" / "full" / "summary.md").read_text()
     assert f"<!-- bench -->\n{table}<!-- /bench -->" in (DOCS / "performance.md").read_text()
-
-
-MERGED = {"1,000,000": "1,000,000 keys, 100 batches", "10,000,000": "10,000,000 keys, 20 batches"}
-
-FIGURES = {
-    f"Table: a batch of 20,000 rows into {size} / `MERGE` into {lake}": f"upsert, 20,000 of {what} / MERGE into {lake}"
-    for size, what in MERGED.items()
-    for lake in ("Delta", "Iceberg")
-} | {
-    "Table: upsert": "table: upsert of 100,000 into 10,000,000 / delta-rs merge",
-    "Table: a micro-batch": "table: micro-batch of a running sum / RocksDB",
-    "Table: the same micro-batch": "table: micro-batch of a running sum / only aggregating",
-    "Table: any function": "apply, 20,000 keys a batch / applyInPandasWithState",
-    "Map: bytes": "delta of 1 % / full save, bytes",
-    "Map: time": "1,000,000 records: delta 1 % / the fastest other",
-}
-"""The figures of README, by how their lines begin, and the questions of the benchmark that they answer."""
-
-MEMORY = "streaming: resident memory of all processes of a job / its 10 GB of table state"
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
