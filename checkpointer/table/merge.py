@@ -127,8 +127,10 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
 
 def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
     """Return exactly the rows whose key is one of `keys`."""
-    if len(key) == 1 and (at := _positions(rows[key[0]], keys[key[0]])) is not None:
-        # A filter would look at all rows of all columns, and few of them may be wanted.
+    # A filter would look at all rows of all columns, and few of them may be wanted. But to take rows Arrow makes one
+    # array of all chunks of a column first, which fails for 2 GiB of texts.
+    is_small = len(key) == 1 and rows.nbytes < large_rows.NARROW_BYTES
+    if is_small and (at := _positions(rows[key[0]], keys[key[0]])) is not None:
         return rows.take(pa.array(at))
     found = rows.filter(_candidates(rows, keys, key))
     # With one key column the mask is exact. With several, values of two wanted keys may meet in a row that nobody

@@ -19,7 +19,7 @@ from pyspark_checkpointer.table import encoder as encode_module
 from pyspark_checkpointer.table import large_rows, parquet_encode, row_groups
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.encoder import MAX_PARTITION_BYTES
-from pyspark_checkpointer.table.merge import apply, consolidate
+from pyspark_checkpointer.table.merge import apply, consolidate, matching
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import first_beyond, in_order
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
@@ -197,6 +197,16 @@ def test_row_groups_are_bounded_by_bytes_where_some_rows_are_wide() -> None:
     ]
     assert pa.concat_tables(parts).equals(rows)
     assert max(part.nbytes for part in parts) <= parquet_encode.MAX_ROW_GROUP_BYTES
+
+
+def test_wanted_rows_of_large_chunks_are_found_without_one_array_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [snapshot_rows(SIMPLE, [(n, n) for n in range(start, start + 10)]) for start in (0, 10, 20)]
+    keys = keys_of(SIMPLE, [(3,), (4,), (25,), (99,)])
+    small = matching(pa.concat_tables(parts), keys, SIMPLE.key)
+    monkeypatch.setattr(large_rows, "NARROW_BYTES", 1)
+    large = matching(pa.concat_tables(parts), keys, SIMPLE.key)
+    assert large["n"].to_pylist() == small["n"].to_pylist() == [3, 4, 25]
+    assert [len(chunk) for chunk in large["k"].chunks if len(chunk)] == [2, 1]
 
 
 def test_rows_are_cut_by_rows_and_bytes() -> None:
