@@ -116,8 +116,12 @@ class Blocks:
             rows = read_rows(file, None, self._schema, names, self._own)
         chosen = [block for blocks in by_group for block in blocks]
         firsts = np.cumsum([0, *(index.rows[block] for block in chosen)])[:-1]
+        # Not by `take`: Arrow would make one array of all keys first, which fails for 2 GiB of texts.
+        begins = np.zeros(rows.num_rows, bool)
+        begins[firsts] = True
+        found_keys = rows.select(self._key).filter(pa.array(begins))
         # A wrong key in the index would lead past rows that are there.
-        if not equal_rows(rows.select(self._key).take(firsts), self._starts.take(np.array(chosen, np.int64))).all():
+        if not equal_rows(found_keys, self._starts.take(np.array(chosen, np.int64))).all():
             raise CorruptionError(f"{self._name}: a block that begins with another key than the index says")
         return rows.select([*columns, *(name for name in rows.column_names if name in OWN_COLUMNS)])
 

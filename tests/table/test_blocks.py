@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark_checkpointer.table.block_index import BLOCKS_KEY, IndexBuilder
 from pyspark_checkpointer.table.merge import matching
 from pyspark_checkpointer.table.parquet_decode import Selection, decode
 from pyspark_checkpointer.table.parquet_encode import EncodedFile, Encoder
+from pyspark_checkpointer.table.row_equality import equal_rows
 from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
 from tests.judge.reader.files import check_blocks
@@ -143,6 +145,21 @@ def test_blocks_are_decoded_together_by_their_bytes_before_compression(monkeypat
     assert len(data) < 500_000
     assert sizes[1] == pytest.approx(500 * 9000, rel=0.01)
     assert sizes[3] < sizes[1] / 10
+
+
+def test_first_keys_are_compared_without_one_array_of_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow fails to make one of 2 GiB of texts."""
+    chunks = []
+
+    def noted(found: pa.Table, wanted: pa.Table) -> Any:
+        chunks.append([len(chunk) for chunk in found["k"].chunks])
+        return equal_rows(found, wanted)
+
+    monkeypatch.setattr(blocks, "equal_rows", noted)
+    monkeypatch.setattr(parquet_decode, "DECODE_BATCH_BYTES", 1)
+    rows = wide_rows(250)
+    assert lookup(encode(rows).data, rows.select(["k"])).equals(rows)
+    assert chunks == [[7, 7, 4]]
 
 
 @pytest.mark.parametrize(("key", "count"), [(-1, 0), (0, 1), (1, 1), (3 * 499, 1), (3 * 499 + 1, 0), (10**9, 0)])
