@@ -26,7 +26,13 @@ async def get_ranges(store: Store, path: str, ranges: Sequence[Range]) -> tuple[
         answers = await store.get_ranges(path, wanted) if wanted else []
     else:
         spans = list(_spans(wanted))
-        answers = await asyncio.gather(*(store.get_range(path, *span) for span in spans))
+        requests = [asyncio.ensure_future(store.get_range(path, *span)) for span in spans]
+        try:
+            answers = await asyncio.gather(*requests)
+        finally:
+            # `gather` lets the others run on after an error of one.
+            for request in requests:
+                request.cancel()
     found = {(0, 0): b""}
     at = 0
     for start, length in wanted:

@@ -1,11 +1,13 @@
 """Several ranges of one object: every store returns the same bytes, in few requests."""
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ranges as ranges_module
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Range, Store
@@ -61,3 +63,27 @@ def test_every_store_reads_ranges(store: Store) -> None:
     with pytest.raises(ObjectNotFoundError):
         run_sync(get_ranges(store, "b", wanted))
     assert read(store, []) == ([], 0)
+
+
+def test_after_an_error_nothing_more_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges_module, "MAX_GAP_BYTES", 0)
+
+    class Failing(OneByOne):
+        ended = 0
+
+        async def get_range(self, path: str, offset: int, length: int) -> bytes:
+            if offset == 20:
+                raise DependencyError("the second one")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.ended += 1
+            return b""
+
+    async def work(store: Failing) -> None:
+        with pytest.raises(DependencyError, match="the second one"):
+            await get_ranges(cast(Any, store), "a", [(0, 1), (20, 1), (40, 1)])
+        await asyncio.sleep(0)
+        assert store.ended == 2
+
+    asyncio.run(work(Failing()))
