@@ -56,7 +56,7 @@ class Blocks:
             """The bytes of a row in each row group before compression. Arrow fails on too many of them at once."""
             described = metadata.metadata[BLOCKS_KEY.encode()]
             self._index = BlockIndex.parse(described, index, len(metadata.schema), groups)
-            self._file = PageFile(tail)
+            self._file = PageFile(tail, metadata)
             self._shared, self._pages = self._index.places([start for start, _, _ in ranges])
             starts = pq.read_metadata(pa.BufferReader(self._index.starts)).num_rows
         count = len(self._index.rows)

@@ -18,8 +18,8 @@ MAX_OPENED_BYTES = 128 << 20
 TAIL_MEMORY = 10
 """The bytes in memory that Arrow and an index make of a byte of a tail. A filter takes no more than its own."""
 
-_opened: dict[tuple[str, int, str], RowGroups] = {}
-"""The files that were opened, by path, size, and the verified digest of the tail with the schema.
+_opened: dict[tuple[str, int, str, str], RowGroups] = {}
+"""The files that were opened, by path, size, the verified digest of the tail, and the schema.
 
 The objects of a table are the same in many batches, and none of them ever changes. So a lookup that opened them before
 fetches only the rows.
@@ -40,6 +40,8 @@ class ObjectFiles:
         self.host = host
         self.schema = schema
         self.bytes_read = 0
+        # Once for all files: it takes longer than to find one of them.
+        self._schema_name = name_of("", schema, schema.names)
 
     async def data(self, artifact: Artifact) -> bytes:
         """Fetch and verify a whole file."""
@@ -54,7 +56,7 @@ class ObjectFiles:
         """
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
-        name = path, artifact.size, name_of(artifact.tail.digest, self.schema, self.schema.names)
+        name = path, artifact.size, artifact.tail.digest, self._schema_name
         if (known := _opened.get(name)) is not None:
             return known
         tail = await self._store.get_range(path, artifact.size - length, length)
@@ -68,8 +70,8 @@ class ObjectFiles:
     async def open_filter(self, artifact: Artifact) -> RowGroups:
         """Open a file, and fetch and verify its filter, unless it has none or this process remembers it."""
         groups = await self.open(artifact)
-        if groups.filter_range is not None and groups.lacks_filter:
-            (data,) = await self.fetch(artifact, [groups.filter_range[:2]])
+        if (unread := groups.unread_filter) is not None:
+            (data,) = await self.fetch(artifact, [unread])
             await self.host.run(lambda: groups.read_filter(data))
             _make_room(len(data))
         return groups

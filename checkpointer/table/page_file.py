@@ -7,7 +7,6 @@ the schema of the file that they come from.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_checkpointer.table.thrift import (
@@ -40,9 +39,9 @@ each block the page of each column.
 
 
 class PageFile:
-    """Makes files of the pages of a file, of which `tail` has the footer."""
+    """Make files of the pages of a file, of which `tail` has the footer that Arrow read as `metadata`."""
 
-    def __init__(self, tail: bytes) -> None:
+    def __init__(self, tail: bytes, metadata: pq.FileMetaData) -> None:
         length = int.from_bytes(tail[-8:-4], "little")
         footer = tail[-8 - length : -8]
         reader = CompactReader(footer)
@@ -59,7 +58,7 @@ class PageFile:
             reader.value(kind)
             if number == _SCHEMA:
                 self._head = footer[: reader.at]
-        stored = (pq.read_metadata(pa.BufferReader(tail)).metadata or {}).get(_ARROW_SCHEMA)
+        stored = metadata.metadata.get(_ARROW_SCHEMA)
         self._metadata: list[Field] = []
         """The schema as Arrow stored it, as a field of the footer, if the file has it."""
         if stored is not None:

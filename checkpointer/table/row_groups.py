@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_checkpointer.manifests.digest import verify
+from pyspark_checkpointer.storage.base import Range
 from pyspark_checkpointer.table import file_columns
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY
 from pyspark_checkpointer.table.blocks import Blocks
@@ -64,9 +65,9 @@ class RowGroups:
         self._filter: KeyFilter | None = None
 
     @property
-    def lacks_filter(self) -> bool:
-        """Whether there is a filter that was not read yet."""
-        return self.filter_range is not None and self._filter is None
+    def unread_filter(self) -> Range | None:
+        """Return the range of the filter of a pack; None if there is none, or if it was read."""
+        return None if self.filter_range is None or self._filter is not None else self.filter_range[:2]
 
     def read_filter(self, data: bytes) -> None:
         """Verify the bytes of the filter, and keep it for `select_changes`."""

@@ -188,5 +188,4 @@ __all__ = [
     "integer",
     "items",
     "struct",
-    "varint",
 ]

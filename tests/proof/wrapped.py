@@ -196,7 +196,7 @@ def row_groups(data: bytes) -> pa.Table:
 
 
 def blocks(data: bytes) -> pa.Table:
-    """As a lookup reads a file with an index: what follows the last row group, then some of its blocks."""
+    """Read a file with an index as a lookup does: what follows the last row group, then some of its blocks."""
     groups = RowGroups(NAME, len(data), data, seeds.TABLE)
     chosen = groups.select_keys(pa.table({"k": pa.array([3, 7], pa.int64())}))
     found = [data[max(start, 0) :][: max(size, 0)] for start, size in chosen.ranges]

@@ -3,7 +3,7 @@
 import importlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,11 @@ def wide_rows(count: int) -> pa.Table:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of few rows have several row groups, and an index."""
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr(parquet_encode, "BLOCK_ROWS", 16)
     monkeypatch.setattr(parquet_encode, "MIN_BLOCKS", 2)
-    return
 
 
 def encode(rows: pa.Table, schema: TableSchema = WIDE) -> EncodedFile:

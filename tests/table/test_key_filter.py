@@ -277,7 +277,7 @@ def test_changes_that_keep_columns_or_delete_are_read_as_they_are(place: Place) 
 def test_many_keys_read_whole_packs(place: Place) -> None:
     keys = [(3 * n,) for n in range(MANY // packs.ROWS_PER_KEY + 1)]
     assert place.look(keys)[1] > place.version.size
-    assert not [groups for groups in object_files._opened.values() if not groups.lacks_filter]
+    assert not [groups for groups in object_files._opened.values() if groups.unread_filter is None]
 
 
 def test_with_copies_a_pack_is_read_whole_or_not_at_all(place: Place, tmp_path: Path) -> None:
