@@ -16,10 +16,23 @@ pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from pyspark_checkpointer.spark.versions import is_at_least
 from tests.proof.plain_spark import plain_spark
 from tests.spark.expiring import Place
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+CHECKPOINTING = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if is_at_least("4.1") else "")
+
+QUICK = {
+    # Most plans of tests run once, over some rows. To compile each of them takes a sixth of the time of a test.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # The manager that Spark takes by itself starts `readlink` thirty times in a batch on a local folder, where Hadoop
+    # has no native library. Programs of the docs and examples run with it.
+    "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
+}
+"""Settings with which Spark does the same in less time. Nothing of this library depends on them."""
 
 
 def new_session(master: str = "local[2]", **conf: str) -> SparkSession:
@@ -31,6 +44,7 @@ def new_session(master: str = "local[2]", **conf: str) -> SparkSession:
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        **QUICK,
     } | conf
     for key, value in settings.items():
         builder = builder.config(key, value)
