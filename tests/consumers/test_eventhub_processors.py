@@ -136,10 +136,10 @@ def until(what: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("face", "kind", "processes"),
     [
-        ("sync", "local", 2),
+        pytest.param("sync", "local", 2, marks=pytest.mark.prove),
         ("sync", "local", 8),
-        ("sync", "s3", 8),
-        ("sync", "azure", 8),
+        pytest.param("sync", "s3", 8, marks=pytest.mark.prove),
+        pytest.param("sync", "azure", 8, marks=pytest.mark.prove),
         ("aio", "local", 8),
         ("aio", "azure", 2),
     ],

@@ -39,6 +39,8 @@ class Planted:
     scene: str | None = None
     walk: int = 0
     """The walk with which the search for it begins: a rare one that is known to show it."""
+    long: bool = False
+    """Whether it takes many seconds: then the long run alone has it."""
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -164,6 +166,7 @@ PLANTED = (
         "if head.prepared == ref:\n            prepared.base",
         "if True:\n            prepared.base",
         scene="prepared and dropped here, promoted and built on there",
+        long=True,
     ),
     Planted(
         "an abort that swaps only where there is something to clear",
@@ -291,6 +294,7 @@ PLANTED = (
         "    except ObjectNotFoundError:\n"
         "        return None",
         scene="a catalog replaced and swept under a cleanup",
+        long=True,
     ),
     Planted(
         "what was retired lately is swept under its readers",

@@ -76,7 +76,7 @@ def failures(bug: Planted) -> Iterator[Exception]:
             yield error
 
 
-@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [b for b in PLANTED if SUMMARY or not b.long], ids=lambda bug: bug.name)
 def test_a_rule_taken_out_is_noticed(bug: Planted, figures: Counter[str]) -> None:
     with bug():
         found = next(failures(bug), None)

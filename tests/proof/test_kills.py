@@ -62,7 +62,7 @@ def test_eight_that_compete_for_one_root(
 ) -> None:
     """Each is fenced all the time by the others, some are stopped and go on as zombies, and all of them die."""
     slots = [new_slot(place, f"w{number}", seed, writers.compete) for number in range(8)]
-    kill_at_random(slots, effort(20, 200), random.Random(seed), pauses=True)
+    kill_at_random(slots, effort(12, 200), random.Random(seed), pauses=True)
     stop(place, slots)
     found = count(figures, "competing", place, slots)
     assert len({token.partition("-")[0] for token in found}) > 1, "they never met: this proves nothing"
@@ -78,7 +78,7 @@ def test_a_cleanup_beside_a_writer(
         new_slot(place, "writer", seed, writers.compete, span=40, savepoints=True),
         new_slot(place, "cleanup", seed, writers.clean, span=4),
     ]
-    kill_at_random(slots, effort(12, 200), random.Random(seed))
+    kill_at_random(slots, effort(8, 200), random.Random(seed))
     stop(place, slots)
     found = count(figures, "cleanup", place, slots)
     everything = told(place)

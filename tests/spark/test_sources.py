@@ -201,7 +201,9 @@ def test_after_going_back_a_source_is_read_again_exactly(source: Any, tmp_path: 
     assert counted(root) > right
 
 
-@pytest.mark.parametrize("source", ["rate-micro-batch", PYTHON, "kafka"], indirect=True)
+@pytest.mark.parametrize(
+    "source", ["rate-micro-batch", PYTHON, pytest.param("kafka", marks=pytest.mark.prove)], indirect=True
+)
 def test_a_fork_reads_the_same_source_on_its_own(source: Any, tmp_path: Path) -> None:
     root, location = str(tmp_path / "state"), tmp_path / "spark"
     copy, beside = str(tmp_path / "copy"), tmp_path / "copy-spark"

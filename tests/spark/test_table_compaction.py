@@ -94,7 +94,7 @@ def test_rows_that_come_out_of_a_group_by_of_the_key_are_not_shuffled_again(
     assert len(shuffled) == 2
 
 
-@pytest.mark.parametrize("driver_bytes", [1, 1200, 16 << 20])
+@pytest.mark.parametrize("driver_bytes", [1, 1200, pytest.param(16 << 20, marks=pytest.mark.prove)])
 def test_any_history_of_changes_is_what_a_dict_would_hold(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
