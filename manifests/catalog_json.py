@@ -5,7 +5,8 @@ The catalog holds the checkpoints that are kept besides the recent history.
 
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.json_fields import Fields, dump, format_time
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_text import dump, format_time
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Catalog, CatalogEntry, Json
 
 
@@ -39,7 +40,7 @@ def decode_catalog(path: str, data: bytes) -> Catalog:
     catalog = Catalog(
         id=fields.id("id"),
         entries=tuple(_decode_entry(path, value) for value in fields.items("entries")),
-        extra=fields.rest(),
+        extra=fields.rest,
     )
     # Each catalog is written under an id drawn for it, so another id means that the bytes of another catalog lie here.
     if catalog.id != object_paths.owner(path):

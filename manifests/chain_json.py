@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
-from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
+from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields, Table
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Tail
 from pyspark_checkpointer.manifests.shown import show
 
@@ -85,9 +85,9 @@ class ArtifactReader:
     No artifact is newer than `sequence`.
     """
 
-    def __init__(self, fields: Fields, operator: str, codec: str, sequence: int) -> None:
+    def __init__(self, fields: Fields, objects: list[Json], operator: str, codec: str, sequence: int) -> None:
         self.fields = fields
-        self._objects = [self._object(row, operator, codec, sequence) for row in fields.items("objects")]
+        self._objects = [self._object(row, operator, codec, sequence) for row in objects]
         if len({each.path for each in self._objects}) < len(self._objects):
             fields.fail("objects: one is there twice")
         self._used = bytearray(len(self._objects))
@@ -211,10 +211,14 @@ def decode_partitions(fields: Fields, keys: Iterable[str], partitions: int) -> l
     return numbers
 
 
+_ROWS: Table = {"objects": Fields.check_items, "chains": Fields.check_mapping}
+
+
 def decode_rows(fields: Fields, operator: str, partitions: int, codec: str, sequence: int) -> dict[int, Chain]:
     """Return the chains by partition that the fields `objects` and `chains` describe."""
-    reader = ArtifactReader(fields, operator, codec, sequence)
-    chains = fields.mapping("chains")
+    found = fields.read(_ROWS)
+    chains = found["chains"]
+    reader = ArtifactReader(fields, found["objects"], operator, codec, sequence)
     numbers = decode_partitions(fields, chains, partitions)
     decoded = {number: reader.chain(number, rows) for number, rows in zip(numbers, chains.values(), strict=True)}
     reader.refuse_unused()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
-from pyspark_checkpointer.manifests.json_fields import Fields, dump_sealed, format_time
+from pyspark_checkpointer.manifests.json_fields import Fields, Table, nullable
+from pyspark_checkpointer.manifests.json_text import dump_sealed, format_time
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId, Json
 
 MAX_FOLLOWERS = 1 << 20
@@ -78,7 +79,7 @@ def decode_followers(path: str, data: bytes) -> FollowerPositions:
         fields.fail("a follower stands twice")
     # Taken out: what is left becomes `extra`, and a nonce there would be written again in place of a new one.
     fields.filled_text("nonce")
-    return FollowerPositions(by_name, extra=dict(fields.rest()))
+    return FollowerPositions(by_name, extra=dict(fields.rest))
 
 
 def _by_name(followers: Iterable[FollowerPosition]) -> dict[str, FollowerPosition]:
@@ -87,9 +88,15 @@ def _by_name(followers: Iterable[FollowerPosition]) -> dict[str, FollowerPositio
 
 def _decode(path: str, value: Json) -> FollowerPosition:
     fields = Fields(f"{path}: follower", value)
-    name, operator = fields.filled_text("name"), fields.filled_text("operator")
-    checkpoint = fields.id_or_null("checkpoint")
-    return FollowerPosition(name, operator, checkpoint, fields.time("modified"), extra=dict(fields.rest()))
+    found = fields.read(_FOLLOWER)
+    return FollowerPosition(extra=dict(fields.rest), **found)
 
+
+_FOLLOWER: Table = {
+    "name": Fields.check_filled_text,
+    "operator": Fields.check_filled_text,
+    "checkpoint": nullable(Fields.check_id),
+    "modified": Fields.check_time,
+}
 
 __all__ = ["MAX_FOLLOWERS", "FollowerPosition", "FollowerPositions", "decode_followers", "encode_followers"]

@@ -1,26 +1,29 @@
 """The pointer and a manifest as JSON, and back.
 
-Each pair of functions handles the same fields in the same order.
+Each pair of functions handles the same fields in the same order. What a reader checks of a field stands in a table.
 
 Decoding checks everything that can be checked without another object, so that a value of the model never
 contradicts itself. Whoever reads an object whose digest is known checks size and digest first (`digest.py`).
 """
 
-import re
 from collections.abc import Mapping
 from typing import get_args
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.chain_json import decode_rows, encode_rows
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.manifests.job_json import JOB, encode_job
 from pyspark_checkpointer.manifests.json_fields import (
+    REF,
     Fields,
-    check_json,
-    check_json_fields,
-    dump,
-    dump_sealed,
-    format_time,
+    Optional,
+    Table,
+    at_least,
+    nullable,
+    one_of,
+    record,
 )
+from pyspark_checkpointer.manifests.json_text import check_json, check_json_fields, dump, dump_sealed, format_time
 from pyspark_checkpointer.manifests.model import (
     FORMAT_VERSION,
     CatalogRef,
@@ -28,7 +31,6 @@ from pyspark_checkpointer.manifests.model import (
     Clock,
     ClockSource,
     Cost,
-    Job,
     Json,
     Manifest,
     Operator,
@@ -36,18 +38,11 @@ from pyspark_checkpointer.manifests.model import (
     Ref,
     Retired,
     Segment,
-    SparkProgress,
     Writer,
 )
 from pyspark_checkpointer.manifests.shown import show
 
 COST_FIELDS = ("requests", "objects", "bytes", "elapsed_us", "blocked_us")
-
-LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")
-"""A name in the `lists` of a job: the source, and the number of the entry."""
-
-_OFFSETS = re.compile(r"v[0-9]+\n")
-
 
 # ---- pointer ---------------------------------------------------------------------------------------------------
 
@@ -83,17 +78,15 @@ def decode_pointer(data: bytes) -> Pointer:
     """Return the pointer that `_latest` holds, its digest compared."""
     name = object_paths.LATEST
     fields = Fields.parse_sealed(name, data)
-    writer = Fields(f"{name}: writer", fields.mapping("writer"))
+    found = fields.read(_POINTER)
+    writer = Fields(f"{name}: writer", found.pop("writer")).read(_WRITER)
+    retired = [Fields(f"{name}: retired", old).read(_RETIRED) for old in found.pop("retired")]
     pointer = Pointer(
-        writer=Writer(epoch=writer.integer("epoch", minimum=1), instance=writer.filled_text("instance")),
-        committed=fields.ref_or_null("committed"),
-        prepared=fields.ref_or_null("prepared"),
-        boundary=fields.integer("boundary", minimum=1),
-        catalog=_decode_catalog_ref(fields, "catalog"),
-        retired=tuple(_decode_retired(name, old) for old in fields.items("retired")),
-        nonce=fields.filled_text("nonce"),
-        extra=fields.rest(),
+        writer=Writer(**writer), retired=tuple(Retired(**old) for old in retired), extra=fields.rest, **found
     )
+    _check_catalog(fields, "catalog", pointer.catalog)
+    for old in pointer.retired:
+        _check_catalog(fields, "retired: catalog", old.catalog)
     committed = 0 if pointer.committed is None else pointer.committed.id.sequence
     # The committed checkpoint is never retired, so nothing that keeps the rules writes this.
     if pointer.boundary > max(committed, 1):
@@ -109,6 +102,27 @@ def decode_pointer(data: bytes) -> Pointer:
     return pointer
 
 
+_CATALOG_REF: Table = {"path": Fields.check_text, "digest": Fields.check_digest}
+
+_POINTER: Table = {
+    "writer": Fields.check_mapping,
+    "committed": nullable(REF),
+    "prepared": nullable(REF),
+    "boundary": at_least(1),
+    "catalog": nullable(record(_CATALOG_REF, CatalogRef)),
+    "retired": Fields.check_items,
+    "nonce": Fields.check_filled_text,
+}
+
+_WRITER: Table = {"epoch": at_least(1), "instance": Fields.check_filled_text}
+
+_RETIRED: Table = {
+    "boundary": at_least(1),
+    "catalog": nullable(record(_CATALOG_REF, CatalogRef)),
+    "at": Fields.check_time,
+}
+
+
 def _encode_ref(ref: Ref | None) -> Json:
     return None if ref is None else {"id": str(ref.id), "digest": ref.digest}
 
@@ -117,25 +131,12 @@ def _encode_catalog_ref(ref: CatalogRef | None) -> Json:
     return None if ref is None else {"path": ref.path, "digest": ref.digest}
 
 
-def _decode_catalog_ref(fields: Fields, key: str) -> CatalogRef | None:
-    inner = fields.inner(key)
-    if inner is None:
-        return None
-    ref = CatalogRef(path=inner.text("path"), digest=inner.hexadecimal("digest", 64))
-    owner = object_paths.owner(ref.path)
+def _check_catalog(fields: Fields, key: str, ref: CatalogRef | None) -> None:
+    """Raise `MalformedError` for a path that is not that of a catalog with this digest."""
+    owner = None if ref is None else object_paths.owner(ref.path)
     # Made anew and compared, so that path and digest cannot contradict each other and no path can lead elsewhere.
-    if owner is None or ref.path != object_paths.catalog(owner, ref.digest):
-        inner.fail(f"{ref.path!r:.200} is not the path of a catalog with digest {ref.digest}")
-    return ref
-
-
-def _decode_retired(name: str, value: Json) -> Retired:
-    fields = Fields(f"{name}: retired", value)
-    return Retired(
-        boundary=fields.integer("boundary", minimum=1),
-        catalog=_decode_catalog_ref(fields, "catalog"),
-        at=fields.time("at"),
-    )
+    if ref is not None and (owner is None or ref.path != object_paths.catalog(owner, ref.digest)):
+        fields.fail(f"{key}: {ref.path!r:.200} is not the path of a catalog with digest {ref.digest}")
 
 
 # ---- manifest --------------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parent": _encode_ref(manifest.parent),
         "epoch": manifest.epoch,
         "created": None if manifest.created is None else format_time(manifest.created),
-        "job": _encode_job(manifest.job),
+        "job": None if manifest.job is None else encode_job(manifest.job),
         "operators": {name: _encode_operator(name, op) for name, op in sorted(manifest.operators.items())},
         **check_json_fields(
             positions=dict(manifest.positions), watermark=manifest.watermark, properties=dict(manifest.properties)
@@ -179,80 +180,18 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     """
     name = object_paths.manifest(checkpoint)
     fields = Fields.parse_compact(name, data)
-    if (found := fields.id("id")) != checkpoint:
-        fields.fail(f"expected the id {checkpoint}, found {found}")
-    if (sequence := fields.integer("sequence", minimum=1)) != checkpoint.sequence:
+    found = fields.read(_MANIFEST)
+    sequence, operators = found.pop("sequence"), found.pop("operators")
+    if found["id"] != checkpoint:
+        fields.fail(f"expected the id {checkpoint}, found {found['id']}")
+    if sequence != checkpoint.sequence:
         fields.fail(f"expected the sequence {checkpoint.sequence}, found {sequence}")
-    parent = fields.ref_or_null("parent")
+    parent = found["parent"]
     # The walk down the chain ends where a sequence is below the boundary, so sequences have to fall.
     if (0 if parent is None else parent.id.sequence) >= sequence:
         fields.fail(f"its parent {parent and parent.id} is not older than itself")
-    return Manifest(
-        id=checkpoint,
-        parent=parent,
-        epoch=fields.integer_or_null("epoch", -(2**63)),
-        created=fields.time_or_null("created"),
-        job=_decode_job(fields.inner("job")),
-        operators={
-            operator: _decode_operator(name, operator, value, sequence)
-            for operator, value in fields.mapping("operators").items()
-        },
-        positions=fields.mapping("positions"),
-        watermark=fields.take("watermark"),
-        properties=fields.mapping("properties"),
-        clock=_decode_clock(fields.optional_inner("clock")),
-        cost=_decode_cost(fields.optional_inner("cost")),
-        extra=fields.rest(),
-    )
-
-
-def _encode_job(job: Job | None) -> Json:
-    """Return the batch that wrote a manifest.
-
-    The driver and Spark's progress are left out where they are not known.
-    """
-    if job is None:
-        return None
-    value: dict[str, Json] = {"query_id": job.query_id, "run_id": job.run_id, "batch_id": job.batch_id}
-    if job.driver is not None:
-        value["driver"] = job.driver
-    if (spark := job.spark) is not None:
-        value["spark"] = {"location": spark.location, "offsets": spark.offsets, "before": list(spark.before)}
-        if spark.lists:
-            value["spark"]["lists"] = dict(sorted(spark.lists.items()))
-    return value
-
-
-def _decode_job(fields: Fields | None) -> Job | None:
-    if fields is None:
-        return None
-    query_id, run_id = fields.texts("query_id", "run_id")
-    return Job(
-        query_id,
-        run_id,
-        batch_id=fields.integer("batch_id"),
-        driver=fields.optional_text("driver"),
-        spark=_decode_spark(fields.optional_inner("spark")),
-    )
-
-
-def _decode_spark(fields: Fields | None) -> SparkProgress | None:
-    if fields is None:
-        return None
-    before = fields.items("before")
-    if not all(isinstance(line, str) for line in before):
-        fields.fail(f"before: expected lines of text, found {show(before)}")
-    location, offsets = fields.texts("location", "offsets")
-    if not _OFFSETS.match(offsets):
-        fields.fail(f"offsets: expected a version, then lines, found {show(offsets)}")
-    lists = fields.optional("lists")
-    if (
-        not isinstance(lists, dict | None)
-        or lists == {}
-        or not all(LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in (lists or {}).items())
-    ):
-        fields.fail(f"lists: expected digests by <source>/<entry>, found {show(lists)}")
-    return SparkProgress(location, offsets, tuple(before), lists or {})
+    decoded = {operator: _decode_operator(name, operator, value, sequence) for operator, value in operators.items()}
+    return Manifest(operators=decoded, extra=fields.rest, **found)
 
 
 def _encode_clock(clock: Clock | None) -> dict[str, Json]:
@@ -263,15 +202,6 @@ def _encode_clock(clock: Clock | None) -> dict[str, Json]:
     return {} if clock is None else {"clock": {"at": format_time(clock.at), "source": clock.source}}
 
 
-def _decode_clock(fields: Fields | None) -> Clock | None:
-    if fields is None:
-        return None
-    at, source = fields.time("at"), fields.text("source")
-    if source not in get_args(ClockSource):
-        fields.fail(f"source: expected one of {', '.join(get_args(ClockSource))}, found {show(source)}")
-    return Clock(at, source)  # type: ignore[arg-type]
-
-
 def _encode_cost(cost: Cost | None) -> dict[str, Json]:
     """Return the field as it stands in a manifest.
 
@@ -280,10 +210,32 @@ def _encode_cost(cost: Cost | None) -> dict[str, Json]:
     return {} if cost is None else {"cost": {name: getattr(cost, name) for name in COST_FIELDS}}
 
 
-def _decode_cost(fields: Fields | None) -> Cost | None:
-    if fields is None:
-        return None
-    return Cost(**dict(zip(COST_FIELDS, fields.integers(*COST_FIELDS), strict=True)))
+_CLOCK: Table = {"at": Fields.check_time, "source": one_of(*get_args(ClockSource))}
+
+_COST: Table = dict.fromkeys(COST_FIELDS, Fields.check_integer)
+
+_MANIFEST: Table = {
+    "id": Fields.check_id,
+    "sequence": at_least(1),
+    "parent": nullable(REF),
+    "epoch": nullable(at_least(-(2**63))),
+    "created": nullable(Fields.check_time),
+    "job": nullable(JOB),
+    "operators": Fields.check_mapping,
+    "positions": Fields.check_mapping,
+    "watermark": Fields.take_any,
+    "properties": Fields.check_mapping,
+    "clock": Optional(record(_CLOCK, Clock)),
+    "cost": Optional(record(_COST, Cost)),
+}
+
+_OPERATOR: Table = {
+    "partitions": Fields.check_integer,
+    "partitioner": Fields.check_text,
+    "codec": Fields.check_text,
+    "schema": Fields.take_any,
+    "segments": Optional(Fields.take_any),
+}
 
 
 def _encode_operator(name: str, operator: Operator) -> Json:
@@ -310,9 +262,8 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
         object_paths.encode_name("operator", operator)
     except IllegalArgumentError as error:
         fields.fail(str(error))
-    partitions = fields.integer("partitions")
-    partitioner, codec = fields.texts("partitioner", "codec")
-    schema = fields.take("schema")
+    found = fields.read(_OPERATOR)
+    partitions, partitioner, codec = found["partitions"], found["partitioner"], found["codec"]
     # A new codec needs a new version of the format (SPEC.md, "Versions"), so none that is unknown belongs in this
     # one.
     if codec not in codecs.CODECS:
@@ -325,7 +276,7 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
         fields.fail(
             f"{partitions} partitions of {codec}, from {known.min_partitions} to {known.max_partitions} are possible"
         )
-    segments = fields.optional("segments")
+    segments = found.pop("segments")
     # Chains in segments are not loaded here: this module has no way to read another object.
     if segments is not None:
         if not isinstance(segments, list) or not segments:
@@ -338,7 +289,7 @@ def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -
     else:
         chains = decode_rows(fields, operator, partitions, codec, sequence)
         refs = ()
-    return Operator(partitions, partitioner, codec, chains, schema, refs, extra=fields.rest())
+    return Operator(chains=chains, segments=refs, extra=fields.rest, **found)
 
 
 def _decode_segment_ref(fields: Fields, row: Json, sequence: int) -> Segment:

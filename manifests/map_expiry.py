@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark_checkpointer.manifests.errors import MalformedError
-from pyspark_checkpointer.manifests.json_fields import Fields, format_time
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import Clock, Json
 
 MARK = b"\xc1"

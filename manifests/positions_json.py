@@ -10,7 +10,8 @@ from datetime import datetime
 from types import MappingProxyType
 
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.json_fields import Fields, check_json, dump_sealed, format_time
+from pyspark_checkpointer.manifests.json_fields import Fields, Table
+from pyspark_checkpointer.manifests.json_text import check_json, dump_sealed, format_time
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
 from pyspark_checkpointer.manifests.shown import show
 
@@ -138,25 +139,25 @@ def decode_ownership(path: str, data: bytes) -> Ownership:
     # A dict would keep the last of two owners without a word.
     if len(by_partition) != len(rows):
         fields.fail("a partition stands twice")
-    return Ownership(by_partition, extra=dict(fields.rest()))
+    return Ownership(by_partition, extra=dict(fields.rest))
 
 
 def _decode_row(path: str, value: Json) -> Row:
     fields = Fields(f"{path}: row", value)
     partition = _decode_partition(fields)
-    owner, etag, asked_by = fields.texts("owner", "etag", "asked_by")
-    epoch, lease_ms = fields.integers("epoch", "lease_ms")
-    return Row(
-        partition=partition,
-        owner=owner,
-        epoch=epoch,
-        etag=etag,
-        modified=fields.time("modified"),
-        lease_ms=lease_ms,
-        asked_by=asked_by,
-        finished=fields.boolean("finished"),
-        extra=fields.rest(),
-    )
+    found = fields.read(_ROW)
+    return Row(partition=partition, extra=fields.rest, **found)
+
+
+_ROW: Table = {
+    "owner": Fields.check_text,
+    "etag": Fields.check_text,
+    "asked_by": Fields.check_text,
+    "epoch": Fields.check_integer,
+    "lease_ms": Fields.check_integer,
+    "modified": Fields.check_time,
+    "finished": Fields.check_boolean,
+}
 
 
 def _decode_partition(fields: Fields) -> str:
@@ -198,7 +199,7 @@ def decode_position(path: str, data: bytes) -> Position:
         fields.fail(f"value: expected an object or null, found {show(value)}")
     modified = fields.time("modified")
     fields.filled_text("nonce")
-    return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest()))
+    return Position(partition, epoch, value, modified, lease, extra=dict(fields.rest))
 
 
 def _check_number(what: str, number: int) -> None:
@@ -228,7 +229,7 @@ def decode_marker(path: str, data: bytes) -> Marker:
     fields = _parse(path, data, "store")
     created = fields.time("created")
     fields.filled_text("nonce")
-    return Marker(created, extra=dict(fields.rest()))
+    return Marker(created, extra=dict(fields.rest))
 
 
 def _parse(path: str, data: bytes, kind: str) -> Fields:

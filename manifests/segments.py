@@ -20,7 +20,8 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.chain_json import ArtifactReader, ObjectTable, decode_partitions, is_well_formed
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.errors import MalformedError
-from pyspark_checkpointer.manifests.json_fields import Fields, dump
+from pyspark_checkpointer.manifests.json_fields import Fields, Table
+from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.model import (
     FORMAT_VERSION,
     Artifact,
@@ -74,15 +75,19 @@ def encode_segment(owner: CheckpointId, operator: str, patches: Patches) -> tupl
     return Segment(path, len(data), len(raw), len(rows)), SegmentObject(path, data)
 
 
+_SEGMENT: Table = {"operator": Fields.check_text, "objects": Fields.check_items, "patches": Fields.check_mapping}
+
+
 def decode_segment(segment: Segment, operator: str, partitions: int, codec: str, data: bytes) -> dict[int, Patch]:
     """Return the patches of a segment whose size and digest were checked."""
     fields = Fields.parse_compact(segment.path, decompress(segment.path, data, segment.raw_size))
+    found = fields.read(_SEGMENT)
     # The path of a segment does not tell whose it is.
-    if (found := fields.text("operator")) != operator:
-        fields.fail(f"expected operator {operator!r}, found {found!r:.60}")
+    if found["operator"] != operator:
+        fields.fail(f"expected operator {operator!r}, found {found['operator']!r:.60}")
     owner = object_paths.owner(segment.path)
-    reader = ArtifactReader(fields, operator, codec, owner.sequence if owner else 0)
-    values = fields.mapping("patches")
+    reader = ArtifactReader(fields, found["objects"], operator, codec, owner.sequence if owner else 0)
+    values = found["patches"]
     if len(values) != segment.entries:
         fields.fail(f"expected {segment.entries} entries, found {len(values)}")
     patches = {}

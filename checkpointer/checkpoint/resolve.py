@@ -27,7 +27,7 @@ from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import some
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
-from pyspark_checkpointer.manifests.json_fields import format_time
+from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 
 Kind = Literal["latest", "prepared", "id", "beginning", "epoch", "at", "savepoint", "name"]

@@ -26,7 +26,7 @@ from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
-from pyspark_checkpointer.manifests.json_fields import check_json
+from pyspark_checkpointer.manifests.json_text import check_json
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import (
     DELTA,

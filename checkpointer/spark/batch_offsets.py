@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark_checkpointer.admin.streaming.file_source_log import digest, last_entries
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.manifest_json import LIST_ENTRY
+from pyspark_checkpointer.manifests.job_json import LIST_ENTRY
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.spark.batch import find_query
 from pyspark_checkpointer.spark.versions import option_of_long

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.model import (
     DELTA,
     SNAPSHOT,

@@ -24,7 +24,7 @@ from pyspark_checkpointer.manifests.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from pyspark_checkpointer.manifests.json_fields import check_json
+from pyspark_checkpointer.manifests.json_text import check_json
 from pyspark_checkpointer.manifests.manifest_json import (
     decode_manifest,
     decode_pointer,

@@ -27,7 +27,7 @@ from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_c
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.followers_json import decode_followers, encode_followers
-from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.keyed_records import check_places, decode, encode, partition_of
 from pyspark_checkpointer.manifests.manifest_json import (
     decode_manifest,

@@ -14,7 +14,7 @@ from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import catalog_json, followers_json, manifest_json, msgpack_values, positions_json
-from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.storage import url
 from pyspark_checkpointer.table import parquet_decode

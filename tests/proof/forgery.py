@@ -18,7 +18,7 @@ import zstandard
 
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.manifests.json_fields import dump, dump_sealed
+from pyspark_checkpointer.manifests.json_text import dump, dump_sealed
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "store"

@@ -25,7 +25,7 @@ from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
 from pyspark_checkpointer.manifests import codecs, msgpack_values, object_paths
 from pyspark_checkpointer.manifests.followers_json import FollowerPosition, FollowerPositions, encode_followers
-from pyspark_checkpointer.manifests.json_fields import dump
+from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
 from pyspark_checkpointer.table import parquet_encode

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.json_fields import dump_sealed
+from pyspark_checkpointer.manifests.json_text import dump_sealed
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
 from pyspark_checkpointer.storage.base import check_path
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched

@@ -32,7 +32,8 @@ from pyspark_checkpointer.manifests import (
     zstd,
 )
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.manifests.json_fields import Fields, dump
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.manifests.model import (
     DELTA,

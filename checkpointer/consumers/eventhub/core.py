@@ -19,7 +19,8 @@ from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.consumers.write_behind import WriteBehind, write_each
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.json_fields import Fields, check_json
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_text import check_json
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row
 
 

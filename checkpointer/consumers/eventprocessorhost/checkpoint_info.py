@@ -10,7 +10,8 @@ from pyspark_checkpointer.consumers.group import MAX_OFFSET_CHARACTERS
 from pyspark_checkpointer.consumers.lease import Value
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.json_fields import Fields, check_json
+from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_text import check_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import yaml
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests.digest import check_digest, sha256
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
-from pyspark_checkpointer.manifests.json_fields import format_time
+from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.shown import show
 
 MAX_FILE_BYTES = 1 << 20

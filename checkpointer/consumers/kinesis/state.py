@@ -126,7 +126,7 @@ def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> 
         shard,
         number,
         None if pending is None else PendingCheckpoint(_decode_number(pending), _decode_state(pending)),
-        fields.rest(),
+        fields.rest,
     )
 
 
