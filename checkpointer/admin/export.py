@@ -14,11 +14,11 @@ from dataclasses import replace
 from pyspark_checkpointer.admin.checkpoint_sizes import artifacts_of
 from pyspark_checkpointer.checkpoint import metadata, offload, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths

@@ -21,12 +21,12 @@ from pyspark_checkpointer.admin.repair_candidates import scan_store
 from pyspark_checkpointer.admin.salvage import Salvage, salvage
 from pyspark_checkpointer.admin.slices import extract_slices
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
 from pyspark_checkpointer.runtime.host import Progress
@@ -109,7 +109,7 @@ async def repair(
 
         # The swap begins on the version that was examined: of two repairs, or of a repair and a commit, only one takes
         # effect.
-        session.rebase_on_commit(await session.swap_pointer(Base(head, None), copied, edit_pointer), copied, whole)
+        await session.commit_pointer(Base(head, None), copied, whole, edit_pointer)
     logger.warning("%s: repaired to %s, as %s; of the older checkpoints only savepoints are kept", url, to, copied.id)
     if not plan:
         instead = "replaced by an older state if there was one" if older_partitions else "left out"

@@ -95,7 +95,6 @@ async def _rollback(
 
         with session.reports.committing(meter, manifest.id, manifest.epoch):
             ref = await metadata.write_manifest(session.store, session.host, manifest)
-            head = await session.swap_pointer(base, ref, edit_pointer)
-        session.rebase_on_commit(head, ref, manifest)
+            await session.commit_pointer(base, ref, manifest, edit_pointer)
         logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
         return ref.id

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from pyspark_checkpointer.admin.rollback import rollback
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
-from pyspark_checkpointer.checkpoint.prepared import refuse_prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     ConflictError,
@@ -86,13 +85,12 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
             # Somebody else's prepared checkpoint has to be committed or dropped explicitly; a saved manifest must not
             # push it aside.
             if head.prepared != ref:
-                refuse_prepared(session, head.prepared)
+                session.refuse_prepared(head.prepared)
             return replace(pointer, committed=ref, prepared=None)
 
         meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
         with session.reports.committing(meter, checkpoint, manifest.epoch):
-            head = await session.swap_pointer(base, ref, edit_pointer)
-        session.rebase_on_commit(head, ref, manifest)
+            await session.commit_pointer(base, ref, manifest, edit_pointer)
         return checkpoint
 
 

@@ -13,13 +13,14 @@ in a pack until then; larger ones are on their way since `save` was called.
 What is said to an open attempt, and written meanwhile, is in `save.py`; how the pointer moves in `session.py`.
 """
 
+import os
 from contextlib import suppress
 from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata, offload
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
-from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.save import AttemptState, CheckpointWriter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import PACK, PendingPut
@@ -36,7 +37,7 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
     async with session.lock:  # after a commit whose caller stopped waiting
         base = await session.base()
     # Here to refuse before anything is written. The swap asks again, because others may prepare meanwhile.
-    refuse_prepared(session, base.head.prepared)
+    session.refuse_prepared(base.head.prepared)
     if epoch is None and base.manifest is not None:  # the same batch, changed by hand: its stream goes on after it
         epoch, job = base.manifest.epoch, base.manifest.job
     writer = CheckpointWriter(session, base, epoch, job, meter)
@@ -59,22 +60,20 @@ async def commit(writer: CheckpointWriter) -> None:
 async def _commit(writer: CheckpointWriter) -> None:
     session = writer.session
     async with session.lock:
-        base = writer.base
         ref, manifest = await _write(writer)
 
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # Whoever prepared it has to promote or abort it first: this attempt would take its place in the sequence.
-            refuse_prepared(session, head.prepared)
+            session.refuse_prepared(head.prepared)
             return replace(pointer, committed=ref)
 
         try:
-            head = await session.swap_pointer(base, ref, edit_pointer)
+            await session.commit_pointer(writer.base, ref, manifest, edit_pointer)
         except BaseException as error:
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
             writer.record_outcome(None)
             await _make_room(writer, error)
             raise
-        session.rebase_on_commit(head, ref, manifest)
         writer.record_outcome(manifest)
 
 
@@ -97,7 +96,7 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
             # An earlier try of this swap landed, and others moved the pointer after it.
             if head.prepared == ref:
                 return None
-            refuse_prepared(session, head.prepared)
+            session.refuse_prepared(head.prepared)
             return replace(pointer, prepared=ref)
 
         try:
@@ -120,7 +119,7 @@ async def abort(writer: CheckpointWriter) -> None:
 
     Does nothing in a child process, which leaves its parent's attempt alone, and nothing once the swap has begun.
     """
-    if not writer.session.is_of_this_process:
+    if writer.session.process != os.getpid():
         return
     if writer.prepared is not None:
         if writer.prepared.outcome is None:
@@ -199,7 +198,7 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
     positions, watermark, properties = writer.frozen
     manifest = Manifest(
         id=writer.id,
-        parent=writer.base.parent,
+        parent=writer.base.head.committed,
         epoch=writer.epoch,
         created=writer.session.host.now(),
         job=writer.job,

@@ -1,21 +1,84 @@
 """Fencing: who owns the pointer, and the errors of a writer that lost it.
 
-Every commit of a writer goes through `Session.swap_pointer`. It asks `Owner.follows` on each version of the pointer
-that it meets. A writer that took over left another instance there. Then the answer is no, and `Owner.explain` names
-that writer.
+Every commit of a writer goes through `Owner.swap`. It asks `Owner.follows` on each version of the pointer that it
+meets. A writer that took over left another instance there. Then the answer is no, and `Owner.explain` names that
+writer. The standings of a session say what it restored, and whether it may save on top of that.
 """
 
+import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint import history
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, successor
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metadata import GO_ON, read_manifest_alone
-from pyspark_checkpointer.checkpoint.standing import Base
+from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Job, Manifest, Ref, Writer
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
+from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+EditPointer = Callable[[Head, Pointer], Awaitable[Pointer | None]]
+"""Function that plans a swap.
+
+It gets a version, and a pointer that is the version's successor in this writer's name. It returns what to write.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A version of `_latest`, and the checkpoint that was committed in it.
+
+    The next attempt goes on top of it. If a migration is pending, the next commit starts from `migrated` instead.
+    """
+
+    head: Head
+    manifest: Manifest | None
+    migrated: Migrated | None = None
+
+    @property
+    def parent(self) -> Ref | None:
+        """The committed checkpoint; None before the first."""
+        return self.head.committed
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOnly:
+    """A checkpoint was restored that is not the committed one.
+
+    Nothing can be saved on top of it.
+    """
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class MustRestore:
+    """The restored checkpoint may be out of date.
+
+    `why` says what happened and what to do.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Another writer took over. This is final: a restore does not change it."""
+
+    error: FencedError
+
+
+Standing = Base | ViewOnly | MustRestore | Fenced | None
+"""The standing of a session; None if nothing was restored yet.
+
+Then the first attempt reads the pointer itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +112,42 @@ class Owner:
         # What was restored must still be committed, for a takeover too. On top of another checkpoint the state computed
         # here would replace that one without a word.
         return head.committed == base.head.committed and (head.writer == base.head.writer or self.owns(head))
+
+    async def swap(
+        self,
+        store: Store,
+        host: Host,
+        base: Base,
+        attempt: Ref,
+        edit_pointer: EditPointer,
+        stands_on: Callable[[], Base | None],
+    ) -> tuple[Head, FencedError | None]:
+        """Swap the pointer in this writer's name, on top of `base`.
+
+        Returns the version that shows `attempt` as committed, or that the planned pointer led to; also the error of
+        later calls if another writer took over right after that. `stands_on` tells what the session stands on.
+        """
+
+        async def plan_swap(head: Head) -> Pointer | None:
+            # An earlier try landed and its answer was lost, or another writer promoted what was prepared here.
+            if head.committed == attempt:
+                return None
+            # Somebody else committed or took over. A swap of ours may have landed unseen before that, so nothing is
+            # called a failure until the history was read.
+            if not self.follows(base, head):
+                if await history.became_live(store, head, attempt):
+                    return None
+                raise await self.explain(store, base, head, attempt, stands_on())
+            # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
+            # it a delayed swap that waits for that version.
+            return await edit_pointer(head, successor(head, self.writer_on(head), host.token(32)))
+
+        head = await cas_loop(store, base.head, plan_swap)
+        owned, owns = self.owns(base.head), self.owns(head)
+        if owns and not owned:
+            logger.info("%s: this writer took over (as writer %d)", store.url, self.writer_on(head).epoch)
+        overtaken = owned and not owns
+        return head, await self.overtaken(store, base, head, attempt) if overtaken else None
 
     async def explain(
         self, store: Store, base: Base, head: Head, attempt: Ref, stands_on: Base | None

@@ -5,7 +5,7 @@ to a store. The rules, each with the history it prevents, are in `manifests/PROT
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pyspark_checkpointer.errors import (
@@ -41,23 +41,19 @@ class Head:
 
     pointer: Pointer | None = None
     version: str | None = None
+    committed: Ref | None = field(init=False, default=None, compare=False, repr=False)
+    prepared: Ref | None = field(init=False, default=None, compare=False, repr=False)
+    writer: Writer | None = field(init=False, default=None, compare=False, repr=False)
+    sequence: int = field(init=False, default=0, compare=False, repr=False)
+    """The committed sequence; 0 before the first commit."""
 
-    @property
-    def committed(self) -> Ref | None:
-        return None if self.pointer is None else self.pointer.committed
-
-    @property
-    def prepared(self) -> Ref | None:
-        return None if self.pointer is None else self.pointer.prepared
-
-    @property
-    def sequence(self) -> int:
-        """The committed sequence; 0 before the first commit."""
-        return 0 if self.committed is None else self.committed.id.sequence
-
-    @property
-    def writer(self) -> Writer | None:
-        return None if self.pointer is None else self.pointer.writer
+    def __post_init__(self) -> None:
+        """Take out what each step of a commit asks for."""
+        if self.pointer is not None:
+            for name in ("committed", "prepared", "writer"):
+                object.__setattr__(self, name, getattr(self.pointer, name))
+        if self.committed is not None:
+            object.__setattr__(self, "sequence", self.committed.id.sequence)
 
 
 PlanSwap = Callable[[Head], Awaitable[Pointer | None]]

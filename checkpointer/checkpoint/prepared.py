@@ -3,27 +3,17 @@
 The job that prepared it does this, also after a restart.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
-
-
-def refuse_prepared(session: Session, prepared: Ref | None) -> None:
-    """Raise if a checkpoint is prepared.
-
-    It has to be committed or aborted before anything else is written.
-    """
-    if prepared is not None:
-        raise InvalidStateError(
-            f"{session.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
-        )
 
 
 class Prepared:
@@ -80,8 +70,7 @@ class Prepared:
             if self.outcome == "committed":  # by a second call that held the lock
                 return
             self._check_undecided()
-            head = await self._session.swap_pointer(self.base, self._ref, edit_pointer)
-            self._session.rebase_on_commit(head, self._ref, self.manifest)
+            await self._session.commit_pointer(self.base, self._ref, self.manifest, edit_pointer)
             self._decided("committed", self.manifest)
 
     async def abort(self) -> None:
@@ -122,7 +111,7 @@ class Prepared:
         self._decided("committed", self.manifest)
 
     def _check_undecided(self) -> None:
-        if not self._session.is_of_this_process:
+        if self._session.process != os.getpid():
             raise InvalidStateError(
                 f"{self._session.store.url}: {self.id} was prepared before this process was forked: restore().prepared "
                 "is the same here"

@@ -17,14 +17,14 @@ from typing import Literal, TypeVar
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.decode import Records, decode, merge, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all, read_artifact, read_by_path
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.migrated import Migrated
-from pyspark_checkpointer.checkpoint.prepared import Prepared, refuse_prepared
+from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
@@ -216,7 +216,7 @@ async def restore(
     base, reader = await _restore(session, wanted, on_corruption)
     if migrate is not None and reader is not None:
         if base is not None:
-            refuse_prepared(session, base.head.prepared)  # it was made of what is to be migrated
+            session.refuse_prepared(base.head.prepared)  # it was made of what is to be migrated
         migrated = await migrate(reader)
         reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated)
         # After everything that can fail: until here the session stands where it stood.

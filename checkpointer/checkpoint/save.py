@@ -7,6 +7,7 @@ Most of it is written while the caller goes on.
 `restore.py` is the mirror image; `commit.py` begins and ends an attempt.
 """
 
+import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -15,11 +16,11 @@ from enum import Enum
 from pyspark_checkpointer.checkpoint import download, metadata, placement
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange, split_for_fold
 from pyspark_checkpointer.checkpoint.encode import ToEncode, in_batches, size_of, write_encoded
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader, UploadQueue
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.changes import ChangeSet
@@ -359,7 +360,7 @@ class CheckpointWriter:
 
     def check_undecided(self) -> None:
         """Raise unless this attempt can still be committed, in this process."""
-        if not self.session.is_of_this_process:  # the parent would commit without what is added here
+        if self.session.process != os.getpid():  # the parent would commit without what is added here
             raise InvalidStateError(
                 f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "
                 "here with save_snapshot(id, …) or save_delta(id, …), and attach() in the parent what they return"

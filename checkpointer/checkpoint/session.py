@@ -5,18 +5,24 @@ on the library's event loop. It does one writing thing at a time.
 """
 
 import asyncio
-import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.checkpoint import history, metadata
-from pyspark_checkpointer.checkpoint.fencing import Owner
-from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head, successor
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.fencing import (
+    Base,
+    EditPointer,
+    Fenced,
+    MustRestore,
+    Owner,
+    Standing,
+    ViewOnly,
+)
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.metering import Reports
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
-from pyspark_checkpointer.checkpoint.standing import Base, Fenced, MustRestore, Standing, ViewOnly
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -25,18 +31,10 @@ from pyspark_checkpointer.errors import (
     OutcomeUnknownError,
     RetiredError,
 )
-from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.conditional_write_check import probe
-
-logger = logging.getLogger("pyspark_checkpointer")
-
-EditPointer = Callable[[Head, Pointer], Awaitable[Pointer | None]]
-"""Function that plans a swap.
-
-It gets a version, and a pointer that is the version's successor in this writer's name. It returns what to write.
-"""
 
 
 class Session:
@@ -50,22 +48,15 @@ class Session:
         self.host = host
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
+        self.process = os.getpid()
+        """The process that made this session. A forked child has a copy, but not its event loop."""
         self.lock = asyncio.Lock()
         # Drawn once and at random. Two takeovers of one version, one of them delayed, would otherwise both believe that
         # they own the next epoch.
         self.owner = Owner(instance=host.token(32), forks=runtime.fork_count())
         self._standing: Standing = None
-        self._process = os.getpid()
         self._probed = False
         self._background: asyncio.Task[object] | None = None
-
-    @property
-    def is_of_this_process(self) -> bool:
-        """Return whether this process made the session.
-
-        A forked child has a copy of the session, but not its event loop.
-        """
-        return self._process == os.getpid()
 
     # ---- what the session stands on ----------------------------------------------------------------------------
 
@@ -133,16 +124,6 @@ class Session:
         """
         self._set_standing(ViewOnly(checkpoint))
 
-    def rebase_on_commit(self, head: Head, ref: Ref, manifest: Manifest) -> None:
-        """Go on from a checkpoint that was committed.
-
-        If another writer has taken over since, the session has to restore first.
-        """
-        if head.committed == ref and self.owner.owns(head):
-            self.rebase(Base(head, manifest))
-        else:
-            self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
-
     def invalidate(self, why: str) -> None:
         """Refuse every write until `restore()` is called. `why` says what happened."""
         self._set_standing(MustRestore(why))
@@ -150,6 +131,16 @@ class Session:
     def _set_standing(self, standing: Standing) -> None:
         if not isinstance(self._standing, Fenced):  # a zombie stays one, whatever it restores
             self._standing = standing
+
+    def refuse_prepared(self, prepared: Ref | None) -> None:
+        """Raise if a checkpoint is prepared.
+
+        It has to be committed or aborted before anything else is written.
+        """
+        if prepared is not None:
+            raise InvalidStateError(
+                f"{self.store.url}: {prepared.id} is prepared: commit or abort it first (restore().prepared)"
+            )
 
     def draw_id(self, above: int) -> CheckpointId:
         """Return a new id for an attempt on a version whose committed sequence is `above`."""
@@ -218,6 +209,17 @@ class Session:
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
+    async def commit_pointer(self, base: Base, ref: Ref, manifest: Manifest, edit_pointer: EditPointer) -> None:
+        """Make a checkpoint the committed one, and go on from it.
+
+        If another writer has taken over since, the session has to restore first.
+        """
+        head = await self.swap_pointer(base, ref, edit_pointer)
+        if head.committed == ref and self.owner.owns(head):
+            self.rebase(Base(head, manifest))
+        else:
+            self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
+
     async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:
         """Swap the pointer in this session's name.
 
@@ -226,26 +228,12 @@ class Session:
         It succeeds once a version shows `attempt` as committed, or the planned pointer was written. If anything but
         retention or a savepoint moved the pointer meanwhile, this writer is finished.
         """
-        owner = self.owner
         # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.
         await self.prove_conditions(base.head)
-
-        async def plan_swap(head: Head) -> Pointer | None:
-            # An earlier try landed and its answer was lost, or another writer promoted what was prepared here.
-            if head.committed == attempt:
-                return None
-            # Somebody else committed or took over. A swap of ours may have landed unseen before that, so nothing is
-            # called a failure until the history was read.
-            if not owner.follows(base, head):
-                if await history.became_live(self.store, head, attempt):
-                    return None
-                raise await owner.explain(self.store, base, head, attempt, self.restored)
-            # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
-            # it a delayed swap that waits for that version.
-            return await edit_pointer(head, successor(head, owner.writer_on(head), self.host.token(32)))
-
         try:
-            head = await cas_loop(self.store, base.head, plan_swap)
+            head, overtaken = await self.owner.swap(
+                self.store, self.host, base, attempt, edit_pointer, lambda: self.restored
+            )
         # The order counts: fenced and retired are conflicts too.
         except FencedError as error:
             self._set_standing(Fenced(error))
@@ -261,10 +249,8 @@ class Session:
             if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
                 self.invalidate("the outcome of the last swap is unknown: call restore() first, to find out")
             raise
-        if owner.owns(head) and not owner.owns(base.head):
-            logger.info("%s: this writer took over (as writer %d)", self.store.url, owner.writer_on(head).epoch)
-        if not owner.owns(head) and owner.owns(base.head):  # this commit counts; the next call is refused
-            self._set_standing(Fenced(await owner.overtaken(self.store, base, head, attempt)))
+        if overtaken is not None:  # this commit counts; the next call is refused
+            self._set_standing(Fenced(overtaken))
         return head
 
     async def prove_conditions(self, head: Head) -> None:

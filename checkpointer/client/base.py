@@ -124,7 +124,7 @@ class Client:
 
         A forked child has a session of its own.
         """
-        return self._current if self._current.is_of_this_process else self._open_session()
+        return self._current if self._current.process == os.getpid() else self._open_session()
 
     async def _after_background(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a verb once the commit in the background has ended.

@@ -90,8 +90,8 @@ PLANTED = (
     ),
     Planted(
         "no nonce: a value of the pointer returns",
-        session.Session.swap_pointer,
-        "self.host.token(32)",
+        fencing.Owner.swap,
+        "host.token(32)",
         '"0" * 32',
         scene="two takeovers",
     ),
@@ -199,8 +199,8 @@ PLANTED = (
     ),
     Planted(
         "what was not found committed is not looked for",
-        session.Session.swap_pointer,
-        "if await history.became_live(self.store, head, attempt):",
+        fencing.Owner.swap,
+        "if await history.became_live(store, head, attempt):",
         "if False:",
         scene="overtaken without an answer",
     ),
@@ -259,7 +259,7 @@ PLANTED = (
     ),
     Planted(
         "another's prepared checkpoint is pushed aside",
-        prepared.refuse_prepared,
+        session.Session.refuse_prepared,
         "if prepared is not None:",
         "if False:",
         walk=63,

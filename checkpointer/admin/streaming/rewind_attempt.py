@@ -15,11 +15,11 @@ from pyspark_checkpointer.admin.streaming.log_plan import LogBeforeRewind, plan_
 from pyspark_checkpointer.admin.streaming.offset_log import read_log
 from pyspark_checkpointer.admin.streaming.rewind_record import RewindRecord, next_number, read_record, write_record
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.standing import Base
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
