@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 
 from pyspark_checkpointer.admin.checkpoint_sizes import artifacts_of
-from pyspark_checkpointer.checkpoint import metadata, offload, upload
+from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
@@ -24,7 +24,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from pyspark_checkpointer.manifests.segments import SegmentObject
-from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.runtime.host import HASH_INLINE, Progress, tell
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -109,7 +109,10 @@ class Copier:
         data = (await self._source.get(source, limit=size)).data
         comparison = Comparison(source, size, artifacts)
         # The copy is compared before it is written. Damage is found here, and not by whoever restores the copy.
-        await offload.compute(self._target.host, lambda: comparison.compare(data), small=len(data) <= offload.LARGE)
+        if len(data) <= HASH_INLINE:
+            comparison.compare(data)
+        else:
+            await self._target.host.run(lambda: comparison.compare(data))
         await upload.put_once(self._target.store, path, data)
         self._written.add(path)
         await self._tell(size)

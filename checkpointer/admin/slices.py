@@ -6,7 +6,7 @@ The damage is elsewhere in these objects.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import offload, upload
+from pyspark_checkpointer.checkpoint import download, upload
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
@@ -23,7 +23,7 @@ async def read_slice(session: Session, artifact: Artifact) -> bytes:
     # No request for an empty slice: a range of no bytes cannot be asked for.
     if artifact.length:
         data = await session.store.get_range(artifact.path, artifact.offset, artifact.length)
-    await offload.verify_bytes(session.host, artifact.path, data, artifact.length, artifact.digest)
+    await download.verify_bytes(session.host, artifact.path, data, artifact.length, artifact.digest)
     return data
 
 

@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import metadata, offload
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import Prepared
@@ -152,7 +152,8 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
         # A blob joins a pack only after it was hashed, so which packs there are is known once every write has ended.
         await queue.join()
         last = await _last_packs(writer)
-        manifest, segments = await offload.compute(session.host, lambda: _manifest(writer), small=writer.is_small)
+        small = writer.is_small
+        manifest, segments = _manifest(writer) if small else await session.host.run(lambda: _manifest(writer))
         last += [PendingPut(segment.path, segment.data) for segment in segments]
         last += _still_named(writer, manifest)
         # The cost stands in the manifest itself, so the PUTs that follow are counted before they are sent.
@@ -195,7 +196,6 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
     """Return the attempt's manifest, and the segments to write beside it."""
     operators, touched = writer.changed_operators()
     assert writer.frozen is not None
-    positions, watermark, properties = writer.frozen
     manifest = Manifest(
         id=writer.id,
         parent=writer.base.head.committed,
@@ -203,9 +203,7 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
         created=writer.session.host.now(),
         job=writer.job,
         operators=operators,
-        positions=positions,
-        watermark=watermark,
-        properties=properties,
+        **writer.frozen,
         clock=writer.clock,
     )
     parent = writer.base.manifest

@@ -8,12 +8,11 @@ There is one request for each object, and nothing is returned before it is verif
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from pyspark_checkpointer.checkpoint.offload import verify_bytes
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.digest import Bytes, verify
 from pyspark_checkpointer.manifests.model import Artifact
-from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.host import HASH_INLINE, Host
 from pyspark_checkpointer.storage.base import Store
 
 
@@ -78,3 +77,14 @@ def by_object(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
     for artifact in dict.fromkeys(artifacts):  # a chain may name equal deltas of one attempt more than once
         groups.setdefault(artifact.path, []).append(artifact)
     return list(groups.values())
+
+
+async def verify_bytes(host: Host, name: str, data: Bytes, size: int, digest: str) -> None:
+    """Raise an error unless `data` has this size and this SHA-256.
+
+    The error names the object. The size is checked first. Large data is checked in a thread.
+    """
+    if len(data) <= HASH_INLINE:
+        verify(name, data, size=size, digest=digest)
+    else:
+        await host.run(lambda: verify(name, data, size=size, digest=digest))

@@ -6,7 +6,6 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pyspark_checkpointer.checkpoint.offload import compute
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
 from pyspark_checkpointer.keyed.changes import PartitionChange
 from pyspark_checkpointer.manifests import codecs
@@ -64,6 +63,6 @@ async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -
         return blobs
 
     # One thread for the whole batch: waking one costs more than encoding a small partition.
-    blobs = await compute(host, encode, small=size_of(batch) <= ENCODE_INLINE)
+    blobs = encode() if size_of(batch) <= ENCODE_INLINE else await host.run(encode)
     for (slot, _, known), blob in zip(batch, blobs, strict=True):
         await uploader.write(slot, blob, known)

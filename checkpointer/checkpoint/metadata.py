@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from pyspark_checkpointer.checkpoint.offload import compute
 from pyspark_checkpointer.checkpoint.upload import put_once
 from pyspark_checkpointer.compaction import segment_fold_start
 from pyspark_checkpointer.errors import ConflictError, MalformedError, RetryableError
@@ -155,9 +154,9 @@ def is_small_manifest(operators: Mapping[str, Operator]) -> bool:
 
 
 async def encode_manifest(host: Host, manifest: Manifest) -> bytes:
-    return await compute(
-        host, lambda: manifest_json.encode_manifest(manifest), small=is_small_manifest(manifest.operators)
-    )
+    if is_small_manifest(manifest.operators):
+        return manifest_json.encode_manifest(manifest)
+    return await host.run(lambda: manifest_json.encode_manifest(manifest))
 
 
 async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:

@@ -27,7 +27,7 @@ from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
-from pyspark_checkpointer.manifests.json_text import check_json
+from pyspark_checkpointer.manifests.json_text import check_json, check_json_fields
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import (
     DELTA,
@@ -84,7 +84,7 @@ class CheckpointWriter:
         self.watermark: Json = deepcopy(parent.watermark) if parent else None
         self.clock: Clock | None = parent.clock if parent else None
         """The job's clock. Only a batch of Spark moves it."""
-        self.frozen: tuple[dict[str, Json], Json, dict[str, Json]] | None = None
+        self.frozen: dict[str, Json] | None = None
         """Positions, watermark and properties as they go into the manifest.
 
         Later changes do not count.
@@ -311,10 +311,8 @@ class CheckpointWriter:
         What JSON cannot carry is refused.
         """
         if self.frozen is None:
-            self.frozen = (
-                check_json("positions", self.positions),
-                check_json("watermark", self.watermark),
-                check_json("properties", self.properties),
+            self.frozen = check_json_fields(
+                positions=self.positions, watermark=self.watermark, properties=self.properties
             )
 
     @property

@@ -10,11 +10,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pyspark_checkpointer.checkpoint.offload import hash_of
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Kind
-from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.host import HASH_INLINE, Host
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
 
 SMALL = 256 << 10
@@ -227,6 +226,11 @@ class Uploader:
             )
             offset += length
         return PendingPut(path, whole), artifacts
+
+
+async def hash_of(host: Host, data: Bytes) -> str:
+    """Return the SHA-256 of `data` in hex; in a thread if it is large."""
+    return sha256(data) if len(data) <= HASH_INLINE else await host.run(lambda: sha256(data))
 
 
 async def put_once(store: Store, path: str, data: Bytes) -> None:

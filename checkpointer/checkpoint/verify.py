@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from pyspark_checkpointer.checkpoint import metadata, offload
+from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above
@@ -271,7 +271,7 @@ class Check:
             self._segments[path] = False
             with self.noting(path):
                 data = (await self._store.get(path, limit=segment.size)).data
-                await offload.verify_bytes(self._host, path, data, segment.size, object_paths.digest_of(path))
+                await download.verify_bytes(self._host, path, data, segment.size, object_paths.digest_of(path))
                 self._segments[path] = True
                 self.objects += 1
                 self.bytes += segment.size

@@ -15,6 +15,9 @@ from pyspark_checkpointer.runtime.user_functions import call_alone
 
 T = TypeVar("T")
 
+HASH_INLINE = 256 << 10
+"""Bytes that are hashed sooner than a thread is woken."""
+
 Progress = Callable[[int, int], None]
 """Called with how much of a long operation is done, and how much there is of it.
 
