@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
-from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.history import key_history
@@ -51,15 +50,14 @@ class Checkpoint(SyncStart, NotPicklable):
         self._epoch = epoch
         self._job = job
         self._background = background
+        self._meter = client.session.reports.meter()
         self._begun: save.CheckpointWriter | None = None
 
     def _begin(self) -> Self:
-        session = self._client.session
-        meter = session.reports.meter()
-        with meter.blocking():
+        with self._meter.blocking():
             # Through the client and not by `run_sync`: an earlier commit in the background comes first, and its failure
             # is raised here.
-            self._begun = self._client._run(commit.begin(session, self._epoch, self._job, meter))
+            self._begun = self._client._run(commit.begin(self._client.session, self._epoch, self._job, self._meter))
         return self
 
     @property
@@ -68,10 +66,6 @@ class Checkpoint(SyncStart, NotPicklable):
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `with`, or begin(…)")
         return self._begun
-
-    @property
-    def _meter(self) -> Meter:
-        return self.writer.meter
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._begun.id if self._begun else 'not begun'}, epoch {self.epoch})"
@@ -336,7 +330,7 @@ class Checkpoint(SyncStart, NotPicklable):
         elif self.writer.state is save.AttemptState.OPEN:
             try:
                 if self._background:
-                    with self.writer.meter.blocking():
+                    with self._meter.blocking():
                         # Now, because the caller goes on and may change positions while the commit waits for its turn.
                         self.writer.freeze()
                         work = commit.commit(self.writer)
@@ -377,10 +371,7 @@ class Prepared(NotPicklable):
 
     def __init__(self, core: prepared.Prepared) -> None:
         self._core = core
-
-    @property
-    def _meter(self) -> Meter:
-        return self._core.meter
+        self._meter = core.meter
 
     @property
     def id(self) -> CheckpointId:

@@ -82,8 +82,7 @@ class Metered(Protocol):
     Its meter counts for how long.
     """
 
-    @property
-    def _meter(self) -> Meter: ...
+    _meter: Meter
 
 
 M = TypeVar("M", bound=Metered)
