@@ -3,7 +3,7 @@
 It takes the changes of each partition, and keeps the chains they were committed in.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,8 @@ class PartitionChange:
     """Bytes of `records`, estimated: the memory that is in use until they are written."""
     dirty: dict[Any, bytes | None]
     """The changes since the last save, whether or not `records` holds more."""
-    unshare: "Callable[[PartitionChange], None]"
-    """Tell the partition that this change reads its dict no longer."""
+    readers: "set[PartitionChange]"
+    """The snapshots that read the partition's dict; this one leaves them once it reads it no longer."""
     needs_snapshot: bool = False
     """True if no delta can say what changed."""
 
@@ -40,7 +40,7 @@ class PartitionChange:
         The partition may change its dict in place again.
         """
         if self.kind == SNAPSHOT:
-            self.unshare(self)
+            self.readers.discard(self)
             self.records = {}
 
 

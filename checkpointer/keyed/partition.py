@@ -433,7 +433,7 @@ class MapPartition:
         records = self._folded(self.saved.deltas[first:])
         if records is None:
             return None
-        return PartitionChange(number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._unshare)
+        return PartitionChange(number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._readers)
 
     def _capture_snapshot(self, number: int) -> PartitionChange:
         """Return all of the partition without copying it.
@@ -443,7 +443,7 @@ class MapPartition:
         sample = [len(value) for value in islice(self.data.values(), SIZE_SAMPLE)]
         size = len(self.data) * (RECORD_OVERHEAD + sum(sample) // max(len(sample), 1))
         change = PartitionChange(
-            number, SNAPSHOT, 0, self.data, size, self.dirty, self._unshare, needs_snapshot=self.needs_snapshot
+            number, SNAPSHOT, 0, self.data, size, self.dirty, self._readers, needs_snapshot=self.needs_snapshot
         )
         self._readers.add(change)
         return change
@@ -497,10 +497,3 @@ class MapPartition:
                 self.needs_snapshot = True
             self.dirty = dirty
         self.needs_snapshot = self.needs_snapshot or needs_snapshot
-
-    def _unshare(self, change: PartitionChange) -> None:
-        """Note that a snapshot was encoded.
-
-        `data` may be changed in place again if no other snapshot reads it.
-        """
-        self._readers.discard(change)

@@ -331,7 +331,7 @@ def test_a_change_that_fails_leaves_the_value_as_it_was(change: str, monkeypatch
     state["k"] = [1]
     with monkeypatch.context() as patch, pytest.raises(MemoryError):
         assert len(state) == 1
-        state._parts[0]._readers.add(PartitionChange(0, SNAPSHOT, 0, {}, 0, {}, failing))  # a capture is being read
+        state._parts[0]._readers.add(PartitionChange(0, SNAPSHOT, 0, {}, 0, {}, set()))  # a capture is being read
         patch.setattr(partition.MapPartition, "_writable", failing)
         if change == "rest":
             state["k"] = 2
