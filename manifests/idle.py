@@ -3,6 +3,7 @@
 Such an object serves one caller at a time.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -22,7 +23,10 @@ class Idle(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._unused: list[T] = []
+        # Each of its methods is one step. With a lock, a signal handler could wait for the thread that it interrupts.
+        self._unused: deque[T] = deque(maxlen=MAX_IDLE)
+        self.put_back: Callable[[T], None] = self._unused.append
+        """Put an object back. If the pool is full, the one that was put back first is dropped."""
 
     def take(self) -> T:
         """Take an object out of the pool, or make one."""
@@ -30,10 +34,3 @@ class Idle(Generic[T]):
             return self._unused.pop()
         except IndexError:
             return self._make()
-
-    def put_back(self, thing: T) -> None:
-        """Put an object back, unless the pool has enough."""
-        # Two threads may both find room here: one object too many does no harm. With a lock, a signal handler could
-        # wait for the very thread that it interrupts.
-        if len(self._unused) < MAX_IDLE:
-            self._unused.append(thing)

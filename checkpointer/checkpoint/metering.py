@@ -101,7 +101,11 @@ class Meter:
         It counts `unsent` PUTs, the manifest's own PUT and the swap as already sent.
         """
         return Cost(
-            self.requests.total + unsent + 2, self.objects, self.bytes, self.elapsed // 1000, self.blocked // 1000
+            self.traffic.requests.total() + unsent + 2,
+            self.objects,
+            self.bytes,
+            self.elapsed // 1000,
+            self.blocked // 1000,
         )
 
 

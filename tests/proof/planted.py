@@ -77,7 +77,7 @@ PLANTED = (
     Planted(
         "unconditional swap",
         memory.MemoryStore.compare_and_swap,
-        "if (None if found is None else found.version) != expected:",
+        "if (None if found is None else found.tag) != expected:",
         "if False:",
         scene="two takeovers",
     ),

@@ -107,11 +107,11 @@ class MemoryStore(PagedStore):
         # Under the lock, comparing and writing are one step for all threads.
         with self._root.lock:
             found = self._root.objects.get(path)
-            if (None if found is None else found.version) != expected:
+            if (None if found is None else found.tag) != expected:
                 raise PreconditionFailedError(f"{self._url}/{path}: was changed by somebody else")
-            blob = Blob(bytes(data), str(next(_versions)))
-            self._root.objects[path] = blob
-        return blob.version
+            version = str(next(_versions))
+            self._root.objects[path] = Blob(bytes(data), version)
+        return version
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         with self._root.lock:
