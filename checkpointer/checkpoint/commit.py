@@ -23,7 +23,7 @@ from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.save import AttemptState, CheckpointWriter
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.upload import PACK, PendingPut
+from pyspark_checkpointer.checkpoint.upload import PendingPut
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
@@ -42,7 +42,8 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
         epoch, job = base.manifest.epoch, base.manifest.job
     writer = CheckpointWriter(session, base, epoch, job, meter)
     try:
-        await _write_migrated_tables(writer)
+        if writer.migrated_objects:
+            await _write_migrated_tables(writer)
     except BaseException:
         # The caller gets no writer, so nobody else could stop the writes that are under way.
         await abort(writer)
@@ -128,7 +129,7 @@ async def abort(writer: CheckpointWriter) -> None:
     if writer.state in (AttemptState.OPEN, AttemptState.COMMITTING):
         # Before the first wait: a commit that waits for the lock, or for the writes, has to find that it may not go on.
         writer.state = AttemptState.ABORTED
-        failure = await writer.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
+        failure = await writer.uploader.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
         writer.record_outcome(None)
         await _make_room(writer, failure)
 
@@ -144,14 +145,12 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     writer.check_undecided()  # again: another commit of this attempt may have held the lock
     # Before the first wait, so that nothing is added which the manifest would not name.
     writer.state = AttemptState.COMMITTING
-    session, queue = writer.session, writer.queue
+    session, queue = writer.session, writer.uploader.queue
     try:
         # Before the manifest: an abort while the conditions are tried must find nothing that could still be swapped in.
         await session.prove_conditions(writer.base.head)
         writer.freeze()
-        # A blob joins a pack only after it was hashed, so which packs there are is known once every write has ended.
-        await queue.join()
-        last = await _last_packs(writer)
+        last = await writer.uploader.last_packs()
         small = writer.is_small
         manifest, segments = _manifest(writer) if small else await session.host.run(lambda: _manifest(writer))
         last += [PendingPut(segment.path, segment.data) for segment in segments]
@@ -176,20 +175,6 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     # after and leaves the rest to the swap.
     writer.state = AttemptState.WRITTEN
     return ref, manifest
-
-
-async def _last_packs(writer: CheckpointWriter) -> list[PendingPut]:
-    """Return the open packs, to be written beside the manifest.
-
-    If they have more than `PACK` bytes together, they are written first, and nothing is returned: the manifest would
-    have to wait for them too.
-    """
-    uploader, queue = writer.uploader, writer.queue
-    if sum(size for _, _, size in uploader.waiting()) > PACK:
-        for operator, codec, size in uploader.waiting():
-            await queue.submit(uploader.flush(operator, codec), size)
-        await queue.join()
-    return [await uploader.close_pack(operator, codec) for operator, codec, _ in uploader.waiting()]
 
 
 def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
@@ -229,11 +214,12 @@ async def _write_migrated_tables(writer: CheckpointWriter) -> None:
 
     They are written early, because tasks may read and extend them before the commit.
     """
+    uploader = writer.uploader
     for path in [path for path in writer.migrated_objects if path.endswith(codecs.PARQUET.name)]:
         # Taken out, or the commit would write it a second time.
         data = writer.migrated_objects.pop(path)
-        await writer.queue.submit(writer.uploader.put(path, data), len(data))
-    await writer.queue.join()
+        await uploader.queue.submit(uploader.put(path, data), len(data))
+    await uploader.queue.join()
 
 
 async def _make_room(writer: CheckpointWriter, failure: BaseException | None) -> None:

@@ -28,12 +28,18 @@ class ToEncode(NamedTuple):
     """The parent's snapshot, which is used again if the new one has the same bytes."""
 
 
-def size_of(batch: Iterable[ToEncode]) -> int:
+async def submit(uploader: Uploader, host: Host, changes: Iterable[ToEncode]) -> None:
+    """Begin to encode changes and to write them, and wait while very much is under way."""
+    for batch in _in_batches(changes):
+        await uploader.queue.submit(_write_encoded(uploader, host, batch), _size_of(batch))
+
+
+def _size_of(batch: Iterable[ToEncode]) -> int:
     """Return about how many bytes the records of a batch take."""
     return sum(one.change.size for one in batch)
 
 
-def in_batches(changes: Iterable[ToEncode]) -> Iterator[list[ToEncode]]:
+def _in_batches(changes: Iterable[ToEncode]) -> Iterator[list[ToEncode]]:
     """Group changes, so that a map of many small partitions wakes few threads."""
     batch: list[ToEncode] = []
     size = 0
@@ -47,7 +53,7 @@ def in_batches(changes: Iterable[ToEncode]) -> Iterator[list[ToEncode]]:
         yield batch
 
 
-async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -> None:
+async def _write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -> None:
     """Encode a batch and write it.
 
     Each change is released once it is encoded: the map may then change its values again.
@@ -63,6 +69,6 @@ async def write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) -
         return blobs
 
     # One thread for the whole batch: waking one costs more than encoding a small partition.
-    blobs = encode() if size_of(batch) <= ENCODE_INLINE else await host.run(encode)
+    blobs = encode() if _size_of(batch) <= ENCODE_INLINE else await host.run(encode)
     for (slot, _, known), blob in zip(batch, blobs, strict=True):
         await uploader.write(slot, blob, known)

@@ -15,13 +15,13 @@ from enum import Enum
 
 from pyspark_checkpointer.checkpoint import download, metadata, placement
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange, split_for_fold
-from pyspark_checkpointer.checkpoint.encode import ToEncode, in_batches, size_of, write_encoded
+from pyspark_checkpointer.checkpoint.encode import ToEncode, submit
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader, UploadQueue
+from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.state import KeyedState
@@ -75,7 +75,6 @@ class CheckpointWriter:
         self.state = AttemptState.OPEN
         self.prepared: Prepared | None = None
         self.uploader = Uploader(session.store, session.host, self.id)
-        self.queue = UploadQueue()
 
         # Copies, because the caller changes these in place: the parent's are shared with readers, and the next attempt
         # begins with them if this one is aborted.
@@ -134,7 +133,7 @@ class CheckpointWriter:
         # Before the wait below, during which a commit may begin: it must find the partition.
         change.grow(partition)
         # A fold reads the older deltas into memory too, so they count as bytes under way.
-        await self.queue.submit(write, len(data) + _size(older))
+        await self.uploader.queue.submit(write, len(data) + _size(older))
 
     async def attach(self, artifact: Artifact, written_by: str = "another process") -> None:
         """Take an artifact that was written under this attempt's id.
@@ -160,10 +159,10 @@ class CheckpointWriter:
             plan.added += [folded, slot] if older else [slot]
             if older:
                 change.grow(partition)  # before the first wait: a commit may begin meanwhile
-                await self.queue.submit(self._write_folded(folded, older, None), _size(older))
+                await self.uploader.queue.submit(self._write_folded(folded, older, None), _size(older))
         change.grow(partition)
         if written_by not in self._proven_executors:
-            await self.queue.submit(self.prove(written_by, artifact), 0)
+            await self.uploader.queue.submit(self.prove(written_by, artifact), 0)
 
     async def prove(self, written_by: str, artifact: Artifact) -> None:
         """Check that an artifact that `written_by` wrote is in this store.
@@ -197,15 +196,10 @@ class CheckpointWriter:
         old = self._operators.get(operator)
         if old is not None and codecs.kind_of(old) != "map":
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
-        if self.clock is None and state.expires:
-            raise IllegalArgumentError(
-                f"operator {operator!r}: its entries expire, and this root has no clock: save them on the root that "
-                "they were restored from, or save KeyedState(state.to_dict()), whose entries do not expire"
-            )
         now = None if self.clock is None else micros(self.clock.at)
         try:
             return state.capture_for_checkpoint({} if old is None else old.chains, self.session.max_chain, now)
-        except IllegalArgumentError as error:  # a value that cannot be stored
+        except IllegalArgumentError as error:  # a value that cannot be stored, or entries that expire without a clock
             raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
 
     async def save(self, operator: str, capture: ChangeSet) -> None:
@@ -239,8 +233,7 @@ class CheckpointWriter:
             slot = ChainSlot(operator, part.partition, codec.name)
             change.plans[part.partition] = ChainPlan(old[: part.keep], [slot])
             planned.append(ToEncode(slot, part, old[0] if old and part.kind == SNAPSHOT else None))
-        for batch in in_batches(planned):
-            await self.queue.submit(write_encoded(self.uploader, self.session.host, batch), size_of(batch))
+        await submit(self.uploader, self.session.host, planned)
 
     def declare(self, operator: str, schema: Json) -> None:
         """Record the layout of an operator's bytes.

@@ -138,6 +138,8 @@ class Uploader:
         self._store = store
         self._host = host
         self._owner = owner
+        self.queue = UploadQueue()
+        """The writes that run."""
         self.paths: list[str] = []
         """Paths of the objects whose writing has begun."""
         self._waiting: dict[tuple[str, str], _OpenPack] = {}
@@ -172,12 +174,19 @@ class Uploader:
         slot.artifacts = tuple(artifacts)
         await self.put(*pack)
 
-    def waiting(self) -> list[tuple[str, str, int]]:
-        """Return operator, codec and size in bytes of each open pack.
+    async def last_packs(self) -> list[PendingPut]:
+        """Return the open packs, to be written beside the manifest, once every write has ended.
 
-        The blobs of an open pack wait for others to share its object.
+        If they have more than `PACK` bytes together, they are written first, and nothing is returned: the manifest
+        would have to wait for them too.
         """
-        return [(operator, codec, group.size) for (operator, codec), group in self._waiting.items()]
+        # A blob joins a pack only after it was hashed, so which packs there are is known once every write has ended.
+        await self.queue.join()
+        if sum(group.size for group in self._waiting.values()) > PACK:
+            for (operator, codec), group in list(self._waiting.items()):
+                await self.queue.submit(self.flush(operator, codec), group.size)
+            await self.queue.join()
+        return [await self._close_pack(operator, codec) for operator, codec in list(self._waiting)]
 
     async def put(self, path: str, data: Bytes) -> None:
         """Write an object that carries this attempt's id."""
@@ -189,9 +198,9 @@ class Uploader:
     async def flush(self, operator: str, codec: str) -> None:
         """Write the open pack of an operator, if there is one."""
         if (operator, codec) in self._waiting:
-            await self.put(*await self.close_pack(operator, codec))
+            await self.put(*await self._close_pack(operator, codec))
 
-    async def close_pack(self, operator: str, codec: str) -> PendingPut:
+    async def _close_pack(self, operator: str, codec: str) -> PendingPut:
         """Close an operator's open pack, and return it as the object to write.
 
         Its artifacts are known. The caller still has to write it.

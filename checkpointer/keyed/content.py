@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition, without_times
 from pyspark_checkpointer.keyed.partition import MapPartition, SavedChain
@@ -232,7 +233,7 @@ class Content:
             part.drop_packed(free)
         for part in self.parts:
             # Values are looked up here too, and then one partition has room in the cache, and all of them have not.
-            refused = {} if part.is_new else part.pack_all()
+            refused = part.pack_all() if part.live and not part.is_new else {}
             if refused:
                 return refused
         return {}
@@ -284,18 +285,23 @@ class Content:
 
         The errors are those of values that cannot be packed.
         """
+        if self.rule is not None and now is None:
+            raise IllegalArgumentError(
+                "its entries expire, and this root has no clock: save them on the root that they were restored from, "
+                "or save KeyedState(state.to_dict()), whose entries do not expire"
+            )
         self._learn_outcome()
         refused = self._pack_all()
         if refused:
             return None, refused
-        if self.rule is not None:
-            assert now is not None, "entries expire, and nobody says what time it is"
+        if self.rule is not None and now is not None:
             for part in self._expiring():
                 part.expire(self.rule.limit(now), ())
                 part.set_times(now)
         each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self.parts)]
         captured = ChangeSet(len(self.parts), [change for change in each if change is not None])
-        captured.schema = encode_schema(self.rule, timed=self.timed)
+        if self.timed:
+            captured.schema = encode_schema(self.rule, timed=True)
         # From here on an interruption loses nothing: the capture is known, and the next one asks for its outcome.
         self.captured = captured
         for change in captured.changes:

@@ -536,7 +536,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     @property
     def expires(self) -> bool:
-        """For `checkpoint/save.py`: whether entries expire."""
+        """For `spark/maps.py`: whether entries expire."""
         return self._owner.last().content.rule is not None
 
     def capture_for_checkpoint(self, chains: Mapping[int, Chain], max_chain: int, now: int | None = None) -> ChangeSet:
