@@ -80,7 +80,7 @@ def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memory
     Large values come in pieces that are not copied.
     """
     if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
-        yield pack_checked(keys) + pack_checked(values)
+        yield pack_checked(keys, values)
         return
     # 0xdd begins an array, 0xc6 binary data, each with a length of 32 bits. A packer would copy all large values into
     # its buffer first, and keep the memory.

@@ -168,12 +168,12 @@ def _find_marked(packed: list[bytes]) -> Sequence[int]:
     return found
 
 
-def pack_checked(members: list[Any]) -> bytes:
-    """Return an array of keys or of packed values.
+def pack_checked(*arrays: list[Any]) -> bytes:
+    """Return arrays of keys or of packed values, one after the other.
 
     They are not checked again: they were checked when they were set.
     """
-    return _LEVELS[0].pack(members)
+    return b"".join(_LEVELS[0].pack_each(arrays)[0])
 
 
 BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)

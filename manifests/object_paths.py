@@ -295,12 +295,13 @@ def owner(path: str) -> CheckpointId | None:
 
     None for a path that is not of the format. Garbage collection deletes no object for which this returns None.
     """
-    for pattern in (_ARTIFACT, _PACK, _MANIFEST, _SEGMENT, _CATALOG):
-        if match := pattern.fullmatch(path):
-            # What is not exactly of the format's form belongs to somebody else, and is never deleted.
-            known = _is_canonical(match["operator"]) if "operator" in pattern.groupindex else True
-            return CheckpointId.parse(match["id"]) if known else None
-    return None
+    if path.startswith(ARTIFACTS):
+        try:
+            return parse_artifact(path).id
+        except MalformedError:
+            return None  # what is not exactly of the format's form belongs to somebody else, and is never deleted
+    match = _MANIFEST.fullmatch(path) or _SEGMENT.fullmatch(path) or _CATALOG.fullmatch(path)
+    return None if match is None else CheckpointId.parse(match["id"])
 
 
 def digest_of(path: str) -> str:

@@ -13,7 +13,6 @@ So each attempt waits for a slot of its own, has the whole time limit, and count
 """
 
 import asyncio
-import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -241,7 +240,7 @@ class LimitedStore(WrappedStore):
         super().__init__(inner)
         self._concurrency = concurrency
         self._timeout = timeout
-        self._make_slots()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         blob = await self._read(path, self.inner.get(path, limit=limit), limit)
@@ -317,7 +316,8 @@ class LimitedStore(WrappedStore):
         It counts as `count` requests.
         """
         try:
-            self._check_loop()
+            if (loop := asyncio.get_running_loop()) is not self._loop:
+                self._enter(loop)
             async with self._small_slots if small else self._slots:
                 # Counted when it is sent: a request that is cancelled while it waits for a slot costs the store
                 # nothing.
@@ -334,24 +334,21 @@ class LimitedStore(WrappedStore):
         finally:
             request.close()  # does nothing once it has run; one that never ran would be reported as not awaited
 
-    def _check_loop(self) -> None:
-        """Raise `IllegalArgumentError` outside the library's loop.
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make slots on the library's loop, on which a request comes for the first time.
 
-        In a forked child, begin anew.
+        A semaphore of asyncio belongs to one loop, and so do the connections below. A forked child has another loop:
+        there, the slots that the parent had taken would never be given back.
+
+        Raises `IllegalArgumentError` for any other loop.
         """
-        # A semaphore of asyncio belongs to one loop, and so do the connections below.
         if not on_loop():
             raise IllegalArgumentError(
                 "a store was used outside its event loop: use pyspark_checkpointer.runtime.run_sync"
             )
-        if self._process != os.getpid():
-            # In a forked child, the slots that the parent had taken would never be given back.
-            self._make_slots()
-
-    def _make_slots(self) -> None:
         self._slots = asyncio.Semaphore(self._concurrency)
         self._small_slots = asyncio.Semaphore(self._concurrency * SMALL_SLOTS)
-        self._process = os.getpid()
+        self._loop = loop
 
 
 class _CountingSink(Generic[S]):
