@@ -276,6 +276,25 @@ def nullable(kind: Kind) -> Kind:
     return lambda fields, key, value: None if value is None else kind(fields, key, value)
 
 
+def required(kind: Kind) -> Kind:
+    """Return the kind of an object of its own that must not be null."""
+    return lambda fields, key, value: kind(fields, key, fields.check_mapping(key, value))
+
+
+def inner_objects(what: str, table: Table) -> Kind:
+    """Return the kind of an object whose values are objects of their own, each with what a table names of it.
+
+    `what` is what errors call one of them, with its name.
+    """
+
+    def read(fields: Fields, key: str, value: Json) -> dict[str, tuple[Fields, dict[str, Any]]]:
+        each = fields.check_mapping(key, value)
+        inner = {name: Fields(f"{fields.name}: {what} {name!r:.60}", one) for name, one in each.items()}
+        return {name: (one, one.read(table)) for name, one in inner.items()}
+
+    return read
+
+
 def record(table: Table, make: Callable[..., Any]) -> Kind:
     """Return the kind of an object of its own. Its fields are the arguments of `make`."""
     return lambda fields, key, value: make(**Fields(f"{fields.name}: {key}", value).read(table))

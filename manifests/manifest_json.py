@@ -7,7 +7,7 @@ contradicts itself. Whoever reads an object whose digest is known checks size an
 """
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import Any, get_args
 
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.chain_json import decode_rows, encode_rows
@@ -19,9 +19,11 @@ from pyspark_checkpointer.manifests.json_fields import (
     Optional,
     Table,
     at_least,
+    inner_objects,
     nullable,
     one_of,
     record,
+    required,
 )
 from pyspark_checkpointer.manifests.json_text import check_json, check_json_fields, dump, dump_sealed, format_time
 from pyspark_checkpointer.manifests.model import (
@@ -79,11 +81,8 @@ def decode_pointer(data: bytes) -> Pointer:
     name = object_paths.LATEST
     fields = Fields.parse_sealed(name, data)
     found = fields.read(_POINTER)
-    writer = Fields(f"{name}: writer", found.pop("writer")).read(_WRITER)
     retired = [Fields(f"{name}: retired", old).read(_RETIRED) for old in found.pop("retired")]
-    pointer = Pointer(
-        writer=Writer(**writer), retired=tuple(Retired(**old) for old in retired), extra=fields.rest, **found
-    )
+    pointer = Pointer(retired=tuple(Retired(**old) for old in retired), extra=fields.rest, **found)
     _check_catalog(fields, "catalog", pointer.catalog)
     for old in pointer.retired:
         _check_catalog(fields, "retired: catalog", old.catalog)
@@ -102,10 +101,12 @@ def decode_pointer(data: bytes) -> Pointer:
     return pointer
 
 
+_WRITER: Table = {"epoch": at_least(1), "instance": Fields.check_filled_text}
+
 _CATALOG_REF: Table = {"path": Fields.check_text, "digest": Fields.check_digest}
 
 _POINTER: Table = {
-    "writer": Fields.check_mapping,
+    "writer": required(record(_WRITER, Writer)),
     "committed": nullable(REF),
     "prepared": nullable(REF),
     "boundary": at_least(1),
@@ -113,8 +114,6 @@ _POINTER: Table = {
     "retired": Fields.check_items,
     "nonce": Fields.check_filled_text,
 }
-
-_WRITER: Table = {"epoch": at_least(1), "instance": Fields.check_filled_text}
 
 _RETIRED: Table = {
     "boundary": at_least(1),
@@ -190,7 +189,9 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
     # The walk down the chain ends where a sequence is below the boundary, so sequences have to fall.
     if (0 if parent is None else parent.id.sequence) >= sequence:
         fields.fail(f"its parent {parent and parent.id} is not older than itself")
-    decoded = {operator: _decode_operator(name, operator, value, sequence) for operator, value in operators.items()}
+    decoded = {
+        operator: _decode_operator(operator, inner, values, sequence) for operator, (inner, values) in operators.items()
+    }
     return Manifest(operators=decoded, extra=fields.rest, **found)
 
 
@@ -214,6 +215,14 @@ _CLOCK: Table = {"at": Fields.check_time, "source": one_of(*get_args(ClockSource
 
 _COST: Table = dict.fromkeys(COST_FIELDS, Fields.check_integer)
 
+_OPERATOR: Table = {
+    "partitions": Fields.check_integer,
+    "partitioner": Fields.check_text,
+    "codec": Fields.check_text,
+    "schema": Fields.take_any,
+    "segments": Optional(Fields.take_any),
+}
+
 _MANIFEST: Table = {
     "id": Fields.check_id,
     "sequence": at_least(1),
@@ -221,20 +230,12 @@ _MANIFEST: Table = {
     "epoch": nullable(at_least(-(2**63))),
     "created": nullable(Fields.check_time),
     "job": nullable(JOB),
-    "operators": Fields.check_mapping,
+    "operators": inner_objects("operator", _OPERATOR),
     "positions": Fields.check_mapping,
     "watermark": Fields.take_any,
     "properties": Fields.check_mapping,
     "clock": Optional(record(_CLOCK, Clock)),
     "cost": Optional(record(_COST, Cost)),
-}
-
-_OPERATOR: Table = {
-    "partitions": Fields.check_integer,
-    "partitioner": Fields.check_text,
-    "codec": Fields.check_text,
-    "schema": Fields.take_any,
-    "segments": Optional(Fields.take_any),
 }
 
 
@@ -256,13 +257,11 @@ def _encode_operator(name: str, operator: Operator) -> Json:
     return head | body | dict(operator.extra)
 
 
-def _decode_operator(manifest: str, operator: str, value: Json, sequence: int) -> Operator:
-    fields = Fields(f"{manifest}: operator {operator!r:.60}", value)
+def _decode_operator(operator: str, fields: Fields, found: dict[str, Any], sequence: int) -> Operator:
     try:
         object_paths.encode_name("operator", operator)
     except IllegalArgumentError as error:
         fields.fail(str(error))
-    found = fields.read(_OPERATOR)
     partitions, partitioner, codec = found["partitions"], found["partitioner"], found["codec"]
     # A new codec needs a new version of the format (SPEC.md, "Versions"), so none that is unknown belongs in this
     # one.
