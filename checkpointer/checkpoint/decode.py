@@ -4,14 +4,22 @@
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 from pyspark_checkpointer.checkpoint.download import read_slices
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.equal_keys import may_meet, now_equal, overlay
 from pyspark_checkpointer.manifests.model import Artifact, Chain
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
+
+DECODE_INLINE = 32 << 10
+"""Bytes, stored and decompressed, that are decoded sooner than a thread is woken."""
+
+ARTIFACT_OVERHEAD = 1 << 10
+"""Bytes that each artifact counts for besides its own: an empty one takes time, too."""
 
 Records = dict[object, bytes | None]
 """Keys and packed values of one artifact; None where a delta deletes the key."""
@@ -24,13 +32,20 @@ Merged = tuple[Chain, dict[object, bytes], list[Records]]
 async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[Artifact, Records]:
     """Return the records of several artifacts of one object, which is fetched once."""
     slices = await read_slices(store, host, group)
-    return {
-        artifact: await host.run(lambda a=artifact, d=data: decode(a, d))  # type: ignore[misc]  # bound in the loop
-        for artifact, data in zip(group, slices, strict=True)
-    }
+
+    def decode_all() -> dict[Artifact, Records]:
+        return {artifact: decode(artifact, data) for artifact, data in zip(group, slices, strict=True)}
+
+    # One thread for the whole group: waking one costs more than decoding a small partition.
+    return decode_all() if is_small(group) else await host.run(decode_all)
 
 
-def decode(artifact: Artifact, data: bytes) -> Records:
+def is_small(artifacts: Iterable[Artifact]) -> bool:
+    """Return whether artifacts are decoded and merged sooner than a thread is woken."""
+    return sum(each.length + each.raw_size + ARTIFACT_OVERHEAD for each in artifacts) <= DECODE_INLINE
+
+
+def decode(artifact: Artifact, data: Bytes) -> Records:
     """Return the records of one artifact."""
     return codecs.decode_map(artifact.path, data, artifact.raw_size, artifact.records)
 

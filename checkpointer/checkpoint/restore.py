@@ -12,10 +12,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Literal, TypeVar
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.decode import Records, decode, merge, merge_all, read_decoded
+from pyspark_checkpointer.checkpoint.decode import Records, decode, is_small, merge, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all, read_artifact, read_by_path
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live
@@ -116,16 +117,17 @@ class CheckpointReader:
         It has its own number of partitions, or `partitions` of them.
         """
         operator = self.operator(name)
-        if codecs.kind_of(operator) == "table":
+        kind = codecs.kind_of(operator)
+        if kind == "table":
             raise IllegalArgumentError(f"operator {name!r}: is a table, not a map: restored.table({name!r}) reads it")
-        if codecs.kind_of(operator) != "map":
+        if kind != "map":
             raise IllegalArgumentError(
                 f"operator {name!r}: was not saved from a KeyedState: use operator().partition()"
             )
         decoded: dict[Artifact, Records] = {}
 
         async def load() -> None:
-            groups = by_object(artifact for chain in operator.chains.values() for artifact in chain)
+            groups = by_object(chain.from_iterable(operator.chains.values()))
             for found in await asyncio.gather(*(read_decoded(self.store, self.session.host, g) for g in groups)):
                 decoded.update(found)
 
@@ -134,13 +136,13 @@ class CheckpointReader:
         def build() -> KeyedState:
             chains = [operator.chains.get(p, ()) for p in range(operator.partitions)]
             state = KeyedState.from_checkpoint(merge_all(chains, decoded))
-            if partitions not in (None, state.partitions):
+            if partitions not in (None, operator.partitions):
                 state = state.repartitioned_for_restore(partitions)
             if operator.schema is not None:
                 state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
             return state
 
-        return await self.session.host.run(build)
+        return build() if is_small(decoded) else await self.session.host.run(build)
 
     async def entries(self, name: str, partition: int) -> dict[object, bytes]:
         """Return the keys and packed values of one partition of a keyed state."""

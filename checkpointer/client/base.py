@@ -186,6 +186,8 @@ def as_migration(
     rename: Mapping[str, str] | None, drop: Iterable[str] | None, transform: Mapping[str, Transform] | None
 ) -> Migrate | None:
     """Return the migration that `restore` is asked for, or None."""
+    if rename is None and drop is None and transform is None:
+        return None
     migration = Migration(rename, drop, transform, _transform_table)
     return migration.run if migration else None
 

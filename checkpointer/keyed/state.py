@@ -485,10 +485,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         For `checkpoint/restore.py`. `InvalidStateError` for two keys that are equal by the zones of this machine.
         """
         state = cls(partitions=len(parts))
-        for part, (chain, data, deltas) in zip(state._parts, parts, strict=True):
-            part.restore(SavedChain(chain, deltas), data)
-        saved = [part.saved for part in state._parts]  # what is moved forgets from where it was restored
-        move_misplaced_keys(state._parts)
+        made = state._parts
+        saved = [SavedChain(chain, deltas) for chain, _, deltas in parts]
+        for part, known, (_, data, _) in zip(made, saved, parts, strict=True):
+            part.restore(known, data)
+        move_misplaced_keys(made)
         if len(parts) > 1:
             # Asking every key takes a fifth of the time of a restore, and much more for tuples. So it waits until
             # somebody uses more of the state than a key that is found.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
-from pyspark_checkpointer.runtime.pools import on_cpu
+from pyspark_checkpointer.runtime.pools import cpu_pool
 from pyspark_checkpointer.runtime.user_functions import call_alone
 
 T = TypeVar("T")
@@ -50,20 +50,16 @@ class Host(Protocol):
 class SystemHost:
     """The real clock, the system's randomness, and threads for computations."""
 
-    # The function itself and no method around it: measuring reads the clock a dozen times in each save.
+    # The functions themselves and no methods around them: measuring reads the clock a dozen times in each save.
     clock = staticmethod(time.monotonic_ns)
+    run = staticmethod(cpu_pool.run)
+    call = staticmethod(call_alone)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
     def token(self, digits: int) -> str:
         return secrets.token_hex((digits + 1) // 2)[:digits]
-
-    async def run(self, compute: Callable[[], T]) -> T:
-        return await on_cpu(compute)
-
-    async def call(self, function: Callable[[], T]) -> T:
-        return await call_alone(function)
 
 
 async def tell(host: Host, progress: Progress | None, done: int, total: int) -> None:
