@@ -63,13 +63,8 @@ async def _commit(writer: CheckpointWriter) -> None:
     async with session.lock:
         ref, manifest = await _write(writer)
 
-        async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
-            # Whoever prepared it has to promote or abort it first: this attempt would take its place in the sequence.
-            session.refuse_prepared(head.prepared)
-            return replace(pointer, committed=ref)
-
         try:
-            await session.commit_pointer(writer.base, ref, manifest, edit_pointer)
+            await session.commit_pointer(writer.base, ref, manifest)
         except BaseException as error:
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
             writer.record_outcome(None)

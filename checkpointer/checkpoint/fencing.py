@@ -8,11 +8,12 @@ writer. The standings of a session say what it restored, and whether it may save
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import history
-from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, successor
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metadata import GO_ON, read_manifest_alone
 from pyspark_checkpointer.checkpoint.migrated import Migrated
@@ -81,6 +82,16 @@ Then the first attempt reads the pointer itself.
 """
 
 
+class Swapped(NamedTuple):
+    """The version that a swap led to, and whose it is."""
+
+    head: Head
+    is_own: bool
+    """True if this writer was the last to take over."""
+    overtaken: FencedError | None
+    """The error of later calls if another writer took over right after the swap."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """One writer of a root, as the pointer knows it."""
@@ -121,11 +132,11 @@ class Owner:
         attempt: Ref,
         edit_pointer: EditPointer,
         stands_on: Callable[[], Base | None],
-    ) -> tuple[Head, FencedError | None]:
+    ) -> Swapped:
         """Swap the pointer in this writer's name, on top of `base`.
 
-        Returns the version that shows `attempt` as committed, or that the planned pointer led to; also the error of
-        later calls if another writer took over right after that. `stands_on` tells what the session stands on.
+        It succeeds once a version shows `attempt` as committed, or the planned pointer was written. `stands_on` tells
+        what the session stands on.
         """
 
         async def plan_swap(head: Head) -> Pointer | None:
@@ -140,14 +151,14 @@ class Owner:
                 raise await self.explain(store, base, head, attempt, stands_on())
             # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
             # it a delayed swap that waits for that version.
-            return await edit_pointer(head, successor(head, self.writer_on(head), host.token(32)))
+            return await edit_pointer(head, _successor(head, self.writer_on(head), host.token(32)))
 
         head = await cas_loop(store, base.head, plan_swap)
         owned, owns = self.owns(base.head), self.owns(head)
         if owns and not owned:
             logger.info("%s: this writer took over (as writer %d)", store.url, self.writer_on(head).epoch)
-        overtaken = owned and not owns
-        return head, await self.overtaken(store, base, head, attempt) if overtaken else None
+        overtaken = await self.overtaken(store, base, head, attempt) if owned and not owns else None
+        return Swapped(head, owns, overtaken)
 
     async def explain(
         self, store: Store, base: Base, head: Head, attempt: Ref, stands_on: Base | None
@@ -221,6 +232,18 @@ class Owner:
         if job is None or last is None or (job.query_id, job.run_id) != (last.query_id, last.run_id):
             return False
         return self.owns(base.head) or job.batch_id <= last.batch_id
+
+
+def _successor(head: Head, writer: Writer, nonce: str) -> Pointer:
+    """Return the pointer of `head` under `writer`, for the caller to change.
+
+    The boundary never moves back.
+    """
+    if head.pointer is None:
+        return Pointer(writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce)
+    # A copy of all the rest: boundary, catalog, retired list and the fields of later versions are carried over as the
+    # newest version has them.
+    return replace(head.pointer, writer=writer, nonce=nonce)
 
 
 def _show(manifest: Manifest, job: Job | None) -> str:

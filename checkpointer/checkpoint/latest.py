@@ -5,7 +5,7 @@ to a store. The rules, each with the history it prevents, are in `manifests/PROT
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pyspark_checkpointer.errors import (
@@ -215,18 +215,6 @@ def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
         f"{store.url}: a swap of _latest (nonce {planned.nonce}) was sent and nothing proves whether it took effect: "
         "call restore() to find out, and go on from there; on the command line use `checkpointer list`"
     )
-
-
-def successor(head: Head, writer: Writer, nonce: str) -> Pointer:
-    """Return the pointer of `head` under `writer`, for the caller to change.
-
-    The boundary never moves back.
-    """
-    if head.pointer is None:
-        return Pointer(writer=writer, committed=None, prepared=None, boundary=1, catalog=None, retired=(), nonce=nonce)
-    # A copy of all the rest: boundary, catalog, retired list and the fields of later versions are carried over as the
-    # newest version has them.
-    return replace(head.pointer, writer=writer, nonce=nonce)
 
 
 async def read_consistent(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:

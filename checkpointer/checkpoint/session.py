@@ -7,6 +7,7 @@ on the library's event loop. It does one writing thing at a time.
 import asyncio
 import os
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 from pyspark_checkpointer import runtime
@@ -18,6 +19,7 @@ from pyspark_checkpointer.checkpoint.fencing import (
     MustRestore,
     Owner,
     Standing,
+    Swapped,
     ViewOnly,
 )
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
@@ -31,7 +33,7 @@ from pyspark_checkpointer.errors import (
     OutcomeUnknownError,
     RetiredError,
 )
-from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.conditional_write_check import probe
@@ -209,31 +211,41 @@ class Session:
 
     # ---- moving the pointer ------------------------------------------------------------------------------------
 
-    async def commit_pointer(self, base: Base, ref: Ref, manifest: Manifest, edit_pointer: EditPointer) -> None:
+    async def commit_pointer(
+        self, base: Base, ref: Ref, manifest: Manifest, edit_pointer: EditPointer | None = None
+    ) -> None:
         """Make a checkpoint the committed one, and go on from it.
 
-        If another writer has taken over since, the session has to restore first.
+        Without `edit_pointer`, a checkpoint that is prepared is refused. If another writer has taken over since, the
+        session has to restore first.
         """
-        head = await self.swap_pointer(base, ref, edit_pointer)
-        if head.committed == ref and self.owner.owns(head):
-            self.rebase(Base(head, manifest))
+
+        async def commit(head: Head, pointer: Pointer) -> Pointer:
+            # Whoever prepared it has to promote or abort it first: this one would take its place in the sequence.
+            self.refuse_prepared(head.prepared)
+            return replace(pointer, committed=ref)
+
+        swapped = await self._swap(base, ref, edit_pointer or commit)
+        if swapped.head.committed == ref and swapped.is_own:
+            self.rebase(Base(swapped.head, manifest))
         else:
             self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
 
     async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:
-        """Swap the pointer in this session's name.
+        """Swap the pointer in this session's name, and return the version that this led to.
 
         The session takes over with its first swap. Each swap is on top of what was restored.
 
         It succeeds once a version shows `attempt` as committed, or the planned pointer was written. If anything but
         retention or a savepoint moved the pointer meanwhile, this writer is finished.
         """
+        return (await self._swap(base, attempt, edit_pointer)).head
+
+    async def _swap(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Swapped:
         # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.
         await self.prove_conditions(base.head)
         try:
-            head, overtaken = await self.owner.swap(
-                self.store, self.host, base, attempt, edit_pointer, lambda: self.restored
-            )
+            swapped = await self.owner.swap(self.store, self.host, base, attempt, edit_pointer, lambda: self.restored)
         # The order counts: fenced and retired are conflicts too.
         except FencedError as error:
             self._set_standing(Fenced(error))
@@ -249,9 +261,9 @@ class Session:
             if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
                 self.invalidate("the outcome of the last swap is unknown: call restore() first, to find out")
             raise
-        if overtaken is not None:  # this commit counts; the next call is refused
-            self._set_standing(Fenced(overtaken))
-        return head
+        if swapped.overtaken is not None:  # this commit counts; the next call is refused
+            self._set_standing(Fenced(swapped.overtaken))
+        return swapped
 
     async def prove_conditions(self, head: Head) -> None:
         """Refuse a store that ignores conditions.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.checkpoint.fencing import Owner
 from pyspark_checkpointer.client import _async_checkpoint, _sync_checkpoint
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -552,13 +553,13 @@ def test_a_prepared_checkpoint_is_decided_once_by_two_calls_at_once(verb: str, m
             await cp.snapshot("op", 0, b"1")
             prepared = await cp.prepare()
         session, swaps = client.session, []
-        swap = session.swap_pointer
+        swap = Owner.swap
 
         async def counted(*args: Any) -> Any:
             swaps.append(verb)
             return await swap(*args)
 
-        monkeypatch.setattr(session, "swap_pointer", counted)
+        monkeypatch.setattr(Owner, "swap", counted)
         await runtime.bridge(session.lock.acquire())
         calls = [asyncio.ensure_future(getattr(prepared, verb)()) for _ in range(2)]
         await asyncio.sleep(0.1)  # both wait for the lock
