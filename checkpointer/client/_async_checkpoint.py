@@ -3,9 +3,10 @@
 They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
@@ -13,7 +14,7 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart, async_blocking
+from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -22,6 +23,23 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.table.opening import Table
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def blocking(method: Method) -> Method:
+    """Count the time that a method takes as time for which the commit held up the job.
+
+    The `_meter` of its object counts it.
+    """
+
+    @wraps(method)
+    async def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with self._meter.blocking():
+            return await method(self, *args, **kwargs)
+
+    return cast("Method", timed)
 
 
 class AsyncCheckpoint(AsyncStart, NotPicklable):
@@ -115,7 +133,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     def watermark(self, value: Json) -> None:
         self.writer.watermark = value
 
-    @async_blocking
+    @blocking
     async def snapshot(self, operator: str, partition: int, data: bytes) -> None:
         """Save the whole state of a partition, as bytes of your own format.
 
@@ -137,7 +155,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """
         await bridge(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
-    @async_blocking
+    @blocking
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
         """Save a change of a partition, as bytes of your own format.
 
@@ -163,7 +181,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """
         await bridge(self.writer.add(operator, partition, DELTA, as_bytes(data)))
 
-    @async_blocking
+    @blocking
     async def save(self, operator: str, state: KeyedState) -> None:
         """Save what changed in a keyed state.
 
@@ -187,7 +205,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """
         await bridge(self.writer.save(operator, self.writer.capture(operator, state)))
 
-    @async_blocking
+    @blocking
     async def attach(self, artifact: Artifact) -> None:
         """Add an artifact that was written under this id, on any machine.
 
@@ -251,7 +269,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """
         self.writer.drop(operator, partition)
 
-    @async_blocking
+    @blocking
     async def prepare(self) -> "AsyncPrepared":
         """Run the first of two phases.
 
@@ -278,7 +296,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """
         return AsyncPrepared(await bridge(commit.prepare(self.writer)))
 
-    @async_blocking
+    @blocking
     async def commit(self) -> CheckpointId:
         """Commit now. For callers without an `async with` block.
 
@@ -384,7 +402,7 @@ class AsyncPrepared(NotPicklable):
         """The epoch of the checkpoint, such as Spark's batch id, or None."""
         return self._core.manifest.epoch
 
-    @async_blocking
+    @blocking
     async def commit(self) -> None:
         """Make it the committed checkpoint. Calling this again is no error.
 

@@ -4,9 +4,10 @@
 They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
@@ -14,7 +15,7 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import SyncFace, SyncStart, sync_blocking
+from pyspark_checkpointer.client.seam import SyncFace, SyncStart
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -23,6 +24,23 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.table.opening import Table
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def blocking(method: Method) -> Method:
+    """Count the time that a method takes as time for which the commit held up the job.
+
+    The `_meter` of its object counts it.
+    """
+
+    @wraps(method)
+    def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        with self._meter.blocking():
+            return method(self, *args, **kwargs)
+
+    return cast("Method", timed)
 
 
 class Checkpoint(SyncStart, NotPicklable):
@@ -114,7 +132,7 @@ class Checkpoint(SyncStart, NotPicklable):
     def watermark(self, value: Json) -> None:
         self.writer.watermark = value
 
-    @sync_blocking
+    @blocking
     def snapshot(self, operator: str, partition: int, data: bytes) -> None:
         """Save the whole state of a partition, as bytes of your own format.
 
@@ -136,7 +154,7 @@ class Checkpoint(SyncStart, NotPicklable):
         """
         run_sync(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
 
-    @sync_blocking
+    @blocking
     def delta(self, operator: str, partition: int, data: bytes) -> None:
         """Save a change of a partition, as bytes of your own format.
 
@@ -162,7 +180,7 @@ class Checkpoint(SyncStart, NotPicklable):
         """
         run_sync(self.writer.add(operator, partition, DELTA, as_bytes(data)))
 
-    @sync_blocking
+    @blocking
     def save(self, operator: str, state: KeyedState) -> None:
         """Save what changed in a keyed state.
 
@@ -186,7 +204,7 @@ class Checkpoint(SyncStart, NotPicklable):
         """
         run_sync(self.writer.save(operator, self.writer.capture(operator, state)))
 
-    @sync_blocking
+    @blocking
     def attach(self, artifact: Artifact) -> None:
         """Add an artifact that was written under this id, on any machine.
 
@@ -250,7 +268,7 @@ class Checkpoint(SyncStart, NotPicklable):
         """
         self.writer.drop(operator, partition)
 
-    @sync_blocking
+    @blocking
     def prepare(self) -> "Prepared":
         """Run the first of two phases.
 
@@ -277,7 +295,7 @@ class Checkpoint(SyncStart, NotPicklable):
         """
         return Prepared(run_sync(commit.prepare(self.writer)))
 
-    @sync_blocking
+    @blocking
     def commit(self) -> CheckpointId:
         """Commit now. For callers without a `with` block.
 
@@ -383,7 +401,7 @@ class Prepared(NotPicklable):
         """The epoch of the checkpoint, such as Spark's batch id, or None."""
         return self._core.manifest.epoch
 
-    @sync_blocking
+    @blocking
     def commit(self) -> None:
         """Make it the committed checkpoint. Calling this again is no error.
 

@@ -4,17 +4,14 @@
 so each class here has its counterpart.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from collections.abc import Coroutine, Generator
+from typing import Any, Self, TypeVar
 
-from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.display import note
 from pyspark_checkpointer.runtime import bridge, run_sync
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -74,42 +71,6 @@ class SyncFace(Client):
         from pyspark_checkpointer.client.html import checkpoints_html  # only in notebooks
 
         return checkpoints_html(self.session, repr(self))
-
-
-class Metered(Protocol):
-    """An object whose methods hold up the caller.
-
-    Its meter counts for how long.
-    """
-
-    _meter: Meter
-
-
-M = TypeVar("M", bound=Metered)
-
-
-def async_blocking(
-    method: Callable[Concatenate[M, P], Awaitable[T]],
-) -> Callable[Concatenate[M, P], Coroutine[Any, Any, T]]:
-    """Count the time that a method takes as time for which the commit held up the job."""
-
-    @wraps(method)
-    async def timed(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._meter.blocking():
-            return await method(self, *args, **kwargs)
-
-    return timed
-
-
-def sync_blocking(method: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
-    """Count the time that a method takes as time for which the commit held up the job."""
-
-    @wraps(method)
-    def timed(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._meter.blocking():
-            return method(self, *args, **kwargs)
-
-    return timed
 
 
 class AsyncStart:
