@@ -183,8 +183,8 @@ class AsyncCheckpointer(AsyncFace):
             ...     pass
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
-        found = restore.restore(self.session, wanted, on_corruption, migrate)
-        snapshot = await self._restoring(found)
+        session = self.session
+        snapshot = await self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
         return None if snapshot is None else AsyncRestored(snapshot)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002

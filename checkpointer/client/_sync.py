@@ -181,8 +181,8 @@ class Checkpointer(SyncFace):
             ...     pass
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
-        found = restore.restore(self.session, wanted, on_corruption, migrate)
-        snapshot = self._restoring(found)
+        session = self.session
+        snapshot = self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
         return None if snapshot is None else Restored(snapshot)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002

@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any, Self, TypeVar
 
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.display import note
 from pyspark_checkpointer.runtime import bridge, run_sync
@@ -32,12 +33,14 @@ class AsyncFace(Client):
             self.session.forget_failure(error)
             raise
 
-    async def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
+    async def _restoring(
+        self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
+    ) -> CheckpointReader | None:
         """Await a restore, and cancel it with its caller.
 
         If it ended later, it would change what `begin` builds on.
         """
-        return await self._tell(self.session.reports.restoring(self._after_background(work)), shield=False)
+        return await self._tell(session.reports.restoring(self._after_background(work)), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -60,8 +63,10 @@ class SyncFace(Client):
             self.session.forget_failure(error)
             raise
 
-    def _restoring(self, work: Coroutine[Any, Any, CheckpointReader | None]) -> CheckpointReader | None:
-        return self._tell(self.session.reports.restoring(self._after_background(work)))
+    def _restoring(
+        self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
+    ) -> CheckpointReader | None:
+        return self._tell(session.reports.restoring(self._after_background(work)))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.
