@@ -16,6 +16,7 @@ What is said to an open attempt, and written meanwhile, is in `save.py`; how the
 import os
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -25,9 +26,8 @@ from pyspark_checkpointer.checkpoint.save import AttemptState, CheckpointWriter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import PendingPut
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
-from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
-from pyspark_checkpointer.manifests.segments import SegmentObject
 
 
 async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointWriter:
@@ -147,12 +147,8 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
         writer.freeze()
         last = await writer.uploader.last_packs()
         small = writer.is_small
-        manifest, segments = _manifest(writer) if small else await session.host.run(lambda: _manifest(writer))
-        last += [PendingPut(segment.path, segment.data) for segment in segments]
-        last += _still_named(writer, manifest)
-        # The cost stands in the manifest itself, so the PUTs that follow are counted before they are sent.
-        manifest = replace(manifest, cost=writer.meter.cost(unsent=len(last)))
-        encoded = await metadata.encode_manifest(session.host, manifest)
+        make = partial(_manifest, writer, last)
+        manifest, encoded = make() if small else await session.host.run(make)
         # Beside the manifest, and not before it: this saves a round trip. Both are durable before the swap, which is
         # all that matters, since a manifest without its objects is an attempt that died.
         for path, data in last:
@@ -172,8 +168,8 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     return ref, manifest
 
 
-def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
-    """Return the attempt's manifest, and the segments to write beside it."""
+def _manifest(writer: CheckpointWriter, last: list[PendingPut]) -> tuple[Manifest, bytes]:
+    """Return the attempt's manifest, and its bytes. Adds to `last` what has to be written beside it."""
     operators, touched = writer.changed_operators()
     assert writer.frozen is not None
     manifest = Manifest(
@@ -188,8 +184,12 @@ def _manifest(writer: CheckpointWriter) -> tuple[Manifest, list[SegmentObject]]:
     )
     parent = writer.base.manifest
     manifest, segments = metadata.spill(manifest, parent, touched)
+    last += [PendingPut(segment.path, segment.data) for segment in segments]
+    last += _still_named(writer, manifest)
     writer.meter.operators = written(manifest, parent, touched)
-    return manifest, segments
+    # The cost stands in the manifest itself, so the PUTs that follow are counted before they are sent.
+    manifest = replace(manifest, cost=writer.meter.cost(unsent=len(last)))
+    return manifest, manifest_json.encode_manifest(manifest)
 
 
 def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPut]:

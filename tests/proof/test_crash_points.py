@@ -116,7 +116,7 @@ ALWAYS = [
     (
         Planted(
             "segments that nobody writes",
-            attempts._write,
+            attempts._manifest,
             "last += [PendingPut(segment.path, segment.data) for segment in segments]",
             "pass",
         ),

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark_checkpointer.admin.retention import garbage_collect, plan
 from pyspark_checkpointer.checkpoint import metadata, upload
+from pyspark_checkpointer.manifests.manifest_json import decode_manifest
 from pyspark_checkpointer.storage.local import files
 
 _kept: list[Any] = []
@@ -15,7 +16,7 @@ _kept: list[Any] = []
 
 def keep_manifests() -> None:
     """Every manifest that was written stays in a list."""
-    _after(metadata, "encode_manifest", lambda _host, manifest: _kept.append(manifest))
+    _after(metadata, "put_manifest", lambda _store, of, data: _kept.append(decode_manifest(of, data)))
 
 
 def keep_bytes() -> None:
