@@ -1,7 +1,7 @@
 """Decide when chains are folded or replaced by a snapshot.
 
 This is decided only here, by pure functions of sizes. These modules ask, and do what is decided:
-`checkpoint/chains.py` for opaque bytes, `keyed/partition.py` for keyed states, `spark/table_changes.py` for tables,
+`checkpoint/save_bytes.py` for opaque bytes, `keyed/partition.py` for keyed states, `spark/table_changes.py` for tables,
 `checkpoint/metadata.py` for the lists of chains in manifests. `admin/forecast.py` asks to forecast costs.
 
 An answer is the index of the first thing to be folded or rewritten: what comes before it stays. `room_for_delta` and

@@ -12,8 +12,9 @@ How to add a new kind of operator, with the files in the order in which the data
    chains it may have.
 3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest, so the
    format needs a new version (`manifest_json.py`). Teach them to the independent reader in `tests/judge/reader`.
-4. Write with it: a method of `CheckpointWriter` (`checkpoint/save.py`) like `add` or `save`, which gives the change of
-   an operator its codec. `checkpoint/encode.py` calls the codec's `encode` in the executor.
+4. Write with it: a method of `CheckpointWriter` like `save` (`checkpoint/save.py`), or a function of it like `add`
+   (`checkpoint/save_bytes.py`), which gives the change of an operator its codec. `checkpoint/encode.py` calls the
+   codec's `encode` in the executor.
 5. Read with it: a method of `CheckpointReader` (`checkpoint/restore.py`). `checkpoint/decode.py` calls the codec's
    `decode`.
 6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.

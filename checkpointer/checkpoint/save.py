@@ -13,31 +13,27 @@ from copy import deepcopy
 from dataclasses import replace
 from enum import Enum
 
-from pyspark_checkpointer.checkpoint import download, metadata, placement
-from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange, split_for_fold
+from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
 from pyspark_checkpointer.checkpoint.encode import ToEncode, submit
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
+from pyspark_checkpointer.checkpoint.upload import ChainSlot, Uploader
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
-from pyspark_checkpointer.manifests.json_text import check_json, check_json_fields
+from pyspark_checkpointer.manifests.json_text import check_json_fields
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import (
-    DELTA,
     SNAPSHOT,
-    Artifact,
-    Chain,
     Clock,
     Job,
     Json,
-    Kind,
     Manifest,
     Operator,
 )
@@ -101,84 +97,10 @@ class CheckpointWriter:
 
         These maps are told how the attempt ended.
         """
-        self._proven_executors: set[str] = set()
+        self.proven_executors: set[str] = set()
         """Other machines whose first artifact was found in this store."""
 
     # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
-
-    async def add(self, operator: str, partition: int, kind: Kind, data: bytes) -> None:
-        """Take a snapshot or delta of raw bytes.
-
-        This waits only if very much is under way already.
-        """
-        self.check_open()
-        object_paths.encode_name("operator", operator)
-        object_paths.check_partition(partition)
-        change = self._change(operator, codecs.RAW, partition + 1)
-        slot, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
-        older: Chain = ()
-        if kind == SNAPSHOT:
-            # Only the parent's own snapshot may be reused. An object of any other attempt may be dead, and a sweep that
-            # saw it dead may delete it at any time.
-            known = change.parent.get(partition, (None,))[0]
-            change.plans[partition] = ChainPlan((), [slot])
-            write = self.uploader.write(slot, stored, known)
-        else:
-            plan = change.below_delta(operator, partition)
-            # The snapshot is one of the `max_chain` objects, so the deltas may stand in one fewer.
-            older = split_for_fold(plan, len(data), self.session.max_chain - 1)
-            slot.count += len(older)
-            plan.added.append(slot)
-            write = self._write_folded(slot, older, stored) if older else self.uploader.write(slot, stored, None)
-        # Before the wait below, during which a commit may begin: it must find the partition.
-        change.grow(partition)
-        # A fold reads the older deltas into memory too, so they count as bytes under way.
-        await self.uploader.queue.submit(write, len(data) + _size(older))
-
-    async def attach(self, artifact: Artifact, written_by: str = "another process") -> None:
-        """Take an artifact that was written under this attempt's id.
-
-        `save_snapshot` or `save_delta` wrote it, in any process.
-        """
-        self.check_open()
-        if not isinstance(artifact, Artifact):
-            raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
-        name = object_paths.parse_artifact(artifact.path)
-        if name.id != self.id or name.partition is None or name.codec != codecs.RAW.name:
-            raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
-        operator, partition = name.operator, name.partition
-        change = self._change(operator, codecs.RAW, partition + 1)
-        slot = ChainSlot(operator, partition, codecs.RAW.name, (artifact,))
-        if artifact.kind == SNAPSHOT:
-            change.plans[partition] = ChainPlan((), [slot])
-        else:
-            plan = change.below_delta(operator, partition)
-            # Unlike in `add` the new delta stands already: what is folded becomes an object of its own beside it.
-            older = split_for_fold(plan, artifact.size, self.session.max_chain - 2, least=2)
-            folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
-            plan.added += [folded, slot] if older else [slot]
-            if older:
-                change.grow(partition)  # before the first wait: a commit may begin meanwhile
-                await self.uploader.queue.submit(self._write_folded(folded, older, None), _size(older))
-        change.grow(partition)
-        if written_by not in self._proven_executors:
-            await self.uploader.queue.submit(self.prove(written_by, artifact), 0)
-
-    async def prove(self, written_by: str, artifact: Artifact) -> None:
-        """Check that an artifact that `written_by` wrote is in this store.
-
-        There is one check for each executor, however many artifacts it wrote.
-        """
-        if written_by in self._proven_executors:
-            return
-        # Noted before the wait, so that artifacts of one executor that are attached together send one request.
-        # Forgotten after an error: an outage says nothing about the executor, and the next artifact has to ask again.
-        self._proven_executors.add(written_by)
-        try:
-            await placement.prove(self.session.store, written_by, artifact)
-        except BaseException:
-            self._proven_executors.discard(written_by)
-            raise
 
     def capture(self, operator: str, state: KeyedState) -> ChangeSet:
         """Take what changed in `state`, in the caller's thread.
@@ -216,7 +138,7 @@ class CheckpointWriter:
             # Also where no partition changed: a rule alone is a change of the operator.
             self._operators[operator] = replace(head, schema=capture.schema)
         codec = codecs.MAP_CODEC if head is None else codecs.MAP_CODECS[head.codec]
-        change = self._change(operator, codec, partitions)
+        change = self.change(operator, codec, partitions)
         # From here on every end of the attempt has to tell the map. If a line above refuses the save, nobody tells it
         # anything, and its changes stay pending.
         self._change_sets.append((operator, capture))
@@ -234,21 +156,6 @@ class CheckpointWriter:
             change.plans[part.partition] = ChainPlan(old[: part.keep], [slot])
             planned.append(ToEncode(slot, part, old[0] if old and part.kind == SNAPSHOT else None))
         await submit(self.uploader, self.session.host, planned)
-
-    def declare(self, operator: str, schema: Json) -> None:
-        """Record the layout of an operator's bytes.
-
-        Raises `IllegalArgumentError` if the parent's bytes have another layout.
-        """
-        self.check_open()
-        object_paths.encode_name("operator", operator)
-        old = self._operators.get(operator)
-        if old is not None and old.schema != schema:
-            raise IllegalArgumentError(
-                f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
-            )
-        change = self._change(operator, codecs.RAW, 0)
-        change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
     def operator(self, name: str) -> Operator | None:
         """Return an operator as this checkpoint has it so far, or None."""
@@ -296,7 +203,7 @@ class CheckpointWriter:
             self._change_sets = [c for c in self._change_sets if c[0] != operator]
             return
         old = self._operators.get(operator) or self._changes[operator].operator
-        self._change(operator, codecs.CODECS[old.codec], old.partitions).plans[partition] = ChainPlan(())
+        self.change(operator, codecs.CODECS[old.codec], old.partitions).plans[partition] = ChainPlan(())
 
     def freeze(self) -> None:
         """Take positions, watermark and properties as they are now.
@@ -363,7 +270,8 @@ class CheckpointWriter:
         if operator in self._changes and not self._changes[operator].empty:
             raise IllegalArgumentError(f"operator {operator!r}: was already written in this checkpoint")
 
-    def _change(self, operator: str, codec: Codec, partitions: int) -> OperatorChange:
+    def change(self, operator: str, codec: Codec, partitions: int) -> OperatorChange:
+        """Return the changes of this attempt to an operator, for a write with `codec`."""
         change = self._changes.get(operator)
         # An empty change, left by a write that was refused, must not fix the codec of what comes next.
         if change is None or (change.empty and change.operator.codec != codec.name):
@@ -387,14 +295,3 @@ class CheckpointWriter:
         known = set(old.chains if old else ()) | set(change.plans if change else ())
         if partition is not None and partition not in known:
             raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
-
-    async def _write_folded(self, slot: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
-        """Write older deltas again as one object, with the newest one if there is one."""
-        found = await download.read_all(self.session.store, self.session.host, older)
-        # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
-        blobs = [EncodedBlob(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
-        await self.uploader.write_together(slot, blobs if newest is None else [*blobs, newest])
-
-
-def _size(chain: Chain) -> int:
-    return sum(artifact.length for artifact in chain)

@@ -8,7 +8,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
+from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
@@ -153,7 +153,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await restored.operator("totals").partition(0)
             [b'ann=1']
         """
-        await bridge(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
+        await bridge(save_bytes.add(self.writer, operator, partition, SNAPSHOT, as_bytes(data)))
 
     @blocking
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
@@ -179,7 +179,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await restored.operator("totals").partition(0)
             [b'ann=1', b'ann+=2']
         """
-        await bridge(self.writer.add(operator, partition, DELTA, as_bytes(data)))
+        await bridge(save_bytes.add(self.writer, operator, partition, DELTA, as_bytes(data)))
 
     @blocking
     async def save(self, operator: str, state: KeyedState) -> None:
@@ -223,7 +223,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await cp.attach(artifact)
             >>> id = await cp.commit()
         """
-        await bridge(self.writer.attach(artifact))
+        await bridge(save_bytes.attach(self.writer, artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Confirm that an operator, or one partition, stays as it is.

@@ -9,7 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from pyspark_checkpointer.checkpoint import commit, prepared, restore, save
+from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
@@ -152,7 +152,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.operator("totals").partition(0)
             [b'ann=1']
         """
-        run_sync(self.writer.add(operator, partition, SNAPSHOT, as_bytes(data)))
+        run_sync(save_bytes.add(self.writer, operator, partition, SNAPSHOT, as_bytes(data)))
 
     @blocking
     def delta(self, operator: str, partition: int, data: bytes) -> None:
@@ -178,7 +178,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.operator("totals").partition(0)
             [b'ann=1', b'ann+=2']
         """
-        run_sync(self.writer.add(operator, partition, DELTA, as_bytes(data)))
+        run_sync(save_bytes.add(self.writer, operator, partition, DELTA, as_bytes(data)))
 
     @blocking
     def save(self, operator: str, state: KeyedState) -> None:
@@ -222,7 +222,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> cp.attach(artifact)
             >>> id = cp.commit()
         """
-        run_sync(self.writer.attach(artifact))
+        run_sync(save_bytes.attach(self.writer, artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Confirm that an operator, or one partition, stays as it is.

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import object_paths
@@ -318,11 +319,11 @@ class State(NotPicklable):
         attempt.used_names.add(name)
         writer = attempt.checkpoint.writer
         # Before the tasks run: another key or number of partitions than before is refused, and costs no work.
-        writer.declare(name, partitioning(name, key, num_partitions))
+        save_bytes.declare(writer, name, partitioning(name, key, num_partitions))
         with writer.meter.blocking():
             written = write_partitions(attempt.run.client, self.id, name, frame, write, key, num_partitions)
             for artifact, place in written:
-                run_sync(writer.attach(artifact, place))
+                run_sync(save_bytes.attach(writer, artifact, place))
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:

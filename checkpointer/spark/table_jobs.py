@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import table_rewrites
@@ -96,7 +97,7 @@ class TableJobs:
             output.raise_refused()
             # The driver has to find what the task wrote before it reads any of it to compact chains.
             if (first := output.first(self._checkpoint.id)) is not None:
-                run_sync(self._checkpoint.prove(output.written_by, first))
+                run_sync(save_bytes.prove(self._checkpoint, output.written_by, first))
         # Rows of one partition in two tasks: one of two snapshots would be lost, or what one of two calls of a user's
         # function decided.
         counts = Counter(partition for output in outputs for partition in {*output.snapshots, *output.applied})

@@ -9,6 +9,7 @@ import pytest
 
 import pyspark_checkpointer
 from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import IllegalArgumentError
 from tests.world import World
@@ -28,8 +29,8 @@ REFUSED: dict[str, tuple[Callable[[Checkpoint], object], Callable[[Checkpoint], 
         lambda cp: cp.snapshot("old", 0, b"new"),
     ),
     "bytes laid out otherwise": (
-        lambda cp: (cp.writer.declare("old", {"v": 1}), cp.snapshot("old", 0, b"kept")),
-        lambda cp: cp.writer.declare("old", {"v": 2}),
+        lambda cp: (save_bytes.declare(cp.writer, "old", {"v": 1}), cp.snapshot("old", 0, b"kept")),
+        lambda cp: save_bytes.declare(cp.writer, "old", {"v": 2}),
     ),
 }
 

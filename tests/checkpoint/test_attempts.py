@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from pyspark_checkpointer.checkpoint import chains
+from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
@@ -287,7 +287,7 @@ def test_an_attempt_that_is_swept_while_its_manifest_is_under_way_lost_to_anothe
 def test_folded_deltas_count_towards_the_most_that_may_lie_above_a_snapshot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "MAX_RAW_DELTAS", 10)
+    monkeypatch.setattr(save_bytes, "MAX_RAW_DELTAS", 10)
     client = world.actor(max_chain=2)
     with client.begin() as cp:
         cp.snapshot("o", 0, b"s")

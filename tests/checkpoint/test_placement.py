@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
@@ -75,7 +76,7 @@ def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
         with pytest.raises(InvalidStateError, match=re.escape(f"was written by {this_executor(elsewhere.root)}")):
             for number, writer in enumerate((first, second)):
                 artifact = writer.save_snapshot(cp.id, "op", number, BIG)
-                run_sync(cp.writer.attach(artifact, this_executor(writer.root)))
+                run_sync(save_bytes.attach(cp.writer, artifact, this_executor(writer.root)))
             cp.commit()
 
 

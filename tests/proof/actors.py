@@ -17,7 +17,7 @@ from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan, pla
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.rollback import rollback
 from pyspark_checkpointer.admin.update_latest import update_latest
-from pyspark_checkpointer.checkpoint import commit, low_level, restore, save
+from pyspark_checkpointer.checkpoint import commit, low_level, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -184,11 +184,11 @@ class Actor:
         """An attempt that adds a token, as a delta or (`whole`, and now and then) with all there is."""
         draft = await commit.begin(self.session, None, None, self.session.reports.meter())
         if whole or self.dice.random() < 0.3 or not self.content:
-            await draft.add("log", 0, SNAPSHOT, (self.content or b"") + _token(draft.id))
+            await save_bytes.add(draft, "log", 0, SNAPSHOT, (self.content or b"") + _token(draft.id))
         else:
-            await draft.add("log", 0, DELTA, _token(draft.id))
+            await save_bytes.add(draft, "log", 0, DELTA, _token(draft.id))
         if self.dice.random() < 0.3 or not self.content:  # often what it was, so that the parent's is used again
-            await draft.add("rest", 0, SNAPSHOT, self.dice.choice((b"x", b"y")))
+            await save_bytes.add(draft, "rest", 0, SNAPSHOT, self.dice.choice((b"x", b"y")))
         return draft
 
     def _attempts(self, kind: str, checkpoint: CheckpointId) -> AbstractContextManager[Operation]:

@@ -1,0 +1,167 @@
+"""Save bytes of a job's own format: what the caller says of one partition at a time.
+
+Only the caller can merge such bytes. So deltas are folded by writing several of them as one object; when, is decided in
+`checkpointer/compaction.py`. `save.py` does the same for maps.
+"""
+
+from dataclasses import replace
+from itertools import groupby
+
+from pyspark_checkpointer.checkpoint import download, placement
+from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
+from pyspark_checkpointer.checkpoint.migrated import how_to_keep
+from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob
+from pyspark_checkpointer.compaction import opaque_fold_start
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.json_text import check_json
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Json, Kind
+
+MAX_RAW_DELTAS = 1000
+"""Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
+
+
+async def add(writer: CheckpointWriter, operator: str, partition: int, kind: Kind, data: bytes) -> None:
+    """Take a snapshot or delta of raw bytes.
+
+    This waits only if very much is under way already.
+    """
+    writer.check_open()
+    object_paths.encode_name("operator", operator)
+    object_paths.check_partition(partition)
+    change = writer.change(operator, codecs.RAW, partition + 1)
+    slot, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
+    older: Chain = ()
+    if kind == SNAPSHOT:
+        # Only the parent's own snapshot may be reused. An object of any other attempt may be dead, and a sweep that
+        # saw it dead may delete it at any time.
+        known = change.parent.get(partition, (None,))[0]
+        change.plans[partition] = ChainPlan((), [slot])
+        write = writer.uploader.write(slot, stored, known)
+    else:
+        plan = _below_delta(change, operator, partition)
+        # The snapshot is one of the `max_chain` objects, so the deltas may stand in one fewer.
+        older = _split_for_fold(plan, len(data), writer.session.max_chain - 1)
+        slot.count += len(older)
+        plan.added.append(slot)
+        write = _write_folded(writer, slot, older, stored) if older else writer.uploader.write(slot, stored, None)
+    # Before the wait below, during which a commit may begin: it must find the partition.
+    change.grow(partition)
+    # A fold reads the older deltas into memory too, so they count as bytes under way.
+    await writer.uploader.queue.submit(write, len(data) + _size(older))
+
+
+async def attach(writer: CheckpointWriter, artifact: Artifact, written_by: str = "another process") -> None:
+    """Take an artifact that was written under this attempt's id.
+
+    `save_snapshot` or `save_delta` wrote it, in any process.
+    """
+    writer.check_open()
+    if not isinstance(artifact, Artifact):
+        raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
+    name = object_paths.parse_artifact(artifact.path)
+    if name.id != writer.id or name.partition is None or name.codec != codecs.RAW.name:
+        raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {writer.id}")
+    operator, partition = name.operator, name.partition
+    change = writer.change(operator, codecs.RAW, partition + 1)
+    slot = ChainSlot(operator, partition, codecs.RAW.name, (artifact,))
+    if artifact.kind == SNAPSHOT:
+        change.plans[partition] = ChainPlan((), [slot])
+    else:
+        plan = _below_delta(change, operator, partition)
+        # Unlike in `add` the new delta stands already: what is folded becomes an object of its own beside it.
+        older = _split_for_fold(plan, artifact.size, writer.session.max_chain - 2, least=2)
+        folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
+        plan.added += [folded, slot] if older else [slot]
+        if older:
+            change.grow(partition)  # before the first wait: a commit may begin meanwhile
+            await writer.uploader.queue.submit(_write_folded(writer, folded, older, None), _size(older))
+    change.grow(partition)
+    if written_by not in writer.proven_executors:
+        await writer.uploader.queue.submit(prove(writer, written_by, artifact), 0)
+
+
+async def prove(writer: CheckpointWriter, written_by: str, artifact: Artifact) -> None:
+    """Check that an artifact that `written_by` wrote is in this store.
+
+    There is one check for each executor, however many artifacts it wrote.
+    """
+    if written_by in writer.proven_executors:
+        return
+    # Noted before the wait, so that artifacts of one executor that are attached together send one request.
+    # Forgotten after an error: an outage says nothing about the executor, and the next artifact has to ask again.
+    writer.proven_executors.add(written_by)
+    try:
+        await placement.prove(writer.session.store, written_by, artifact)
+    except BaseException:
+        writer.proven_executors.discard(written_by)
+        raise
+
+
+def declare(writer: CheckpointWriter, operator: str, schema: Json) -> None:
+    """Record the layout of an operator's bytes.
+
+    Raises `IllegalArgumentError` if the parent's bytes have another layout.
+    """
+    writer.check_open()
+    object_paths.encode_name("operator", operator)
+    old = writer.operator(operator)
+    if old is not None and old.schema != schema:
+        raise IllegalArgumentError(
+            f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
+        )
+    change = writer.change(operator, codecs.RAW, 0)
+    change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
+
+
+async def _write_folded(writer: CheckpointWriter, slot: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
+    """Write older deltas again as one object, with the newest one if there is one."""
+    found = await download.read_all(writer.session.store, writer.session.host, older)
+    # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
+    blobs = [EncodedBlob(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
+    await writer.uploader.write_together(slot, blobs if newest is None else [*blobs, newest])
+
+
+def _below_delta(change: OperatorChange, name: str, partition: int) -> ChainPlan:
+    """Return the plan to which a delta of opaque bytes is added.
+
+    Raises `IllegalArgumentError` if the partition has no snapshot below the delta, or too many deltas above the
+    snapshot.
+    """
+    plan = change.plans.get(partition) or ChainPlan(change.parent.get(partition, ()))
+    if not plan.kept and not plan.added:
+        raise IllegalArgumentError(
+            f"operator {name!r}, partition {partition}: a delta needs a snapshot below it: save that first"
+        )
+    if len(plan.kept) + sum(slot.count for slot in plan.added) > MAX_RAW_DELTAS:
+        raise IllegalArgumentError(
+            f"operator {name!r}, partition {partition}: {MAX_RAW_DELTAS} deltas above one snapshot, and "
+            "only the caller can merge them: save a snapshot"
+        )
+    change.plans[partition] = plan
+    return plan
+
+
+def _split_for_fold(plan: ChainPlan, size: int, limit: int, *, least: int = 1) -> Chain:
+    """Take the newest deltas off a chain of opaque bytes, and return them.
+
+    The caller writes them again as one object. `size` is the size of the delta to come. `limit` is the largest number
+    of objects that the deltas may be in. If fewer than `least` objects would be folded, they are left as they are.
+    """
+    # By object, since a fold that took only some deltas of an object would leave the others in it, and save no request.
+    # The first artifact is the snapshot.
+    groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
+    # What this attempt added may still be on its way, and cannot be read for a fold.
+    if plan.added or not groups:
+        return ()
+    objects = [[artifact.length for artifact in group] for group in groups]
+    start = 1 + opaque_fold_start(objects, size, limit)
+    if len({artifact.path for artifact in plan.kept[start:]}) < least:
+        return ()
+    folded, plan.kept = plan.kept[start:], plan.kept[:start]
+    return folded
+
+
+def _size(chain: Chain) -> int:
+    return sum(artifact.length for artifact in chain)
