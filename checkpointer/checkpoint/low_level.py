@@ -1,18 +1,19 @@
-"""The verbs that write one object each.
+"""The verbs that write or read one object each.
 
 They are for callers that put a checkpoint together themselves.
-
-Those that read one object, `load_manifest`, `load_artifact` and `read_latest`, are in `restore.py`.
 """
 
 from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata, upload
+from pyspark_checkpointer.checkpoint.download import read_artifact, read_by_path
+from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Kind, Manifest
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 
 async def save_artifact(
@@ -45,3 +46,38 @@ async def save_manifest(session: Session, manifest: Manifest) -> None:
     for segment in segments:
         await upload.put_once(session.store, segment.path, segment.data)
     await metadata.write_manifest(session.store, session.host, written)
+
+
+async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
+    """Return the verified stored bytes of an artifact.
+
+    A path names a whole object. It must hold the object's digest.
+    """
+    if isinstance(artifact, Artifact):
+        return await read_artifact(session.store, session.host, artifact)
+    if not isinstance(artifact, str):
+        raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
+    try:
+        # The path comes from the caller. Only one of the format's is looked up, so that nothing else below or outside
+        # the root is read.
+        object_paths.parse_artifact(artifact)
+    except CorruptionError as error:
+        raise IllegalArgumentError(str(error)) from None
+    return await read_by_path(session.store, session.host, artifact)
+
+
+async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
+    """Return a manifest by its id, with all its chains.
+
+    It may be a manifest that nobody committed.
+    """
+    try:
+        _, manifest = await metadata.find_manifest(session.store, checkpoint)
+    except ObjectNotFoundError:
+        raise CheckpointNotFoundError(f"{session.store.url}: no manifest of {checkpoint}") from None
+    return await metadata.load_operators(session.store, session.host, manifest)
+
+
+async def read_latest(session: Session) -> CheckpointId | None:
+    committed = (await read_head(session.store)).committed
+    return None if committed is None else committed.id

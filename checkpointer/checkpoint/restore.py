@@ -17,18 +17,17 @@ from typing import Literal, TypeVar
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.decode import Records, decode, is_small, merge, merge_all, read_decoded
-from pyspark_checkpointer.checkpoint.download import by_object, read_all, read_artifact, read_by_path
+from pyspark_checkpointer.checkpoint.download import by_object, read_all
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (
-    CheckpointNotFoundError,
     CorruptionError,
     IllegalArgumentError,
     OperatorNotFoundError,
@@ -296,38 +295,3 @@ def parent_reader(session: Session, base: Base) -> CheckpointReader | None:
     Returns None before the first checkpoint.
     """
     return None if base.manifest is None else CheckpointReader(session, base.manifest, None, migrated=base.migrated)
-
-
-async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
-    """Return the verified stored bytes of an artifact.
-
-    A path names a whole object. It must hold the object's digest.
-    """
-    if isinstance(artifact, Artifact):
-        return await read_artifact(session.store, session.host, artifact)
-    if not isinstance(artifact, str):
-        raise IllegalArgumentError(f"expected an Artifact or its path, got {type(artifact).__name__}")
-    try:
-        # The path comes from the caller. Only one of the format's is looked up, so that nothing else below or outside
-        # the root is read.
-        object_paths.parse_artifact(artifact)
-    except CorruptionError as error:
-        raise IllegalArgumentError(str(error)) from None
-    return await read_by_path(session.store, session.host, artifact)
-
-
-async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
-    """Return a manifest by its id, with all its chains.
-
-    It may be a manifest that nobody committed.
-    """
-    try:
-        _, manifest = await metadata.find_manifest(session.store, checkpoint)
-    except ObjectNotFoundError:
-        raise CheckpointNotFoundError(f"{session.store.url}: no manifest of {checkpoint}") from None
-    return await metadata.load_operators(session.store, session.host, manifest)
-
-
-async def read_latest(session: Session) -> CheckpointId | None:
-    committed = (await read_head(session.store)).committed
-    return None if committed is None else committed.id

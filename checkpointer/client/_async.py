@@ -824,7 +824,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> sorted(manifest.operators)
             ['visits']
         """
-        return await self._run(restore.load_manifest(self.session, as_id(id)))
+        return await self._run(low_level.load_manifest(self.session, as_id(id)))
 
     async def save_snapshot(
         self,
@@ -909,7 +909,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> len(stored) == artifact.length
             True
         """
-        return await bridge(restore.load_artifact(self.session, artifact))
+        return await bridge(low_level.load_artifact(self.session, artifact))
 
     async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
         """Commit a saved manifest.
@@ -958,7 +958,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> latest.sequence
             1
         """
-        return await self._run(restore.read_latest(self.session))
+        return await self._run(low_level.read_latest(self.session))
 
     async def verify(
         self,

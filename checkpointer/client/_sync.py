@@ -818,7 +818,7 @@ class Checkpointer(SyncFace):
             >>> sorted(manifest.operators)
             ['visits']
         """
-        return self._run(restore.load_manifest(self.session, as_id(id)))
+        return self._run(low_level.load_manifest(self.session, as_id(id)))
 
     def save_snapshot(
         self,
@@ -903,7 +903,7 @@ class Checkpointer(SyncFace):
             >>> len(stored) == artifact.length
             True
         """
-        return run_sync(restore.load_artifact(self.session, artifact))
+        return run_sync(low_level.load_artifact(self.session, artifact))
 
     def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
         """Commit a saved manifest.
@@ -952,7 +952,7 @@ class Checkpointer(SyncFace):
             >>> latest.sequence
             1
         """
-        return self._run(restore.read_latest(self.session))
+        return self._run(low_level.read_latest(self.session))
 
     def verify(
         self,
