@@ -26,14 +26,8 @@ from pyspark_checkpointer.manifests.equal_keys import find_key, is_zoned, now_eq
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests.idle import Idle
 from pyspark_checkpointer.manifests.model import Chain
-from pyspark_checkpointer.manifests.msgpack_values import (
-    BAD_VALUE,
-    MAX_DEPTH,
-    cut_whole,
-    from_extension,
-    pack,
-    pack_checked,
-)
+from pyspark_checkpointer.manifests.msgpack_checks import BAD_VALUE, cut_whole
+from pyspark_checkpointer.manifests.msgpack_values import MAX_DEPTH, from_extension, pack, pack_checked
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.manifests.zones import HOLDERS, normalise
 from pyspark_checkpointer.manifests.zstd import decompress_pieces

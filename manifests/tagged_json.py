@@ -27,7 +27,7 @@ from zoneinfo import ZoneInfo
 
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
-from pyspark_checkpointer.manifests.msgpack_values import zone_name
+from pyspark_checkpointer.manifests.msgpack_extensions import zone_name
 
 MAX_DECIMAL_BITS = 2_000
 """Bits of an integer that stands as itself, at most.

@@ -15,7 +15,8 @@ from pyspark_checkpointer.keyed.partition import MapPartition, SavedChain
 from pyspark_checkpointer.manifests.keyed_records import check_places, place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, encode_schema
 from pyspark_checkpointer.manifests.model import Chain
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
+from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 
 PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""

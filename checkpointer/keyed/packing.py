@@ -8,7 +8,8 @@ from itertools import compress, islice
 from typing import Any
 
 from pyspark_checkpointer.keyed.references import unheld
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
+from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import pack, pack_some
 
 PACK_BATCH = 256
 """Values packed, or keys looked up, in one batch.

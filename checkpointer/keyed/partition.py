@@ -40,7 +40,7 @@ from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SI
 from pyspark_checkpointer.keyed.packing import differing, pack_batches
 from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, overlay
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Chain
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
 
 RECORD_OVERHEAD = 16
 """Bytes that a key and the marks of a record take in estimates of sizes."""

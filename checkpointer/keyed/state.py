@@ -23,7 +23,8 @@ from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, living
 from pyspark_checkpointer.manifests.model import Chain, Clock
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack, unpack_all
+from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 

@@ -10,7 +10,8 @@ from pyspark_checkpointer.keyed.content import PLAIN, Content, Step
 from pyspark_checkpointer.keyed.packing import PACK_BATCH
 from pyspark_checkpointer.keyed.references import unheld
 from pyspark_checkpointer.manifests.keyed_records import partitions_of, place_key
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, pack_some
+from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import pack, pack_some
 from pyspark_checkpointer.manifests.shown import show
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.msgpack_values import UnsupportedValueError, pack, unpack
+from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from tests.keyed.states import filled, save, saved
 from tests.world import World

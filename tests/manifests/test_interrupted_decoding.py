@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.manifests import msgpack_values, zones
+from pyspark_checkpointer.manifests import msgpack_extensions, zones
 from pyspark_checkpointer.manifests.keyed_records import decode, encode
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 
@@ -45,13 +45,13 @@ def raised(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
 def test_what_a_handler_raises_within_a_value_passes(
     use: Callable[[], Any], raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = msgpack_values._UNPACKERS[msgpack_values.DECIMAL]
+    before = msgpack_extensions.UNPACKERS[msgpack_extensions.DECIMAL]
 
-    def interrupted(data: bytes, hook: Any) -> Any:
+    def interrupted(*given: Any) -> Any:
         signal.raise_signal(signal.SIGUSR1)
-        return before(data, hook)
+        return before(*given)
 
-    monkeypatch.setitem(msgpack_values._UNPACKERS, msgpack_values.DECIMAL, interrupted)
+    monkeypatch.setitem(msgpack_extensions.UNPACKERS, msgpack_extensions.DECIMAL, interrupted)
     with pytest.raises(raised, match="of the handler"):
         use()
     monkeypatch.undo()
@@ -79,7 +79,7 @@ def test_what_a_handler_raises_within_a_journal_passes(
 @pytest.mark.parametrize("name", ["Europe", "posix", "x" * 300, "a/" * 100 + "b", "\0", "", "/etc/passwd", "No/Where"])
 def test_a_zone_that_is_no_file_is_malformed(name: str) -> None:
     packed = msgpack.packb(
-        msgpack.ExtType(msgpack_values.DATETIME, msgpack.packb(["2024-01-01T00:00:00", 0, f"zone:{name}"]))
+        msgpack.ExtType(msgpack_extensions.DATETIME, msgpack.packb(["2024-01-01T00:00:00", 0, f"zone:{name}"]))
     )
     with pytest.raises(MalformedError):
         unpack(packed)

@@ -8,7 +8,8 @@ import msgpack
 import pytest
 
 from pyspark_checkpointer.manifests.keyed_records import decode, encode
-from pyspark_checkpointer.manifests.msgpack_values import MAX_KEPT_BYTES, pack, unpack
+from pyspark_checkpointer.manifests.msgpack_checks import MAX_KEPT_BYTES
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 
 PEAK = """
 import os, sys, threading, time

@@ -21,16 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.manifests import msgpack_values
-from pyspark_checkpointer.manifests.msgpack_values import (
-    PACK_COUNT,
-    PIECE_BYTES,
-    UnsupportedValueError,
-    pack,
-    pack_some,
-    unpack,
-    unpack_all,
-)
+from pyspark_checkpointer.manifests import msgpack_extensions, msgpack_values
+from pyspark_checkpointer.manifests.msgpack_checks import PIECE_BYTES, UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import PACK_COUNT, pack, pack_some, unpack, unpack_all
 from tests.manifests.names import shown
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -726,14 +719,14 @@ def test_a_value_that_changes_while_it_is_packed_is_refused(
 ) -> None:
     """Another thread may run whenever a part is packed by Python."""
     part = part.copy()
-    code, encode = msgpack_values._PACKERS[Decimal]
+    code, encode = msgpack_extensions.PACKERS[Decimal]
 
     def changed(value: Any, pack: Any) -> bytes:
         change(part)
         return encode(value, pack)
 
     with monkeypatch.context() as patch:
-        patch.setitem(msgpack_values._PACKERS, Decimal, (code, changed))
+        patch.setitem(msgpack_extensions.PACKERS, Decimal, (code, changed))
         with pytest.raises(UnsupportedValueError):
             packing(inside(part))
     assert packing(inside(part))

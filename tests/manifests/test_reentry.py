@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer.manifests import keyed_records, msgpack_values
+from pyspark_checkpointer.manifests import keyed_records, msgpack_checks, msgpack_extensions, msgpack_values
 from pyspark_checkpointer.manifests.keyed_records import decode, encode
 from pyspark_checkpointer.manifests.msgpack_values import pack, pack_checked, pack_some, unpack
 
@@ -21,6 +21,9 @@ OTHER = [{("other", n): frozenset({n, Decimal(n)})} for n in range(3)]
 PACKED = {"value": pack(VALUE), "other": pack(OTHER)}
 RECORDS: dict[Any, bytes | None] = {(n, "key"): pack([n] * 50) for n in range(300)}
 STORED = encode(RECORDS)
+
+
+MSGPACK = tuple(module.__name__ for module in (msgpack_checks, msgpack_extensions, msgpack_values))
 
 
 def used() -> None:
@@ -50,7 +53,7 @@ def test_a_codec_is_used_in_the_middle_of_each_of_its_uses(name: str) -> None:
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal times
-        if frame.f_globals.get("__name__") not in (msgpack_values.__name__, keyed_records.__name__):
+        if frame.f_globals.get("__name__") not in (*MSGPACK, keyed_records.__name__):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode":
@@ -117,16 +120,16 @@ def test_a_finalizer_and_a_callback_of_the_collector_pack() -> None:
 
 def test_greenlets_take_turns_within_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     greenlet = pytest.importorskip("greenlet")
-    code, encode_decimal = msgpack_values._PACKERS[Decimal]
+    code, encode_decimal = msgpack_extensions.PACKERS[Decimal]
     names = list(USES)[:2]
 
-    def encode_and_switch(value: Decimal, pack: msgpack_values.Pack) -> bytes:
+    def encode_and_switch(value: Decimal, pack: msgpack_extensions.Pack) -> bytes:
         others = [one for one in running if not one.dead and one is not greenlet.getcurrent()]
         if others:
             others[0].switch()
         return encode_decimal(value, pack)
 
-    monkeypatch.setitem(msgpack_values._PACKERS, Decimal, (code, encode_and_switch))
+    monkeypatch.setitem(msgpack_extensions.PACKERS, Decimal, (code, encode_and_switch))
     right = []
     running = [greenlet.greenlet(lambda name=name: right.extend(USES[name]() for _ in range(50))) for name in names]
     while not all(one.dead for one in running):
@@ -136,10 +139,10 @@ def test_greenlets_take_turns_within_a_value(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_thread_packs_within_the_value_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same without greenlets: the other use begins and ends within an extension."""
-    code, encode_decimal = msgpack_values._PACKERS[Decimal]
+    code, encode_decimal = msgpack_extensions.PACKERS[Decimal]
     main = threading.current_thread()
 
-    def encode_beside(value: Decimal, pack: msgpack_values.Pack) -> bytes:
+    def encode_beside(value: Decimal, pack: msgpack_extensions.Pack) -> bytes:
         if threading.current_thread() is main:
             used()
             other = threading.Thread(target=used)
@@ -151,14 +154,14 @@ def test_a_thread_packs_within_the_value_of_another(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         depth = [0]
 
-        def once(value: Decimal, pack: msgpack_values.Pack) -> bytes:
+        def once(value: Decimal, pack: msgpack_extensions.Pack) -> bytes:
             depth[0] += 1
             try:
                 return encode_beside(value, pack) if depth[0] == 1 else encode_decimal(value, pack)
             finally:
                 depth[0] -= 1
 
-        patch.setitem(msgpack_values._PACKERS, Decimal, (code, once))
+        patch.setitem(msgpack_extensions.PACKERS, Decimal, (code, once))
         assert pack(VALUE) == expected
 
 
@@ -169,7 +172,7 @@ def test_a_use_that_an_exception_ends_leaves_nothing_behind() -> None:
 
         def trace(frame: FrameType, event: str, argument: object, number: int = number) -> Any:
             nonlocal count
-            if frame.f_globals.get("__name__") != msgpack_values.__name__:
+            if frame.f_globals.get("__name__") not in MSGPACK:
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             if event == "opcode":

@@ -13,7 +13,14 @@ from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import TRIM_HORIZON
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.manifests import catalog_json, followers_json, manifest_json, msgpack_values, positions_json
+from pyspark_checkpointer.manifests import (
+    catalog_json,
+    followers_json,
+    manifest_json,
+    msgpack_checks,
+    msgpack_values,
+    positions_json,
+)
 from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.map_expiry import MapRule
 from pyspark_checkpointer.storage import url
@@ -48,7 +55,7 @@ def examine(decoder: Decoder, data: bytes) -> bool:
     if decoder.encode is not None:
         try:
             again = decoder.encode(value)
-        except msgpack_values.UnsupportedValueError:  # msgpack has more than what is ever written
+        except msgpack_checks.UnsupportedValueError:  # msgpack has more than what is ever written
             return True
         back = decoder.decode(again)
         assert decoder.encode(back) == again, f"written as {again[:200]!r}, read, and written as another"

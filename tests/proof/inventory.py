@@ -39,7 +39,7 @@ REASONS = {
     "pyspark_checkpointer.storage.gcs.client.document": _OF_A_SERVER,
     "pyspark_checkpointer.storage.gcs.errors.AnswerError.__init__": _OF_A_SERVER,
     "pyspark_checkpointer.storage.azure.listed_copies.listed_blob": _HANDS_ON,
-    "pyspark_checkpointer.manifests.msgpack_values._refuse_torn": _OWN_TEXT,
+    "pyspark_checkpointer.manifests.msgpack_checks.refuse_torn": _OWN_TEXT,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.followers._decode": _HANDS_ON,

@@ -41,6 +41,10 @@ EXCEPTIONS = {
         {"ext_hook"},
         "the hooks of this module itself, one for each level of a value",
     ),
+    "pyspark_checkpointer.manifests.msgpack_extensions": (
+        {"ext_hook"},
+        "the same hooks, for short members of a set",
+    ),
     "pyspark_checkpointer.one_copy": (
         {"import_module", "Loader"},
         "modules of this package, where an import statement names them by their folder; the loader is Python's own",
