@@ -141,7 +141,9 @@ class CheckpointReader:
                 state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
             return state
 
-        return build() if is_small(decoded) else await self.session.host.run(build)
+        few = operator.partitions <= metadata.SMALL_MANIFEST and partitions in (None, operator.partitions)
+        small = few and is_small(decoded)
+        return build() if small else await self.session.host.run(build)
 
     async def entries(self, name: str, partition: int) -> dict[object, bytes]:
         """Return the keys and packed values of one partition of a keyed state."""
