@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Clock
 from tests.keyed.states import failing_save, filled, kinds, saved
@@ -97,3 +98,17 @@ def test_a_state_that_was_interrupted_keeps_its_times(world: World) -> None:
     assert content.parts[0].listed().keys() == {"b"}
     state.expire(NOW + 49)
     assert len(state) == 3
+
+
+def test_a_root_without_a_clock_refuses_entries_that_expire_and_loses_none(world: World) -> None:
+    client, state = world.actor(), KeyedState({"a": [1]}, partitions=1)
+    state.set_rule(50, NOW)
+    held = state["a"]
+    held.append(2)
+    told = "operator 's': its entries expire, and this root has no clock"
+    with pytest.raises(IllegalArgumentError, match=told), client.begin() as cp:
+        cp.save("s", state)
+    held.append(3)
+    assert state["a"] is held
+    save(client, state)
+    assert saved(world) == {"a": [1, 2, 3]}
