@@ -1,0 +1,160 @@
+"""A contest of writers: they swap one object at the same time, and exactly one of them may win.
+
+Some servers keep conditions only as long as requests come one at a time, and some show late what was committed. A check
+with one request after the other does not find these.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pyspark_checkpointer.errors import CheckpointError, RetryableError
+from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.compare_and_swap import find
+
+T = TypeVar("T")
+
+WRITERS = 8
+"""Writers that swap at the same time."""
+
+_KEYS_AT_ONCE = 2
+"""Objects that are fought for at the same time.
+
+A store that takes one write of an object in a second is then examined in half the time.
+"""
+
+_ROUNDS_OF_A_KEY = 10
+"""Rounds that an object is swapped in, at most. In the first one the writers create it."""
+
+_LIMIT = 1000
+"""Bytes that a reader takes. The objects are smaller."""
+
+_MAX_UNDECIDED = 3
+"""Rounds without a known winner after which the contest is given up, beside a tenth of all rounds."""
+
+
+_Answer = str | PreconditionFailedError | RetryableError
+"""The version that a swap wrote, or the error of one that did not win, or that has no answer."""
+
+
+@dataclass(slots=True, eq=False)
+class Contest:
+    """The outcome of rounds in which several writers swapped one object at the same time."""
+
+    max_undecided: int
+    """Rounds without a known winner after which the contest is given up."""
+    rounds: int = 0
+    """Rounds whose winner is known, or that show that the store is wrong."""
+    won_twice: int = 0
+    """Rounds that more than one writer won."""
+    won_by_nobody: int = 0
+    """Rounds in which the store refused every writer."""
+    late: int = 0
+    """Rounds after which a reader was given another object than the winner's."""
+    undecided: int = 0
+    """Rounds that do not count: no answer told of a winner, and some answers were lost."""
+
+    @property
+    def problem(self) -> str | None:
+        """Return what the store does wrong; None if each round had one winner, and all readers saw it."""
+        found = [
+            f"{name} in {number} of {self.rounds} rounds"
+            for name, number in (
+                ("let several writers win", self.won_twice),
+                ("refused all writers", self.won_by_nobody),
+                ("gave a reader another object than the one last written", self.late),
+            )
+            if number
+        ]
+        return ", ".join(found) or None
+
+    def judge(self, answers: Mapping[bytes, _Answer], seen: Sequence[Blob | None]) -> str | bool | None:
+        """Count a round, and return the version that won.
+
+        Return False if not exactly one writer won, and None if the round is undecided. `answers` has the answer to each
+        writer by what it wrote, and `seen` what each read afterwards.
+        """
+        won = {data: answer for data, answer in answers.items() if isinstance(answer, str)}
+        lost = {data: answer for data, answer in answers.items() if isinstance(answer, RetryableError)}
+        if not won and lost:
+            # The swap took effect although its answer was lost, if all readers saw what it wrote.
+            won = {blob.data: blob.version for blob in seen if blob and blob.data in lost and set(seen) == {blob}}
+            if not won:
+                self.undecided += 1
+                if self.undecided > self.max_undecided:
+                    raise next(iter(lost.values()))
+                return None
+        self.rounds += 1
+        self.won_twice += len(won) > 1
+        self.won_by_nobody += not won
+        if len(won) != 1:
+            return False
+        self.late += any(blob is None or blob.data not in won for blob in seen)
+        return next(iter(won.values()))
+
+
+async def hold_contest(stores: Sequence[Store], prefix: str, rounds: int) -> Contest:
+    """Let one writer on each of `stores` swap the same objects, for a number of rounds.
+
+    The objects have fresh names that begin with `prefix`, and are deleted at the end. All stores have the same root.
+    A store may stand there several times: its requests at the same time have connections of their own.
+
+    Raises:
+        RetryableError: Too many answers were lost for a verdict.
+    """
+    contest = Contest(_MAX_UNDECIDED + rounds // 10)
+    size = min(_ROUNDS_OF_A_KEY, rounds)
+    shares = iter([size] * (rounds // size) + [rounds % size])
+
+    async def work() -> None:
+        for share in shares:
+            # After a round without a known winner, a request of it may still land. A fresh object has none.
+            while share:
+                share -= await _fight(stores, prefix + secrets.token_hex(8), share, contest)
+
+    await _all(work() for _ in range(_KEYS_AT_ONCE))
+    return contest
+
+
+async def _fight(stores: Sequence[Store], path: str, rounds: int, contest: Contest) -> int:
+    """Hold rounds for one object, and return how many were decided."""
+    expected: str | None = None
+    try:
+        for number in range(rounds):
+            # No two bodies are equal: a version may be a hash of the content.
+            bodies = [b"round %d, writer %d" % (number, writer) for writer in range(len(stores))]
+            tried = zip(stores, bodies, strict=True)
+            answers = await _all(_swap(store, path, body, expected) for store, body in tried)
+            won = contest.judge(
+                dict(zip(bodies, answers, strict=True)), await _all(find(store, path, _LIMIT) for store in stores)
+            )
+            if won is None:
+                return number
+            expected = won if isinstance(won, str) else _version(await find(stores[0], path, _LIMIT))
+        return rounds
+    finally:
+        # An object that stays behind has a name that nobody else uses, and does no harm.
+        with suppress(CheckpointError):
+            await stores[0].delete([path])
+
+
+async def _swap(store: Store, path: str, data: bytes, expected: str | None) -> _Answer:
+    try:
+        return await store.compare_and_swap(path, data, expected)
+    except (PreconditionFailedError, RetryableError) as error:
+        return error
+
+
+def _version(blob: Blob | None) -> str | None:
+    return None if blob is None else blob.version
+
+
+async def _all(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return all answers. The first error is raised once no request is under way any more."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    # Not what `gather` returns: some of these requests return errors.
+    return [task.result() for task in tasks]
