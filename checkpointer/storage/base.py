@@ -134,6 +134,20 @@ class WriteLeftover:
     token: str
 
 
+@dataclass(frozen=True, slots=True)
+class BucketRule:
+    """A setting of the bucket or container of a root, as `checkpointer doctor` shows it."""
+
+    name: str
+    """The setting, such as "versioning"."""
+    found: str
+    """The setting as the store tells it, or why it is not known."""
+    advice: str | None = None
+    """Something to change, or None."""
+    harmful: bool = False
+    """True if a root cannot live with this setting."""
+
+
 def check_path(path: str) -> str:
     """Return `path` after checking that it stays inside the root.
 
@@ -247,6 +261,12 @@ class Store(Protocol):
         A write that is still running fails.
         """
 
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        """Return the settings of the bucket or container that matter to a root. None where there is no bucket.
+
+        A setting that may not be read is among them, and says so.
+        """
+
     async def close(self) -> None:
         """Release connections. The store opens them again when it is used again."""
 
@@ -254,7 +274,7 @@ class Store(Protocol):
 class PagedStore:
     """Base class of stores, whose requests are for one page, one object or one range.
 
-    It completes `list` from `list_page`, and `read_each_into` from `read_into`.
+    It completes `list` from `list_page`, and `read_each_into` from `read_into`. It knows no bucket.
     """
 
     @property
@@ -267,6 +287,9 @@ class PagedStore:
     @property
     def reads_at_once(self) -> int:
         return 1
+
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return ()
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         raise NotImplementedError
@@ -318,6 +341,9 @@ class WrappedStore(PagedStore):
     @property
     def fencing(self) -> bool:
         return self.inner.fencing
+
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return await self.inner.bucket_rules()
 
     async def close(self) -> None:
         await self.inner.close()

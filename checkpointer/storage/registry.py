@@ -6,7 +6,7 @@ How to add a store:
    reached over a network begins with `cloud.py` and `connection.py`, as `s3/store.py` does.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
 3. Add an entry for it to `STORES` below: with `environment`, so that its credentials are hidden, and with its list
-   prices as `costs` if it is paid for. If it needs a package, add
+   prices as `costs` if it is paid for, and with `fenced_by`. If it needs a package, add
    the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
    `tests/test_imports.py`; and the package to the overrides of mypy in `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
@@ -98,6 +98,8 @@ class StoreKind:
     """True if its URLs may name an account, as in container@account."""
     costs: StoreCosts | None = None
     """Its costs; None where no prices are known."""
+    fenced_by: str | None = None
+    """The means by which a swap excludes other writers; None where it does not."""
 
 
 _BELOW = "pyspark_checkpointer.storage"
@@ -126,9 +128,19 @@ _GCS_COSTS = StoreCosts(
 )
 
 STORES = (
-    StoreKind(("file", "local"), f"{_BELOW}.local", Reach.MACHINE),
-    StoreKind(("memory",), f"{_BELOW}.memory", Reach.PROCESS),
-    StoreKind(("s3", "s3a", "s3n"), f"{_BELOW}.s3", Reach.CLOUD, package="s3fs", environment="AWS", costs=_S3_COSTS),
+    StoreKind(
+        ("file", "local"), f"{_BELOW}.local", Reach.MACHINE, fenced_by="`flock` on this machine, link and rename"
+    ),
+    StoreKind(("memory",), f"{_BELOW}.memory", Reach.PROCESS, fenced_by="a lock of this process"),
+    StoreKind(
+        ("s3", "s3a", "s3n"),
+        f"{_BELOW}.s3",
+        Reach.CLOUD,
+        package="s3fs",
+        environment="AWS",
+        costs=_S3_COSTS,
+        fenced_by="conditions on ETags (If-Match, If-None-Match)",
+    ),
     StoreKind(
         ("abfs", "abfss", "az"),
         f"{_BELOW}.azure",
@@ -137,8 +149,17 @@ STORES = (
         environment="AZURE",
         has_accounts=True,
         costs=_AZURE_COSTS,
+        fenced_by="conditions on ETags (If-Match, If-None-Match)",
     ),
-    StoreKind(("gs", "gcs"), f"{_BELOW}.gcs", Reach.CLOUD, package="gcsfs", environment="GOOGLE", costs=_GCS_COSTS),
+    StoreKind(
+        ("gs", "gcs"),
+        f"{_BELOW}.gcs",
+        Reach.CLOUD,
+        package="gcsfs",
+        environment="GOOGLE",
+        costs=_GCS_COSTS,
+        fenced_by="conditions on generations (ifGenerationMatch)",
+    ),
 )
 """All stores of this library."""
 

@@ -28,6 +28,7 @@ from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import on_loop
 from pyspark_checkpointer.storage.base import (
     Blob,
+    BucketRule,
     ListingPage,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -143,6 +144,9 @@ class RetryingStore(WrappedStore):
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self._retry(lambda: self.inner.discard(leftovers))
+
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return await self._retry(self.inner.bucket_rules)
 
     async def _retry(self, request: Callable[[], Awaitable[T]]) -> T:
         """Return the answer to a request, repeated after each `RetryableError`.
@@ -302,6 +306,9 @@ class LimitedStore(WrappedStore):
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self._send("delete", "leftovers", self.inner.discard(leftovers), ASSUMED_SIZE)
+
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return await self._send("get", "bucket", self.inner.bucket_rules(), 0)
 
     async def _read(self, path: str, request: Coroutine[Any, Any, T], size: int | None) -> T:
         """Send a request whose answer has at most `size` bytes (None: unknown)."""

@@ -99,6 +99,7 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call("cost", ("--map", "state=5MB,change=20kB", "--every", "30s"))
     yield Call("verify", (root,))
     yield Call("report", (root,))
+    yield Call("doctor", (root, "--rounds", "2"))
     yield Call("plan", (root, "--keep-last", "1"))
     yield Call("plan --rows", (root, "--rows", "--keep-last", "1"))
     yield Call("savepoint", (root,))

@@ -36,7 +36,7 @@ said no, or the class of an unexpected error. With and without `--json` the exit
 | status | meaning |
 |---|---|
 | 0 | done |
-| 1 | findings (`verify`, `report`, `consumers`), or it cannot be done: nothing of that name, refused, a conflict |
+| 1 | findings (`verify`, `report`, `doctor`, `consumers`), or it cannot be done: no such thing, refused, a conflict |
 | 2 | typed wrong: the same again cannot help |
 | 3 | what is stored is damaged, and the verb cannot go on: any `CorruptionError` |
 | 75 | the store does not answer, or asks for less: wait and try again; any `RetryableError`, `retryable` is true |
@@ -95,7 +95,18 @@ def fields(kind: Any) -> dict[str, tuple[Any, str]]:
     return found
 
 
-MODULES = ("values", "checkpoint", "difference", "damage", "contents", "cleanup", "commits", "report", "errors")
+MODULES = (
+    "values",
+    "checkpoint",
+    "difference",
+    "damage",
+    "contents",
+    "cleanup",
+    "commits",
+    "report",
+    "diagnosis",
+    "errors",
+)
 """The modules of the schemas, in the order of the page."""
 
 

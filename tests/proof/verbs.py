@@ -207,6 +207,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 """That change nothing."""
 
 CHANGING: tuple[tuple[str, ...], ...] = (
+    ("doctor", "--rounds", "2"),
     ("savepoint", "typed"),
     ("rewind", "latest", "--yes", "--stopped"),
     ("fork", "latest", "aside", "beside"),

@@ -50,6 +50,7 @@ from pyspark_checkpointer.cli.schemas.damage import (
     RepairPlan,
     Verification,
 )
+from pyspark_checkpointer.cli.schemas.diagnosis import Check, Contest, Diagnosis, Latency
 from pyspark_checkpointer.cli.schemas.difference import (
     Difference,
     HistoryChange,
@@ -77,6 +78,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("consumers", list[Consumer]),
     ("verify", Verification),
     ("report", Report),
+    ("doctor", Diagnosis),
     ("savepoint", list[Savepoint]),
     ("savepoint NAME", Savepoint),
     ("savepoint --delete", Deleted),
@@ -106,6 +108,7 @@ __all__ = [
     "Artifact",
     "Candidate",
     "ChainCount",
+    "Check",
     "Checkpoint",
     "Cleaned",
     "Cleanup",
@@ -113,8 +116,10 @@ __all__ = [
     "Commit",
     "Committed",
     "Consumer",
+    "Contest",
     "Cost",
     "Deleted",
+    "Diagnosis",
     "Difference",
     "Error",
     "Exported",
@@ -133,6 +138,7 @@ __all__ = [
     "KeyChange",
     "KeyDifference",
     "KeyHistory",
+    "Latency",
     "Loss",
     "OlderState",
     "Operator",

@@ -14,10 +14,12 @@ from pyspark_checkpointer.errors import CheckpointError, DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.azure.client import Client, account_of, close_client, open_client
+from pyspark_checkpointer.storage.azure.container import read_rules
 from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
 from pyspark_checkpointer.storage.azure.listed_copies import listed_blob, metadata_of
 from pyspark_checkpointer.storage.base import (
     Blob,
+    BucketRule,
     ListedObject,
     ListingPage,
     ObjectExistsError,
@@ -104,6 +106,9 @@ class AzureStore(PagedStore):
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         pass
+
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return await cloud.answer(self._bucket_rules(), partial(self._error, name=self._url))
 
     async def close(self) -> None:
         await self._connection.close()
@@ -233,6 +238,11 @@ class AzureStore(PagedStore):
         except Exception as error:
             if not is_missing(error):
                 raise
+
+    async def _bucket_rules(self) -> Sequence[BucketRule]:
+        client = await self._connection.get()
+        container = client.service.get_container_client(self._container)
+        return await read_rules(client.service, container, self._limits)
 
     async def _containers(self) -> Any:
         client = await self._connection.get()

@@ -33,7 +33,8 @@ class Client:
 
     def __init__(self, files: Any, session: Any, bucket: str, timeout: Any) -> None:
         self._files, self._session, self._timeout = files, session, timeout
-        self._objects = f"/storage/v1/b/{quote(bucket, safe='')}/o"
+        self._bucket = f"/storage/v1/b/{quote(bucket, safe='')}"
+        self._objects = f"{self._bucket}/o"
 
     @asynccontextmanager
     async def ask(
@@ -42,6 +43,12 @@ class Client:
         """Send a request about an object, or about all of them if `key` is empty, and yield the answer."""
         path = f"{self._objects}/{quote(key, safe='')}" if key else self._objects
         async with self._send(method, path, query, headers or {}, None, about_object=bool(key)) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def ask_bucket(self) -> AsyncIterator[Any]:
+        """Send a request for the settings of the bucket, and yield the answer."""
+        async with self._send("GET", self._bucket, {}, {}, None) as answer:
             yield answer
 
     @asynccontextmanager

@@ -14,6 +14,7 @@ from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import (
     Blob,
+    BucketRule,
     ListedObject,
     ListingPage,
     ObjectExistsError,
@@ -25,6 +26,7 @@ from pyspark_checkpointer.storage.base import (
     check_swap_size,
 )
 from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.gcs.bucket import rules_of
 from pyspark_checkpointer.storage.gcs.client import Client, close_client, document, open_client
 from pyspark_checkpointer.storage.gcs.errors import AnswerError, meaning, status_of
 from pyspark_checkpointer.storage.gcs.upload import send_chunks, send_whole
@@ -122,6 +124,9 @@ class GCSStore(PagedStore):
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         pass
 
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return await cloud.answer(self._bucket_rules(), partial(self._error, name=self._url))
+
     async def close(self) -> None:
         await self._connection.close()
 
@@ -130,6 +135,17 @@ class GCSStore(PagedStore):
     async def _connect(self) -> Client:
         opening = open_client(self._url, self._bucket, self._options, self._concurrency, self._timeout)
         return await cloud.answer(opening, partial(self._error, name=self._url))
+
+    async def _bucket_rules(self) -> Sequence[BucketRule]:
+        client = await self._connection.get()
+        try:
+            async with client.ask_bucket() as answer:
+                return rules_of(await document(answer, self._url), self._root)
+        except AnswerError as error:
+            if error.status not in (401, 403):
+                raise
+            # The roles for objects do not have this right.
+            return [BucketRule("bucket", "not known: needs storage.buckets.get")]
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         client = await self._connection.get()

@@ -16,6 +16,7 @@ from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import (
     Blob,
+    BucketRule,
     ListedObject,
     ListingPage,
     ObjectExistsError,
@@ -28,6 +29,7 @@ from pyspark_checkpointer.storage.base import (
     check_swap_size,
 )
 from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.s3.bucket import read_rules
 from pyspark_checkpointer.storage.s3.client import close_client, open_client
 from pyspark_checkpointer.storage.s3.errors import meaning, refusal
 from pyspark_checkpointer.storage.url import Location
@@ -142,6 +144,9 @@ class S3Store(PagedStore):
             # An upload that is gone is no error. Its code, NoSuchUpload, is one of those that are tried again.
             with suppress(ObjectNotFoundError, DependencyError):
                 await cloud.answer(request, partial(self._error, name=self._name(leftover.path)))
+
+    async def bucket_rules(self) -> Sequence[BucketRule]:
+        return await cloud.answer(read_rules(self._call, self._root), partial(self._error, name=self._url))
 
     async def close(self) -> None:
         await self._connection.close()
