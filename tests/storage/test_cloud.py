@@ -418,3 +418,25 @@ def test_an_interpreter_ends_quietly_with_open_connections(kind: str, place_of: 
 def test_a_server_that_knows_no_conditions_is_named(kind: str) -> None:
     with serving(says(501, "NotImplemented")) as server, pytest.raises(InvalidStateError, match="NotImplemented"):
         run_sync(server.place(kind).open().compare_and_swap("x", b"1", None))
+
+
+@pytest.mark.parametrize(("when", "announced"), [("when_supported", "CRC32"), ("when_required", None)])
+def test_the_checksums_of_parts_are_announced(
+    place_of: Callable[[str], Place], when: str, announced: str | None
+) -> None:
+    """Else versitygw refuses the whole upload at its end; MinIO takes it either way."""
+    place = place_of("s3")
+    options = {**place.storage_options, "config_kwargs": {"request_checksum_calculation": when}}
+    store = Place("s3", place.url, options).open()
+    backend: Any = store.inner.inner  # type: ignore[attr-defined]
+    call, begun = backend._call, []
+
+    async def noting(method: str, **arguments: Any) -> Any:
+        if method == "create_multipart_upload":
+            begun.append(arguments.get("ChecksumAlgorithm"))
+        return await call(method, **arguments)
+
+    backend._call = noting
+    run_sync(store.put("big", bytes(33 * MIB)))
+    assert run_sync(store.get("big")).data == bytes(33 * MIB)
+    assert begun == [announced]

@@ -196,7 +196,7 @@ class S3Store(PagedStore):
 
         Nothing is visible before that.
         """
-        upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
+        upload = (await self._call("create_multipart_upload", Key=key, **await self._checksum_algorithm()))["UploadId"]
 
         async def send(number: int, part: io.BytesIO) -> dict[str, Any]:
             reply = await self._call("upload_part", Key=key, UploadId=upload, PartNumber=number, Body=part)
@@ -218,6 +218,15 @@ class S3Store(PagedStore):
             # effect unseen, there is nothing left to abort and the object stays.
             await asyncio.shield(asyncio.ensure_future(cloud.clean_up(self._abort(key, upload))))
             raise
+
+    async def _checksum_algorithm(self) -> dict[str, str]:
+        """Return what announces the checksums that botocore sends with each part.
+
+        Some servers refuse, at the end, an upload whose parts have checksums that nobody announced.
+        """
+        files = await self._connection.get()
+        computes = getattr(files.s3.meta.config, "request_checksum_calculation", None) == "when_supported"
+        return {"ChecksumAlgorithm": "CRC32"} if computes else {}
 
     async def _abort(self, key: str, upload: str) -> None:
         await self._call("abort_multipart_upload", Key=key, UploadId=upload)
