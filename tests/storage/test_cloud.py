@@ -258,6 +258,12 @@ def test_uploads_are_listed_page_by_page() -> None:
     assert "upload-id-marker=1" in server.requests[1]
 
 
+def test_a_server_that_finds_no_upload_has_none() -> None:
+    with serving(says(404, "NoSuchUpload")) as server:
+        assert list(run_sync(server.place("s3").open().leftovers())) == []
+        assert len(server.requests) == 1
+
+
 def test_what_could_not_be_deleted_is_told() -> None:
     def answer(handler: Any) -> None:
         body = (
