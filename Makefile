@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test prove matrix lint docs audit format bench bench-quick servers clean
+.PHONY: help setup demo test prove matrix conformance lint docs audit format bench bench-quick servers clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -30,6 +30,9 @@ TESTS ?= tests/spark tests/admin/streaming tests/table tests/proof/test_table_sp
 
 matrix: servers ## run Spark's tests on other versions of PySpark, or on some (SPARKS=versions)
 	@scripts/run python scripts/matrix $(SPARKS) $(if $(PYTHON),--python $(PYTHON)) -- $(AT_ONCE) $(TESTS)
+
+conformance: servers ## run the tests of stores on other servers of S3's protocol, and write the table of docs/stores.md
+	@scripts/run python -m tests.s3_servers
 
 lint: .venv/.dev ## check formatting, style and types
 	.venv/bin/python scripts/unasync --check

@@ -302,7 +302,12 @@ def start_minio(folder: Path) -> Server:
         log=folder / "log",
         crash=signal.SIGKILL,
     )
-    endpoint = {"endpoint_url": f"http://{address}", "region_name": "us-east-1"}
+    return serve_bucket(process, port, key, secret)
+
+
+def serve_bucket(process: Process, port: int, key: str, secret: str) -> Server:
+    """Start a server that speaks the protocol of S3, with a bucket."""
+    endpoint = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
 
     def create_bucket() -> None:
         import botocore.session

@@ -1,7 +1,12 @@
-"""A fresh store of each kind. The mark `kinds` names the kinds that a test is for."""
+"""A fresh store of each kind. The mark `kinds` names the kinds that a test is for.
 
+With `CHECKPOINTER_S3_SERVERS`, names of tests/s3_servers.py, the tests of the kind "s3" run on those servers, and no
+others.
+"""
+
+import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +14,10 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.storage import Store, open_store
+from tests import s3_servers
+from tests.servers import Server, ServerUnavailableError
 
+MORE_S3 = os.environ.get("CHECKPOINTER_S3_SERVERS", "").split()
 CONDITIONAL = ["memory", "local", "s3", "azure", "gcs"]
 EVERY = [*CONDITIONAL, "generic"]
 
@@ -39,10 +47,31 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
             return Place(kind, f"memory://{name}", {})
         if kind == "generic":  # a protocol that this library has no store of its own for
             return Place(kind, f"generic-test://{tmp_path}/{name}", {}, "none")
+        if kind in MORE_S3:
+            server = request.getfixturevalue("more_s3")(kind)
+            return Place("s3", f"{server.url}/{name}/root", server.storage_options)
         server = request.getfixturevalue(f"{kind}_server")
         return Place(kind, f"{server.url}/{name}/root", server.storage_options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def more_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """Return a function that gives a server by its name, started with the first call."""
+    started: dict[str, Server] = {}
+
+    def give(name: str) -> Server:
+        if name not in started:
+            try:
+                started[name] = s3_servers.START[name](tmp_path_factory.mktemp(name))
+            except ServerUnavailableError as unavailable:
+                pytest.skip(str(unavailable))
+        return started[name]
+
+    yield give
+    for server in started.values():
+        server.stop()
 
 
 @pytest.fixture
@@ -61,6 +90,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("kinds")
         kinds = mark.args if mark else EVERY
+        if MORE_S3:
+            kinds = MORE_S3 if "s3" in kinds else ()
         metafunc.parametrize("place", kinds, indirect=True)
 
 
