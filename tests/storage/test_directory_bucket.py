@@ -29,9 +29,8 @@ class Bucket(S3Store):
         start = int(given.get("ContinuationToken", 0))
         found = [key for key in self.keys if key.startswith(prefix)]
         if "Delimiter" in given:
-            names = sorted(
-                {prefix + key[len(prefix) :].split("/")[0] + "/" for key in found if "/" in key[len(prefix) :]}
-            )
+            folders = {prefix + key[len(prefix) :].split("/")[0] + "/" for key in found if "/" in key[len(prefix) :]}
+            names = sorted(folders, reverse=True)
             return {"CommonPrefixes": [{"Prefix": name} for name in names], "IsTruncated": False}
         if method == "list_multipart_uploads":
             return {"Uploads": [{"Key": key, "UploadId": "1"} for key in found], "IsTruncated": False}

@@ -246,7 +246,7 @@ class S3Store(PagedStore):
         found = []
         async for page in self._result_pages("list_objects_v2", "NextContinuationToken", prefix, Delimiter="/"):
             found += [folder["Prefix"].removeprefix(self._key("")) for folder in page.get("CommonPrefixes", [])]
-        return found
+        return sorted(found)  # a directory bucket lists in no order
 
     async def _uploads(self) -> Sequence[WriteLeftover]:
         found = []
