@@ -12,8 +12,8 @@ AT_ONCE = -n 3 --dist loadfile --no-loadscope-reorder
 
 setup: .venv/.dev ## make .venv with everything for development
 
-demo: .venv/.demo ## run the example jobs
-	@scripts/run python -m examples.flights
+demo: .venv/.demo ## run the example jobs, their state in a folder or elsewhere (ROOT=gs://bucket/path)
+	@scripts/run python -m examples.flights $(if $(ROOT),--root $(ROOT))
 
 test: servers ## run the tests; those whose server is missing are skipped by name
 	@scripts/run python -m pytest $(AT_ONCE)

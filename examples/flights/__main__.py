@@ -1,6 +1,7 @@
 """Run the flights through two streaming jobs, kill each several times, and compare their state at the end.
 
-    python -m examples.flights [--job maps|tables] [--days DAYS] [--folder FOLDER] [--limit SECONDS]
+    python -m examples.flights [--job maps|tables] [--days DAYS] [--folder FOLDER] [--root URL]
+                              [--limit SECONDS]
 
 The exit status is 0 only if both states, and every claim made on the way, are exactly right.
 """
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--job", choices=list(JOBS), help="only this job; else both, one after the other")
     parser.add_argument("--days", type=int, default=365, help="only the first DAYS days of the year")
     parser.add_argument("--folder", type=Path, help=f"an empty folder to work in; else {FOLDER}, emptied first")
+    parser.add_argument("--root", help="an empty place for the states, such as gs://bucket/flights; else in the folder")
     parser.add_argument("--limit", type=float, help="seconds after which a job has failed; else each has its own")
     parser.add_argument("--module", help="another module as the job: a test puts a wrong one here")
     arguments = parser.parse_args()
@@ -41,11 +43,12 @@ def main() -> int:
     begun = time.monotonic()
     try:
         days = read_days(arguments.days)
-        story.begin(days, jobs, folder)
+        story.begin(days, jobs, folder, arguments.root)
         write_days(folder / "flights", days)
         ends = {}
         for job in jobs:
-            places = Places(folder / job.name, folder / "flights")
+            root = arguments.root and f"{arguments.root.rstrip('/')}/{job.name}"
+            places = Places(folder / job.name, folder / "flights", root)
             ends[job.name] = try_run(job, arguments.module or job.module, places, days, arguments.limit or job.limit)
     except KeyboardInterrupt:
         return 130
@@ -87,7 +90,7 @@ def run(job: Job, module: str, places: Places, days: list[Day], limit: Limit) ->
 def run_once(job: Job, module: str, places: Places, start: int, outcomes: Outcomes, limit: Limit) -> None:
     """Start the job, and kill it at the next stop or let it finish."""
     stop = outcomes.stops[start - 1] if start <= len(outcomes.stops) else None
-    arguments = ["--root", str(places.state), "--input", str(places.flights), "--checkpoint", str(places.spark)]
+    arguments = ["--root", places.state, "--input", str(places.flights), "--checkpoint", str(places.spark)]
     arguments += ["--days", str(job.batch)]
     if stop is not None:
         arguments += ["--stop-at", "{}:{}".format(*stop)]

@@ -7,6 +7,9 @@ from pathlib import Path
 from examples.flights.data import Day
 from examples.flights.events import Event
 from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.base import ListedObject
 
 Stop = tuple[str, int]
 """Where the job is killed: a point of `pauses.POINTS`, and a batch."""
@@ -19,11 +22,13 @@ class Places:
     folder: Path
     flights: Path
     """The input, which all jobs share: one file a day."""
+    root: str | None = None
+    """The root of the state, if it is elsewhere; else it is in the folder."""
 
     @property
-    def state(self) -> Path:
+    def state(self) -> str:
         """The root of the state."""
-        return self.folder / "state"
+        return self.root or str(self.folder / "state")
 
     @property
     def spark(self) -> Path:
@@ -49,10 +54,22 @@ class Places:
         """Return the batches that Spark has recorded as done."""
         return sorted(int(path.name) for path in (self.spark / "commits").glob("[0-9]*"))
 
-    def objects(self, batch: int, *, unfinished: bool = False) -> list[Path]:
-        """Return what all attempts at a batch uploaded: whole objects, or those whose upload was interrupted."""
-        mark = "." if unfinished else ""
-        return sorted((self.state / "artifacts").rglob(f"{mark}{batch + 1:010d}-*"))
+    def listed(self, prefix: str) -> list[ListedObject]:
+        """Return the objects of the state whose paths begin with `prefix`."""
+        with Checkpointer(self.state) as checkpointer:
+            return run_sync(checkpointer.session.store.list(prefix))
+
+    def uploaded(self, batch: int) -> list[int]:
+        """Return the sizes of the objects that all attempts at a batch uploaded."""
+        mark = f"/{batch + 1:010d}-"
+        return [found.size for found in self.listed(object_paths.ARTIFACTS) if mark in found.path]
+
+    def unfinished(self, batch: int) -> list[int]:
+        """Return the sizes of what interrupted uploads of a batch left in a folder. A server shows nothing of them."""
+        if self.root is not None:
+            return []
+        found = (self.folder / "state" / "artifacts").rglob(f".{batch + 1:010d}-*")
+        return [path.stat().st_size for path in sorted(found)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from examples.flights.events import emit, told
 from pyspark_checkpointer.client import base
 from pyspark_checkpointer.manifests import manifest_json, object_paths
 from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage import parse as parse_url
 from pyspark_checkpointer.storage.local import files
+from pyspark_checkpointer.storage.registry import Reach
 
 UPLOADING = "uploading"
 UPLOADED = "uploaded"
@@ -42,7 +44,7 @@ def install(point: str, batch: int) -> None:
 
 
 class StoppingStore:
-    """A local store that stops for ever at one point of one batch.
+    """A store that stops for ever at one point of one batch.
 
     It needs nobody to say which batch is being saved: every batch commits one checkpoint. So the checkpoint of batch 17
     is the 18th, and everything that is written for it carries this sequence number.
@@ -73,7 +75,8 @@ class StoppingStore:
     async def _stop(self, point: str, sequence: int, path: str = "", data: bytes = b"") -> None:
         if (point, sequence) != (self._point, self._batch + 1):
             return
-        if data:  # write half of it, to the temporary file that a local store begins with
+        # Write half of it, to the temporary file that a local store begins with. A server shows none of it.
+        if data and parse_url(self._store.url).kind.reach is Reach.MACHINE:
             target = os.path.join(self._store.url, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             files.write_temporary(target, data[: len(data) // 2])

@@ -44,12 +44,13 @@ class Found:
 
 def read_maps(places: Places, limit: Limit) -> Found:
     """Read the mappings of the first job. They need no Spark."""
+    sizes = _manifest_sizes(places)
     with Checkpointer(places.state) as checkpointer:
         rows = []
         for checkpoint in checkpointer.list_checkpoints():
             maps = _maps(checkpointer, checkpoint)
             flights = {name: sum(total["flights"] for total in state.values()) for name, state in maps.items()}
-            rows.append(_row(places, checkpointer.load_manifest(checkpoint), flights))
+            rows.append(_row(sizes, checkpointer.load_manifest(checkpoint), flights))
         last = _maps(checkpointer)
     return Found(rows, {name: dict(state) for name, state in last.items()}, _full_size(last))
 
@@ -57,14 +58,15 @@ def read_maps(places: Places, limit: Limit) -> Found:
 def read_tables(places: Places, limit: Limit) -> Found:
     """Read the tables of the second job in another process, with a Spark of its own."""
     flights: dict[str, dict[str, int]] = {}
-    arguments = ["--root", str(places.state), "--output", str(places.copy)]
+    arguments = ["--root", places.state, "--output", str(places.copy)]
     with JobProcess("examples.flights.read_tables", arguments, places.log("read"), limit) as reader:
         for event in reader.events():
             if event["event"] == "restored":
                 flights[event["checkpoint"]] = event["flights"]
     with Checkpointer(places.state) as checkpointer:
         manifests = [checkpointer.load_manifest(checkpoint) for checkpoint in checkpointer.list_checkpoints()]
-    rows = [_row(places, manifest, flights.get(str(manifest.id), {})) for manifest in manifests]
+    sizes = _manifest_sizes(places)
+    rows = [_row(sizes, manifest, flights.get(str(manifest.id), {})) for manifest in manifests]
     size = sum(path.stat().st_size for path in places.copy.rglob("*.parquet"))
     return Found(rows, tables_state({name: pq.read_table(places.copy / name).to_pylist() for name in KEYS}), size)
 
@@ -86,9 +88,12 @@ def _key(table: str, row: Values) -> Hashable:
     return (first, *others) if others else first
 
 
-def _row(places: Places, manifest: Manifest, flights: dict[str, int]) -> Row:
-    size = (places.state / object_paths.manifest(manifest.id)).stat().st_size
-    return Row(manifest, flights, _written(manifest), size)
+def _manifest_sizes(places: Places) -> dict[str, int]:
+    return {found.path: found.size for found in places.listed(object_paths.MANIFESTS)}
+
+
+def _row(sizes: Mapping[str, int], manifest: Manifest, flights: dict[str, int]) -> Row:
+    return Row(manifest, flights, _written(manifest), sizes[object_paths.manifest(manifest.id)])
 
 
 def _maps(checkpointer: Checkpointer, checkpoint: CheckpointId | None = None) -> dict[str, KeyedState]:

@@ -36,12 +36,12 @@ FAILED = "failed"
 TIMES = {2: "twice", 3: "three times"}
 
 
-def begin(days: list[Day], jobs: list[Job], folder: Path) -> None:
+def begin(days: list[Day], jobs: list[Job], folder: Path, root: str | None) -> None:
     flights = sum(len(day.lines) for day in days)
     console.print(f"[bold]{flights:,} flights[/] left New York {_text(days[0].date)} to {_text(days[-1].date)}, 2013.")
     if len(jobs) > 1:
         console.print(f"{len(jobs)} Structured Streaming jobs read them, one job after the other.")
-    console.print(f"Everything is in {escape(str(folder))}")
+    console.print(f"Everything is in {escape(str(folder))}" + (f", but the state in {escape(root)}" if root else ""))
 
 
 def job_begins(job: Job, batches: list[list[Day]], stops: list[Stop]) -> None:
@@ -77,13 +77,11 @@ def killed(places: Places, pid: int, event: Event) -> None:
     point, batch = event["point"], event["batch"]
     console.print(f"[bold red]SIGKILL[/]   process {pid} and its JVM,\n          {WHEN[point].format(batch)}")
     if point == UPLOADING:
-        for path in places.objects(batch, unfinished=True):
-            console.print(f"          left behind: {path.stat().st_size:,} of {event['size']:,} bytes of an upload")
+        for size in places.unfinished(batch):
+            console.print(f"          left behind: {size:,} of {event['size']:,} bytes of an upload")
     elif point == UPLOADED:
-        for path in places.objects(batch):
-            console.print(
-                f"          left behind: an upload of {path.stat().st_size:,} bytes, whole, which nothing names"
-            )
+        for size in places.uploaded(batch):
+            console.print(f"          left behind: an upload of {size:,} bytes, whole, which nothing names")
     spark = max(places.spark_batches(), default=None)
     console.print(f"          the state is that of batch {places.state_batch()}, Spark's last batch is {spark}\n")
 
@@ -98,6 +96,8 @@ def job_failed(job: Job, why: str) -> None:
 
 def job_ended(job: Job, end: str, seconds: float, places: Places) -> None:
     where = escape(str(places.folder))
+    if places.root is not None:
+        where += f", {escape(places.root)}"
     console.print(
         f"\n{_verdict(end)}  {job.name}, after {seconds:.0f} s. Its state, Spark's checkpoint and the logs: {where}"
     )

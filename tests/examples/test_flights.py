@@ -17,6 +17,7 @@ from examples.flights.expected import batch_maps, batch_tables
 from examples.flights.pauses import POINTS, parse
 from examples.flights.readback import tables_state
 from examples.flights.report import compare
+from tests.servers import Server
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -115,6 +116,21 @@ class TestTheSecondJob:
         ):
             assert words in done.stdout
         assert lines[-1].startswith("EQUAL  tables")
+
+
+class TestElsewhere:
+    @pytest.mark.prove  # three starts of Spark; tests/spark/test_gcs.py has tasks that write to a bucket
+    def test_the_state_may_be_in_a_bucket(
+        self, tmp_path: Path, gcs_server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_server.storage_options["endpoint_url"])
+        root = f"{gcs_server.url}/flights"
+        done = run_demo("--job", "tables", "--days", "90", "--folder", str(tmp_path / "flights"), "--root", root)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"but the state in {root}" in done.stdout
+        assert "80,789 flights, 3,576 aircraft" in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("EQUAL  tables")
+        assert not (tmp_path / "flights" / "tables" / "state").exists()
 
 
 class TestTheDemo:

@@ -398,3 +398,10 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
             run_sync(open_store("gs://bucket/root", endpoint).get("x"))
         run_sync(open_store("gs://bucket/root", {**endpoint, "token": "anon"}).put("x", b"1"))
     assert len(server.requests) == 1
+
+
+def test_an_emulator_in_the_environment_is_asked_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(WRITTEN) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.place("gcs").storage_options["endpoint_url"])
+        run_sync(open_store("gs://bucket/root").put("x", b"1"))
+    assert len(server.requests) == 1

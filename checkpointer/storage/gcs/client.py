@@ -5,6 +5,7 @@ not through its calls.
 """
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -150,6 +151,9 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
     gcsfs = await load("gcsfs")
     aiohttp = await load("aiohttp")
     options = {**given, **_FORCED}
+    # As the libraries of Google do: an emulator asks for no credentials. Looking for some takes seconds.
+    if os.environ.get("STORAGE_EMULATOR_HOST") and not {"token", "endpoint_url"} & options.keys():
+        options |= {"token": "anon"}
     # It may ask the identity service for a token.
     files = await runtime.in_thread(gcsfs.core.GCSFileSystem, **options)
     if files.credentials.credentials is None and options.get("token") is None:
