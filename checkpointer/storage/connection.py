@@ -67,6 +67,8 @@ class Connection(Generic[F]):
         self._close = close
         self._task: asyncio.Task[F] | None = None
         self._finalizer: weakref.finalize[..., Connection[F]] | None = None
+        self._replaced: list[F] = []
+        """Connections that no request is given any more, and that are not closed yet."""
         _connections.add(self)
 
     async def get(self) -> F:
@@ -93,20 +95,48 @@ class Connection(Generic[F]):
 
     @property
     def is_open(self) -> bool:
-        """Return whether it is open or opening."""
-        return self._task is not None
+        """Return whether it is open or opening, or whether one that was replaced is still open."""
+        return self._task is not None or bool(self._replaced)
+
+    @property
+    def current(self) -> F | None:
+        """Return what `get` would return at once, or None."""
+        task = self._task
+        ended = task is not None and task.done() and not task.cancelled() and task.exception() is None
+        return task.result() if task is not None and ended else None
 
     async def close(self) -> None:
         """Release the connection. The next `get` opens another one."""
         # Taken away before the first await: a `get` that comes meanwhile opens another connection and never gets the
         # one that is being closed.
-        task, self._task = self._task, None
+        made, self._task = self.current, None
         # Otherwise the connection would be closed a second time when the store is dropped.
         if self._finalizer is not None:
             self._finalizer.detach()
+        while self._replaced:
+            await self._close(self._replaced.pop())
         # An attempt that still runs is left to those who wait for it. The finalizer of its connection closes that one.
-        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-            await self._close(task.result())
+        if made is not None:
+            await self._close(made)
+
+    def replace(self, made: F, after: float) -> None:
+        """Let the next `get` open another connection in place of `made`, which is closed after so many seconds.
+
+        Requests of others may be under way on it. If it were closed at once, they might wait for ever. Nothing happens
+        where somebody else has replaced it already.
+        """
+        if self.current is not made:
+            return
+        self._task = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._replaced.append(made)
+        asyncio.get_running_loop().call_later(after, lambda: asyncio.ensure_future(self._close_replaced(made)))
+
+    async def _close_replaced(self, made: F) -> None:
+        if any(each is made for each in self._replaced):
+            self._replaced.remove(made)
+            await self._close(made)
 
     def abandon(self) -> None:
         """Forget the parent's connection in a forked child, without touching it.
@@ -118,6 +148,9 @@ class Connection(Generic[F]):
         if self._task is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._task))
             self._task = None
+        if self._replaced:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._replaced))
+            self._replaced = []
 
     async def _open(self) -> F:
         made = await self._connect()

@@ -95,3 +95,41 @@ def test_a_failure_that_came_after_its_caller_gave_up_is_no_answer_to_the_next_o
 
     run_sync(work())
     assert made.opened == 2
+
+
+class Numbered:
+    """Opens one number after the other, and notes which were closed."""
+
+    def __init__(self) -> None:
+        self.opened, self.closed = 0, list[int]()
+
+    async def connect(self) -> int:
+        self.opened += 1
+        return self.opened
+
+    async def close(self, number: int) -> None:
+        self.closed.append(number)
+
+
+def test_a_connection_that_is_replaced_is_closed_later() -> None:
+    """Requests of others may be under way on it."""
+    made = Numbered()
+
+    async def work() -> None:
+        connection = Connection(made.connect, made.close)
+        first = await connection.get()
+        connection.replace(first, after=0.05)
+        connection.replace(first, after=0.05)  # by somebody else, who saw the same
+        assert await connection.get() == 2
+        connection.replace(first, after=0.05)
+        assert (await connection.get(), made.closed) == (2, [])
+        await asyncio.sleep(0.1)
+        assert made.closed == [1]
+        connection.replace(2, after=0.05)
+        assert connection.is_open
+        await connection.close()
+        assert made.closed == [1, 2]
+        await asyncio.sleep(0.1)
+        assert made.closed == [1, 2]
+
+    run_sync(work())

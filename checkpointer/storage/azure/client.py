@@ -50,11 +50,18 @@ Each takes 33 KB. To make one takes a seventh of the time of an update.
 """
 
 
+def environment() -> dict[str, str]:
+    """Return the variables that adlfs takes options from."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AZURE_STORAGE_")}
+
+
 class Client:
     """A file system of adlfs, and the SDK's clients of the blobs that it swaps."""
 
     def __init__(self, files: Any) -> None:
         self.files, self.service = files, files.service_client
+        self.environment = environment()
+        """The credentials in the environment when it was opened: adlfs reads them once."""
         self.kept_blob = lru_cache(_KEPT_CLIENTS)(self.service.get_blob_client)
         """Return the client of a blob that is written again and again."""
 

@@ -23,7 +23,7 @@ _CONDITIONS = {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
 _IMPOSSIBLE = {"InvalidResourceName", "InvalidUri", "OutOfRangeInput", "RequestBodyTooLarge"}
 
 
-_REFUSED = (401, 403)
+REFUSED = (401, 403)
 """Statuses of the blob service for credentials that it does not accept."""
 
 _OUTAGES = ("AADSTS90033", "AADSTS90006", "AADSTS90012", "AADSTS50033", "temporarily_unavailable")
@@ -52,7 +52,7 @@ def is_of_identity(error: Exception) -> bool:
     """
     from azure.core.exceptions import ClientAuthenticationError
 
-    return isinstance(error, ClientAuthenticationError) and status_of(error) not in _REFUSED
+    return isinstance(error, ClientAuthenticationError) and status_of(error) not in REFUSED
 
 
 def is_missing(error: Exception) -> bool:
@@ -100,7 +100,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
     ):
         # A gateway in between may say so too, and does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")
-    if status in _REFUSED or code == "PublicAccessNotPermitted":
+    if status in REFUSED or code == "PublicAccessNotPermitted":
         return StoreRefusedError(
             f"{name}: {said}; correct the credentials in storage_options or the environment, or give them the role "
             "Storage Blob Data Contributor on the container"

@@ -13,9 +13,17 @@ from typing import Any
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.azure.client import Client, account_of, close_client, open_client
+from pyspark_checkpointer.storage.azure.client import Client, account_of, close_client, environment, open_client
 from pyspark_checkpointer.storage.azure.container import read_rules
-from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_end, is_refused_condition, meaning
+from pyspark_checkpointer.storage.azure.errors import (
+    REFUSED,
+    code_of,
+    is_missing,
+    is_past_the_end,
+    is_refused_condition,
+    meaning,
+    status_of,
+)
 from pyspark_checkpointer.storage.azure.listed_copies import listed_blob, metadata_of
 from pyspark_checkpointer.storage.base import (
     Blob,
@@ -53,6 +61,7 @@ class AzureStore(PagedStore):
         self._url, self._container, self._root = location.url, location.host, location.path
         self._options = account_of(location) | dict(options)
         self._fencing = fencing
+        self._timeout = timeout
         self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
         self._connection = Connection(self._connect, close_client)
 
@@ -255,6 +264,11 @@ class AzureStore(PagedStore):
         return f"{self._url}/{path}"
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
+        client = self._connection.current
+        if status_of(error) in REFUSED and client is not None and client.environment != environment():
+            # The request was refused, and did nothing. Whoever sent it sends it again.
+            self._connection.replace(client, after=self._timeout)
+            return DependencyError(f"{name}: {code_of(error)}: other credentials are in the environment, and are used")
         return meaning(error, name, self._url, self._options)
 
     def _put_error(self, error: Exception, name: str) -> CheckpointError:

@@ -36,6 +36,8 @@ class Client:
         self._files, self._session, self._timeout = files, session, timeout
         self._bucket = f"/storage/v1/b/{quote(bucket, safe='')}"
         self._objects = f"{self._bucket}/o"
+        self._renewed: Mapping[str, str] | None = None
+        """The headers with a token that was renewed, until the service has accepted it."""
 
     @asynccontextmanager
     async def ask(
@@ -88,9 +90,33 @@ class Client:
     ) -> AsyncIterator[Any]:
         server = self._files.base.removesuffix("/storage/v1/")
         url = f"{server}{path}?{urlencode(self._files._get_params(query), quote_via=quote)}"
-        headers = {**await self._login(), **headers}
-        async with self._request(method, url, headers, body, about_object=about_object) as answer:
-            yield answer
+        login = await self._login()
+        try:
+            async with self._request(method, url, {**login, **headers}, body, about_object=about_object) as answer:
+                if login == self._renewed:
+                    self._renewed = None
+                yield answer
+        except AnswerError as error:
+            if error.status != 401 or not await self._renew(login):
+                raise
+            # The request was refused, and did nothing. Whoever sent it sends it again.
+            raise DependencyError(f"{url.partition('?')[0]}: 401: the token was renewed") from None
+
+    async def _renew(self, refused: Mapping[str, str]) -> bool:
+        """Return whether there is another token than the one that was refused. It may end before its time."""
+        credentials = self._files.credentials.credentials
+        # A token that was refused although it is fresh will not get better by another one.
+        if credentials is None or refused == self._renewed:
+            return False
+        if await self._login() != refused:
+            return True  # somebody else has renewed it
+        kept, credentials.token = credentials.token, None
+        try:
+            self._renewed = await self._login()
+        except Exception:  # of many kinds: there is nothing to renew it with, or the identity service refuses
+            credentials.token = kept
+            return False
+        return self._renewed != refused
 
     async def _login(self) -> dict[str, str]:
         """Return the headers that name the caller."""

@@ -55,6 +55,20 @@ async def close_client(files: Any) -> None:
     await files._s3creator.__aexit__(None, None, None)
 
 
+async def has_new_credentials(files: Any) -> bool:
+    """Return whether the process would now find other credentials than those that a file system uses.
+
+    Somebody may have replaced a file, a variable or a role. botocore reads these once, unless they tell when they
+    expire.
+    """
+    used = getattr(getattr(files.s3, "_request_signer", None), "_credentials", None)
+    # Those in the options of the user stay what they are.
+    if used is None or files.key is not None or "aws_access_key_id" in files.client_kwargs:
+        return False
+    found = await _session(await load("aiobotocore.session"), files.kwargs).get_credentials()
+    return found is not None and await found.get_frozen_credentials() != await used.get_frozen_credentials()
+
+
 def _session(package: Any, arguments: Mapping[str, Any]) -> Any:
     """Return the session that s3fs would make, with descriptions parsed only once.
 

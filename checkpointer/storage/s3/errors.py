@@ -26,7 +26,7 @@ _BUSY = {
     "503",
 }
 _DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidObjectState", "401", "403"}
-_UNKNOWN_USER = {
+UNKNOWN_USER = {
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
     "ExpiredToken",
@@ -34,6 +34,8 @@ _UNKNOWN_USER = {
     "TokenRefreshRequired",
     "XMinioInvalidIAMCredentials",
 }
+"""Codes for credentials that are wrong, expired or gone."""
+
 # After these the request can be sent again: a damaged body, two conditional writes at once of which S3 decided none, or
 # an upload that is gone, since each attempt of a put begins an upload of its own.
 _AGAIN = {
@@ -117,7 +119,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
             f"{name}: {said}; the credentials in use need s3:GetObject, s3:PutObject, s3:DeleteObject, "
             "s3:AbortMultipartUpload, s3:ListBucket and s3:ListBucketMultipartUploads on the root"
         )
-    if code in _UNKNOWN_USER:
+    if code in UNKNOWN_USER:
         return StoreRefusedError(f"{url}: {said}; correct the credentials in storage_options or the environment")
     if code == "RequestTimeTooSkewed":
         return StoreRefusedError(f"{url}: {said}; set the clock of this host")

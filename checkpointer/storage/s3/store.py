@@ -30,8 +30,8 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.connection import Connection
 from pyspark_checkpointer.storage.s3.bucket import read_rules
-from pyspark_checkpointer.storage.s3.client import close_client, open_client
-from pyspark_checkpointer.storage.s3.errors import meaning, refusal
+from pyspark_checkpointer.storage.s3.client import close_client, has_new_credentials, open_client
+from pyspark_checkpointer.storage.s3.errors import UNKNOWN_USER, meaning, refusal
 from pyspark_checkpointer.storage.url import Location
 
 _CHUNK = 1 << 20
@@ -160,7 +160,15 @@ class S3Store(PagedStore):
     async def _call(self, method: str, **arguments: Any) -> Any:
         """Send one request about the bucket, and return the answer."""
         files = await self._connection.get()
-        return await files._call_s3(method, Bucket=self._bucket, **arguments)
+        try:
+            return await files._call_s3(method, Bucket=self._bucket, **arguments)
+        except Exception as error:
+            code = refusal(error).code
+            if code not in UNKNOWN_USER or not await has_new_credentials(files):
+                raise
+        self._connection.replace(files, after=self._timeout)
+        # The request was refused, and did nothing. Whoever sent it sends it again, with the new credentials.
+        raise DependencyError(f"{self._url}: {code}: other credentials are there by now, and are used from now on")
 
     async def _open_object(self, path: str, limit: int | None) -> Any:
         reply = await self._call("get_object", Key=self._at(path))
