@@ -58,6 +58,8 @@ class RetryableError(CheckpointError):
     """Trying again after a while can help."""
 
     retryable: ClassVar[bool] = True
+    pause: float | None = None
+    """Seconds that the store asked to wait; None where it did not ask."""
 
 
 class ThrottlingError(RetryableError):

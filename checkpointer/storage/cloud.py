@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from datetime import UTC
@@ -9,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, RetryableError, ThrottlingError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage.base import ByteSink, ObjectNotFoundError, PreconditionFailedError, Store
 from pyspark_checkpointer.storage.request_path import SMALL_SLOTS
@@ -27,6 +28,13 @@ PART_SIZE = 8 << 20
 # More cost memory: reading 300 MiB took 65 MiB besides the object with 4 parts, and 602 MiB with the defaults of s3fs.
 PARALLEL_PARTS = 4
 """Parts of one object that are transferred at the same time."""
+
+MAX_PAUSE = 30.0
+"""Seconds that a server may make a request wait, at most."""
+
+# Google takes one write of an object in a second.
+SWAP_PAUSE = 1.0
+"""Seconds between two attempts at a swap where the server asked for less, and did not say for how long."""
 
 _PARALLEL_DELETES = 16
 """Objects that are deleted at the same time, where each takes a request of its own."""
@@ -85,6 +93,27 @@ def server_time(date: str | None) -> float | None:
         return None
     # HTTP knows no other zone than UTC; a time without a zone would be read as local time.
     return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+
+
+def asked_pause(retry_after: str | None) -> float | None:
+    """Return the `Retry-After` header of an answer in seconds, at most `MAX_PAUSE`. None if it is unreadable."""
+    text = (retry_after or "").strip()
+    if text.isdecimal():
+        return min(float(text), MAX_PAUSE)
+    at = server_time(text)
+    return None if at is None else min(max(at - time.time(), 0.0), MAX_PAUSE)
+
+
+def with_pause(error: CheckpointError, pause: float | None) -> CheckpointError:
+    """Return `error`, which says how long to wait if trying again can help."""
+    if isinstance(error, RetryableError) and error.pause is None:
+        error.pause = pause
+    return error
+
+
+def with_swap_pause(error: CheckpointError) -> CheckpointError:
+    """Return the error of a swap, which says how long to wait if the server asked for less."""
+    return with_pause(error, SWAP_PAUSE) if isinstance(error, ThrottlingError) else error
 
 
 def connections(concurrency: int) -> int:

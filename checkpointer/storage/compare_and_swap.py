@@ -3,6 +3,8 @@
 No store repeats a swap by itself.
 """
 
+import asyncio
+
 from pyspark_checkpointer.errors import (
     CheckpointError,
     OutcomeUnknownError,
@@ -71,6 +73,9 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
         # A refusal is no proof either: an earlier, unanswered request of this call may be what moved the version.
         except (RetryableError, PreconditionFailedError) as error:
             undecided = error
+            # Sent again at once, it would be refused again, and soon be given up.
+            if isinstance(error, RetryableError) and error.pause:
+                await asyncio.sleep(error.pause)
         except OutcomeUnknownError as error:
             # Even where the bytes are read back, that proves nothing: the disk has not confirmed them, and a crash may
             # still undo the write.

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
-from pyspark_checkpointer.storage.contest import WRITERS, hold_contest
+from pyspark_checkpointer.storage.contest import WRITERS, hold_contest, swap_patiently
 from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import parse
 
@@ -71,17 +71,17 @@ async def try_conditions(store: Store, path: str) -> None:
     """
     # Each write has other bytes: a version may be a hash of the content, and equal bytes would then have equal
     # versions.
-    first = await store.compare_and_swap(path, b"1", None)
+    first = await swap_patiently(store, path, b"1", None)
     with _must_raise(PreconditionFailedError, store, "created an object that exists"):
-        await store.compare_and_swap(path, b"2", None)
+        await swap_patiently(store, path, b"2", None, must_win=False)
     with _must_raise(ObjectExistsError, store, "wrote over an object that exists"):
         await store.put(path, b"3")
     try:
-        second = await store.compare_and_swap(path, b"4", first)
+        second = await swap_patiently(store, path, b"4", first)
     except PreconditionFailedError:
         raise _refused(store, "refused a swap on the version that it had just given") from None
     with _must_raise(PreconditionFailedError, store, "swapped on a version that is gone"):
-        await store.compare_and_swap(path, b"5", first)
+        await swap_patiently(store, path, b"5", first, must_win=False)
     # Some servers show a write late. A writer who reads back what became of its swap would then judge it wrongly.
     blob = await store.get(path)
     if (blob.data, blob.version) != (b"4", second):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pyspark_checkpointer.errors import CheckpointError, RetryableError
+from pyspark_checkpointer.errors import CheckpointError, RetryableError, ThrottlingError
 from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
 from pyspark_checkpointer.storage.compare_and_swap import find
 
@@ -31,6 +31,9 @@ _ROUNDS_OF_A_KEY = 10
 
 _LIMIT = 1000
 """Bytes that a reader takes. The objects are smaller."""
+
+_MAX_SENDS = 4
+"""Attempts at a swap for which the store asks to wait."""
 
 _MAX_UNDECIDED = 3
 """Rounds without a known winner after which the contest is given up, beside a tenth of all rounds."""
@@ -141,9 +144,28 @@ async def _fight(stores: Sequence[Store], path: str, rounds: int, contest: Conte
             await stores[0].delete([path])
 
 
+async def swap_patiently(store: Store, path: str, data: bytes, expected: str | None, *, must_win: bool = True) -> str:
+    """Swap, and send it again where the store asks for less: some take one write of an object in a second.
+
+    Raises as `compare_and_swap` does. A refusal after a throttled attempt may be the work of that attempt. Where the
+    swap must win, it proves nothing, and that `ThrottlingError` is raised.
+    """
+    throttled: ThrottlingError | None = None
+    for _ in range(_MAX_SENDS):
+        try:
+            return await store.compare_and_swap(path, data, expected)
+        except ThrottlingError as error:
+            throttled = error
+            await asyncio.sleep(error.pause or 0)
+        except PreconditionFailedError as error:
+            raise (throttled if must_win and throttled else error) from None
+    assert throttled is not None
+    raise throttled
+
+
 async def _swap(store: Store, path: str, data: bytes, expected: str | None) -> _Answer:
     try:
-        return await store.compare_and_swap(path, data, expected)
+        return await swap_patiently(store, path, data, expected)
     except (PreconditionFailedError, RetryableError) as error:
         return error
 

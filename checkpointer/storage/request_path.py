@@ -56,8 +56,8 @@ class RetryingStore(WrappedStore):
     """`inner`, with each request tried up to `attempts` times.
 
     After `patience` seconds no request is tried again. The pauses grow exponentially, at random, up to `longest`
-    seconds. `compare_and_swap` is always one attempt: only its caller can judge a swap without an answer
-    (`compare_and_swap.py`).
+    seconds; they are longer where the store asks for it. `compare_and_swap` is always one attempt: only its caller can
+    judge a swap without an answer (`compare_and_swap.py`).
     """
 
     def __init__(
@@ -165,6 +165,10 @@ class RetryingStore(WrappedStore):
                 raise first.pop()
             return await request()
 
+        def wait(state: RetryCallState) -> float:
+            error = state.outcome.exception() if state.outcome is not None else None
+            return max(self._wait(state), getattr(error, "pause", None) or 0.0)
+
         def is_over(state: RetryCallState) -> bool:
             # The coming pause counts too, so that no request is sent after the patience is over.
             spent = self._clock() - started + state.upcoming_sleep
@@ -173,7 +177,7 @@ class RetryingStore(WrappedStore):
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(RetryableError),
             stop=is_over,
-            wait=self._wait,
+            wait=wait,
             sleep=self._sleep,
             retry_error_callback=lambda state: self._give_up(state, self._clock() - started),
         )

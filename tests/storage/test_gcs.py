@@ -28,10 +28,10 @@ from pyspark_checkpointer.storage import (
     ObjectNotFoundError,
     PreconditionFailedError,
     Store,
+    cloud,
     open_store,
 )
 from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
-from pyspark_checkpointer.storage.gcs import store as gcs
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, FakeServer, gives, hangs_up, serves, serving, tells
 from tests.storage.test_faults import CALLS, once
@@ -139,7 +139,7 @@ def test_a_put_that_took_effect_unseen_is_no_conflict() -> None:
 
 def test_swaps_that_come_too_fast_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service takes one write of an object in a second. Sent again at once, it would be refused every time."""
-    monkeypatch.setattr(gcs, "_PAUSE", 0.2)
+    monkeypatch.setattr(cloud, "SWAP_PAUSE", 0.2)
     with serving(BUSY, contents(b"old", "6"), BUSY, contents(b"old", "6"), WRITTEN) as server:
         started = time.monotonic()
         found = run_sync(swap_until_decided(server.place("gcs").open(), "x", b"mine", "6", MIB))

@@ -14,6 +14,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
+from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
@@ -89,7 +90,8 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
     if status == 404:
         return ObjectNotFoundError(f"{name}: not found")
     if status in (429, 503):
-        return ThrottlingError(f"{name}: {said}")
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        return cloud.with_pause(ThrottlingError(f"{name}: {said}"), cloud.asked_pause(headers.get("Retry-After")))
     if status == 412 and not code.startswith("Lease"):
         # The SDK asks for the further ranges of a blob on condition that its ETag is that of the first one.
         return DependencyError(f"{name}: was changed while it was read")

@@ -280,7 +280,7 @@ class AzureStore(PagedStore):
         # A condition on the ETag of a missing blob may be answered with 404.
         if is_refused_condition(error) or is_missing(error):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
-        return self._error(error, name)
+        return cloud.with_swap_pause(self._error(error, name))
 
 
 class _ServerClock:

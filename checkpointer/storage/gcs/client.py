@@ -151,7 +151,8 @@ class Client:
         ) as answer:
             # An upload goes on with 308. Any other answer of that kind leads elsewhere.
             if answer.status >= 300 and not (answer.status == GOES_ON and chunk):
-                raise AnswerError(answer.status, await answer.read(), about_object)
+                retry_after = answer.headers.get("Retry-After")
+                raise AnswerError(answer.status, await answer.read(), about_object, retry_after)
             yield answer
 
 

@@ -12,6 +12,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
+from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
@@ -27,8 +28,9 @@ _UNABLE = (405, 501)
 class AnswerError(Exception):
     """The server answered that the request failed."""
 
-    def __init__(self, status: int, body: bytes, about_object: bool) -> None:
+    def __init__(self, status: int, body: bytes, about_object: bool, retry_after: str | None = None) -> None:
         self.status = status
+        self.pause = cloud.asked_pause(retry_after)
         self.message = body.decode("utf-8", "replace")
         self.reason = ""
         try:
@@ -61,7 +63,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
         bucket = url.partition("://")[2].partition("/")[0]
         return StoreNotFoundError(f"{url}: there is no bucket {bucket!r}; create it, or correct the root")
     if status in (429, 503) or error.reason in _BUSY:
-        return ThrottlingError(f"{name}: {said}")
+        return cloud.with_pause(ThrottlingError(f"{name}: {said}"), error.pause)
     if status in (408, 409, 499) or (status >= 500 and status not in _UNABLE):
         # A gateway in between may say so too, and does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")

@@ -4,7 +4,6 @@ Conditions are `ifGenerationMatch`; versions are generations. Every request is o
 repeat requests, are not used, since after a lost answer only the layers above can tell what happened.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,10 +36,6 @@ _PAGE_SIZE = 1000
 
 _DELETE_BATCH = 256
 """Objects that one request of the store deletes. Each takes a request of its own to the service."""
-
-# The service takes one write of an object in a second.
-_PAUSE = 1.0
-"""Seconds that a swap waits where the service asked for less."""
 
 _PIECE = 1 << 20
 """Bytes of a body that are read at a time, at most."""
@@ -198,13 +193,7 @@ class GCSStore(PagedStore):
 
     async def _swap(self, path: str, data: bytes, condition: Mapping[str, str]) -> str:
         client = await self._connection.get()
-        try:
-            return await send_whole(client, {"name": self._at(path), **condition}, data, self._name(path))
-        except AnswerError as error:
-            # Whoever judges this swap sends it again at once, and would be refused again.
-            if error.status == 429:
-                await asyncio.sleep(_PAUSE)
-            raise
+        return await send_whole(client, {"name": self._at(path), **condition}, data, self._name(path))
 
     async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
         page = await self._list(prefix, more, fields="items(name,size),nextPageToken")
@@ -263,7 +252,7 @@ class GCSStore(PagedStore):
     def _swap_error(self, error: Exception, name: str) -> CheckpointError:
         if status_of(error) == 412:
             return PreconditionFailedError(f"{name}: was changed by somebody else")
-        return self._error(error, name)
+        return cloud.with_swap_pause(self._error(error, name))
 
 
 def _generation(expected: str, name: str) -> str:

@@ -12,6 +12,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
+from pyspark_checkpointer.storage import cloud
 from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
@@ -72,6 +73,8 @@ class Refusal:
     status: int
     message: str
     error: Exception | None = None
+    pause: float | None = None
+    """Seconds to wait, if the server said so."""
 
 
 def refusal(error: Exception | str, message: str = "") -> Refusal:
@@ -87,7 +90,9 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
             code = {"404": "NoSuchKey", "412": "PreconditionFailed", "416": "InvalidRange"}.get(
                 str(said.get("Code") or status), str(said.get("Code") or status)
             )
-            return Refusal(code, status, str(said.get("Message") or ""))
+            headers = (response.get("ResponseMetadata") or {}).get("HTTPHeaders") or {}
+            pause = cloud.asked_pause(headers.get("retry-after"))
+            return Refusal(code, status, str(said.get("Message") or ""), pause=pause)
     return Refusal("", 0, str(error), error)
 
 
@@ -104,8 +109,9 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
         return StoreNotFoundError(f"{url}: there is no bucket {bucket!r}; create it, or correct the root")
     if code in ("NoSuchKey", "NoSuchVersion"):
         return ObjectNotFoundError(f"{name}: not found")
-    if code in _BUSY or code.startswith("Throttl") or why.status in (429, 503):
-        return ThrottlingError(f"{name}: {said}")
+    # A bucket with a key of KMS may say "KMS.ThrottlingException", with status 400.
+    if code in _BUSY or "Throttl" in code or why.status in (429, 503):
+        return cloud.with_pause(ThrottlingError(f"{name}: {said}"), why.pause)
     if code in _AGAIN or why.status in (408, 499) or (why.status >= 500 and code not in _UNABLE):
         # A gateway in between may say so too, and does not know what became of the request behind it.
         return DependencyError(f"{name}: {said}")

@@ -328,7 +328,7 @@ class S3Store(PagedStore):
         # If-Match on a key that is missing is answered with NoSuchKey.
         if refusal(error).code in ("PreconditionFailed", "NoSuchKey"):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
-        return self._error(error, name)
+        return cloud.with_swap_pause(self._error(error, name))
 
 
 class _PastTheEndError(CheckpointError):
