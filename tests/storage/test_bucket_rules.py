@@ -1,10 +1,16 @@
 """The settings of a bucket that matter to a root, as the services tell them."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+pytest.importorskip("adlfs")
+
+from azure.core.exceptions import HttpResponseError
+
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.azure.container import read_rules
 from pyspark_checkpointer.storage.base import BucketRule
 from pyspark_checkpointer.storage.gcs.bucket import rules_of
 from tests.storage.fake import Answer, gives, says, serving, tells
@@ -143,3 +149,57 @@ def test_what_google_keeps_or_deletes(bucket: Any, name: str, found: str, harmfu
 def test_a_rule_of_google_for_something_else(condition: Any) -> None:
     bucket = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}]}}
     assert rules_of(bucket, "root")[0] == BucketRule("expiry by age", "no rule")
+
+
+class Azure:
+    """The clients of an account and of a container, which tell what a test says."""
+
+    def __init__(self, policy: Any, account: Any) -> None:
+        self.policy, self.account = policy, account
+
+    async def get_container_properties(self, **_: Any) -> Any:
+        return self._tell(self.policy)
+
+    async def get_service_properties(self, **_: Any) -> Any:
+        return self._tell(self.account)
+
+    @staticmethod
+    def _tell(what: Any) -> Any:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+
+@pytest.mark.parametrize(
+    ("policy", "days", "found"),
+    [
+        ({}, None, {"immutability": ("none", False, False), "soft delete": ("off", False, False)}),
+        (
+            {"has_immutability_policy": True, "has_legal_hold": True},
+            7,
+            {
+                "immutability": ("a policy and a legal hold", True, True),
+                "soft delete": ("keeps what was deleted for 7 days", False, False),
+            },
+        ),
+        (
+            {"has_legal_hold": True},
+            90,
+            {
+                "immutability": ("a legal hold", True, True),
+                "soft delete": ("keeps what was deleted for 90 days", True, False),
+            },
+        ),
+    ],
+)
+def test_the_settings_of_azure(policy: Any, days: int | None, found: dict[str, tuple[str, bool, bool]]) -> None:
+    client = Azure(policy, {"delete_retention_policy": SimpleNamespace(enabled=days is not None, days=days)})
+    rules = run_sync(read_rules(client, client, {}))
+    assert {rule.name: (rule.found, bool(rule.advice), rule.harmful) for rule in rules} == found
+
+
+def test_what_azure_refuses_to_tell_is_not_known() -> None:
+    refused = HttpResponseError("no")
+    refused.error_code = "AuthorizationFailure"
+    client = Azure(refused, refused)
+    assert {rule.found for rule in run_sync(read_rules(client, client, {}))} == {"not known (AuthorizationFailure)"}
