@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from types import FrameType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from pyspark_checkpointer.keyed import state as state_module
 from tests.keyed.states import failing_save, save, saved
 from tests.world import Actor, World
 
-TRACED = f"{state_module.__name__.rpartition('.')[0]}."
-"""The package whose instructions are interrupted."""
+TRACED = str(Path(state_module.__file__).parent)
+"""The folder of the package whose instructions are interrupted."""
 
 Act = Callable[[Any], Any]
 
@@ -33,24 +34,49 @@ def interrupted(number: int, handler: Callable[[], None]) -> Iterator[list[int]]
 
     A signal handler runs between two instructions, at fewer places. The block is given how many there were.
     """
-    count = [0]
+    count, thread = [0], threading.get_ident()
 
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_globals.get("__name__", "").startswith(TRACED):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
+    def step(code: CodeType) -> None:
+        if code.co_filename.startswith(TRACED) and threading.get_ident() == thread:
             count[0] += 1
             if count[0] == number:
                 handler()
-        return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
+    with each_instruction(step):
         yield count
+
+
+@contextmanager
+def each_instruction(step: Callable[[CodeType], None]) -> Iterator[None]:
+    """Call `step` before each instruction of that package, at least, that Python runs in this block."""
+    if sys.version_info < (3, 12):
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            if not frame.f_code.co_filename.startswith(TRACED):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if event == "opcode":
+                step(frame.f_code)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+        return
+    # There `settrace` leaves out instructions of functions that it saw for the first time.
+    monitoring = sys.monitoring
+    tool, event = monitoring.PROFILER_ID, monitoring.events.INSTRUCTION
+    monitoring.use_tool_id(tool, __name__)
+    monitoring.register_callback(tool, event, lambda code, _: step(code))
+    monitoring.set_events(tool, event)
+    try:
+        yield
     finally:
-        sys.settrace(before)
+        monitoring.set_events(tool, monitoring.events.NO_EVENTS)
+        monitoring.free_tool_id(tool)
 
 
 def start() -> dict[Any, Any]:
