@@ -6,6 +6,7 @@ That Python must have the packages that tasks need. PySpark runs tasks with the 
 
 import logging
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -165,11 +166,29 @@ def _explain(context: Any, text: str) -> str | None:
 
     Returns None for any other error.
     """
-    if "PYTHON_VERSION_MISMATCH" in text:
-        return f"is not Python {context.pythonVer}, which the driver is"
     if "Cannot run program" in text:
         return "cannot be started there"
-    return "cannot import pyspark" if "No module named 'pyspark'" in text else None
+    # Asked first: a Python that is too old for PySpark fails in many ways, before it compares its version.
+    version = _version(context)
+    if version not in (None, context.pythonVer):
+        return f"is Python {version}, and the driver's, {sys.executable}, is Python {context.pythonVer}"
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return f"is not Python {context.pythonVer}, which the driver is"
+    # PySpark itself, or what the module in `spark.python.daemon.module` imports.
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    return f"cannot import {missing[1]}" if missing else None
+
+
+def _version(context: Any) -> str | None:
+    """Return the version of the interpreter on one executor, such as 3.11; None where it does not tell."""
+    ask = [context.pythonExec, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    try:
+        # Executors start it as a plain program. PySpark, which might not run there, takes no part.
+        (said,) = context._jsc.parallelize([0], 1).pipe(ask).collect()
+    except Exception as error:
+        logger.debug("the version of %s could not be found: %s", context.pythonExec, type(error).__name__)
+        return None
+    return str(said)
 
 
 __all__ = ["ensure_interpreter", "offer", "use_driver_python"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,12 +20,21 @@ from tests.spark.conftest import Job
 class Context:
     """As much of a Spark context as is asked, which counts what it is asked."""
 
-    def __init__(self, *, local: bool, python: str = "python3", look: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        local: bool,
+        python: str = "python3",
+        look: Callable[[Any], Any] | None = None,
+        version: str | None = None,
+    ) -> None:
         self.pythonExec = python
         self.pythonVer = "3.11"
         self.asked = 0
         self._local = local
         self._look = look
+        self._version = version
+        self._found: Any = None
 
     @property
     def _jsc(self) -> "Context":
@@ -53,7 +63,14 @@ class Context:
         self._found = (self._look or function)(0)
         return self
 
+    def pipe(self, command: list[str]) -> "Context":
+        assert command[0] == self.pythonExec
+        self._found = self._version
+        return self
+
     def collect(self) -> list[Any]:
+        if self._found is None:
+            raise OSError("the program ended with an error")
         return [self._found]
 
 
@@ -115,18 +132,21 @@ def test_what_is_settled_costs_nothing_in_the_next_batch(local: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "version", "said"),
     [
-        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "is not Python 3.11, which the driver is"),
-        ('Cannot run program "python3": error=2', "cannot be started there"),
-        ("No module named 'pyspark'", "cannot import pyspark"),
+        ("[PYTHON_VERSION_MISMATCH]", None, "is not Python 3.11, which the driver is"),
+        ("[PYTHON_VERSION_MISMATCH]", "3.12", f"is Python 3.12, and the driver's, {sys.executable}, is Python 3.11"),
+        ("SyntaxError: invalid syntax", "2.7", f"is Python 2.7, and the driver's, {sys.executable}, is Python 3.11"),
+        ('Cannot run program "python3": error=2', None, "cannot be started there"),
+        ("No module named 'pyspark'", "3.11", "cannot import pyspark"),
+        ("ModuleNotFoundError: No module named 'pyarrow.lib'", "3.11", "cannot import pyarrow.lib"),
     ],
 )
-def test_a_python_that_cannot_run_is_told_in_a_sentence(text: str, said: str) -> None:
+def test_a_python_that_cannot_run_is_told_in_a_sentence(text: str, version: str | None, said: str) -> None:
     def fail(_: Any) -> Any:
         raise RuntimeError(text)
 
-    session = Session(Context(local=False, look=fail))
+    session = Session(Context(local=False, look=fail, version=version))
     for _ in range(2):  # what failed is asked again
         with pytest.raises(
             InvalidStateError, match=f"the Python of Spark's tasks, python3, {said}: let PYSPARK_PYTHON"
@@ -161,7 +181,21 @@ def lost_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "_checked", WeakKeyDictionary())
 
 
-def start(job: Job, *, tables: bool, root: str | None = None, refused: bool = False) -> list[int]:
+@pytest.fixture
+def other_version(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tasks are run with a Python that says that it is Python 3.7."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.version_info = (3, 7, 9, 'final', 0)\n")
+    python = tmp_path / "python3.7"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    monkeypatch.setattr(interpreter, "_checked", WeakKeyDictionary())
+
+
+LOST = "/nowhere/python, cannot be started there: let PYSPARK_PYTHON"
+
+
+def start(job: Job, *, tables: bool, root: str | None = None, refused: str = "") -> list[int]:
     """One more batch; return the batches for which the callback was called."""
     called: list[int] = []
 
@@ -174,7 +208,7 @@ def start(job: Job, *, tables: bool, root: str | None = None, refused: bool = Fa
 
     job.feed(("a", 1))
     if refused:
-        with pytest.raises(StreamingQueryException, match="/nowhere/python, cannot be started there: let PYSPARK_PY"):
+        with pytest.raises(StreamingQueryException, match=refused):
             job.run(update)
     else:
         job.run(update)
@@ -188,7 +222,13 @@ def test_what_tasks_lack_is_refused_before_the_callback_is_called(
     if known:
         assert start(job, tables=True) == [0]
     request.getfixturevalue("lost_python")
-    assert start(job, tables=True, refused=True) == []
+    assert start(job, tables=True, refused=LOST) == []
+
+
+def test_a_python_of_another_version_is_refused_by_both_versions(job: Job, other_version: None) -> None:
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    said = rf"python3\.7, is Python 3\.7, and the driver's, .*, is Python {here}: let PYSPARK_PYTHON, set before"
+    assert start(job, tables=True, refused=said) == []
 
 
 def test_a_job_of_maps_needs_nothing_of_tasks(
@@ -198,7 +238,7 @@ def test_a_job_of_maps_needs_nothing_of_tasks(
     request.getfixturevalue("lost_python")
     assert start(job, tables=False) == [1]
     assert "no table can be used: the Python of Spark's tasks, /nowhere/python, cannot be started" in caplog.text
-    assert start(job, tables=True, refused=True) == [2]
+    assert start(job, tables=True, refused=LOST) == [2]
 
 
 def test_a_root_that_can_have_no_tables_needs_nothing_of_tasks(job: Job, lost_python: None) -> None:
