@@ -47,11 +47,11 @@ async def apply_log_plan(store: Store, plan: LogPlan, kept_in: str) -> None:
 
 
 async def remove(store: Store, path: str) -> None:
-    """Delete a file of Spark's and its checksum.
+    """Delete a file of Spark's and its checksums.
 
-    On some stores Spark keeps a checksum beside each file. It goes first: a file without one is read as it is.
+    They go first: a file without a checksum is read as it is.
     """
-    await store.delete([_checksum(path)])
+    await store.delete(_checksums(path))
     await store.delete([path])
 
 
@@ -62,7 +62,7 @@ async def put_new(store: Store, path: str, data: bytes) -> bool:
     if there is not None:
         return there == data
     # Of a file that was here before, the checksum may be left: Spark would compare the new file with it.
-    await store.delete([_checksum(path)])
+    await store.delete(_checksums(path))
     try:
         await store.put(path, data)
     # Somebody wrote it since the look; only the same content counts as success.
@@ -82,7 +82,10 @@ async def _copy_aside(store: Store, path: str, data: bytes) -> None:
         name = f"{path}.{number}"
 
 
-def _checksum(path: str) -> str:
-    """Return the path where Hadoop's local file system keeps a file's checksum."""
+def _checksums(path: str) -> list[str]:
+    """Return the paths where a checksum of a file may be: that of Hadoop's local file system, and Spark's own.
+
+    PySpark 4.1 to 4.3 write the latter for files of state stores alone.
+    """
     folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}.{name}.crc"
+    return [f"{folder}{slash}.{name}.crc", f"{path}.crc"]

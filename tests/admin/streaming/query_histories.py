@@ -159,6 +159,7 @@ class History:
                     path = self.query.spark / folder / str(number)
                     path.unlink()
                     path.with_name(f".{number}.crc").unlink(missing_ok=True)
+                    path.with_name(f"{number}.crc").unlink(missing_ok=True)
                     self.figures["purged files"] += 1
         self.tell(f"Spark purged all but {keep}")
 

@@ -33,16 +33,25 @@ class Query:
         self.write("sources/0/0", "v1\n0")
 
     def write(self, path: str, text: str) -> None:
-        """Write a file with a checksum beside it, as Hadoop's local file system does.
+        """Write a file with checksums beside it, as Hadoop's local file system does, and Spark does for files of state.
 
-        The checksum must not be there already.
+        The checksums must not be there already.
         """
         target = self.spark / path
         target.parent.mkdir(parents=True, exist_ok=True)
         checksum = target.with_name(f".{target.name}.crc")
+        sparks_own = target.with_name(f"{target.name}.crc")
         assert not checksum.exists(), "what is left of another file"
+        assert not sparks_own.exists(), "what is left of another file"
         target.write_text(text)
+        sparks_own.write_text("{}")
         checksum.write_text(str(zlib.crc32(text.encode())))
+
+    def delete(self, path: str) -> None:
+        """Delete a file and its checksums, as Spark deletes old ones."""
+        target = self.spark / path
+        for name in (target.name, f".{target.name}.crc", f"{target.name}.crc"):
+            target.with_name(name).unlink()
 
     def text(self, path: str) -> str:
         """Read a file as Spark does: compare it with its checksum, where there is one."""

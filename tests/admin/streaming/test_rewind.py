@@ -392,10 +392,8 @@ def test_an_undo_puts_back_nothing_that_spark_cannot_start_from(query: Query) ->
         query.run(step=7)
     for number in range(TO + 2):
         for folder in ("offsets", "commits"):
-            (query.spark / folder / str(number)).unlink()
-            (query.spark / folder / f".{number}.crc").unlink()
-    (query.spark / "offsets" / str(TO + 2)).unlink()
-    (query.spark / "offsets" / f".{TO + 2}.crc").unlink()
+            query.delete(f"{folder}/{number}")
+    query.delete(f"offsets/{TO + 2}")
     (kept,) = query.spark.glob(f"rewound/0001/offsets/{TO + 2}")
     kept.unlink()
     assert Checkpointer(query.root).undo_rewind().batch == TO
@@ -410,8 +408,7 @@ def test_a_refusal_names_two_ways_where_spark_went_back(query: Query) -> None:
     for folder in ("offsets", "commits"):
         for number in query.numbers(folder):
             if number > TO + 1:
-                (query.spark / folder / str(number)).unlink()
-                (query.spark / folder / f".{number}.crc").unlink()
+                query.delete(f"{folder}/{number}")
     assert query.run() is None
     assert query.refusal is not None
     assert f"epoch={TO + 1}" in query.refusal
