@@ -348,7 +348,7 @@ def test_partitions_do_not_depend_on_the_process() -> None:
         done = subprocess.run(
             [sys.executable, "-c", program],
             input=pickle.dumps(sample),
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             capture_output=True,
             check=True,
             timeout=60,
