@@ -17,7 +17,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.job_json import LIST_ENTRY
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.spark.batch import find_query
-from pyspark_checkpointer.spark.versions import option_of_long
+from pyspark_checkpointer.spark.versions import is_at_least, option_of_long
 from pyspark_checkpointer.storage.url import parse
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -90,36 +90,42 @@ class QueryOffsets:
         return None if found.isEmpty() else self._text(log, found.get())
 
     @functools.cached_property
-    def _logs(self) -> list[tuple[str, Any]]:
-        """Return the name of the log of each source.
-
-        A file source also has its list of files. The order is that of the lines in an entry of the offset log. Other
-        sources have their number and no list.
-        """
-        found: list[tuple[str, Any]] = []
+    def _logs(self) -> dict[str, tuple[str, Any]]:
+        """Return the folder and the list of files of each file source, by its id in the offset log."""
+        found = {}
         try:
-            sources = self._query.sources()
-            for number in range(sources.size()):
-                source, log = sources.apply(number), None
+            for source_id, source in self._sources():
                 if source.getClass().getSimpleName() == "FileStreamSource":
                     field = source.getClass().getDeclaredField("metadataLog")
                     field.setAccessible(True)
                     log = field.get(source)
-                # The folder may have another number than the line, for instance where one source stands twice in a
-                # query.
-                found.append((str(number) if log is None else str(log.metadataPath().getName()), log))
+                    # The folder may have another number than the id, for instance where one source stands twice in a
+                    # query.
+                    found[source_id] = str(log.metadataPath().getName()), log
         except Py4JError as error:  # These are internals of Spark: another version may have others.
             logger.debug("its lists of files could not be found: %s", type(error).__name__)
-            return []
+            return {}
         return found
+
+    def _sources(self) -> Iterator[tuple[str, Any]]:
+        """Yield the id and the object of each source."""
+        if is_at_least("4.2"):
+            entries = self._query.sourceIdMap().iterator()
+            while entries.hasNext():
+                entry = entries.next()
+                yield str(entry.productElement(0)), entry.productElement(1)
+            return
+        sources = self._query.sources()
+        yield from ((str(number), sources.apply(number)) for number in range(sources.size()))
 
     def _digests(self, sources: tuple[str, ...], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the name and digest of entries of lists of files.
 
         The entries are those that these offsets end with.
         """
-        logs = dict(self._logs)
-        for source, entry in last_entries(sources, [folder for folder, _ in self._logs]).items():
+        logs = dict(self._logs.values())
+        folders = {source_id: folder for source_id, (folder, _) in self._logs.items()}
+        for source, entry in last_entries(sources, folders).items():
             name = f"{source}/{entry}"
             # An entry that the batch before ended with is the one that this batch begins with: it was hashed then.
             seen = known.get(name) or self._digest(logs.get(source), entry)

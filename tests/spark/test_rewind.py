@@ -251,7 +251,7 @@ def _files_take_the_place_of_others(job: Job, name: str) -> None:
 def test_a_list_of_a_name_that_no_manifest_can_have_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest with it could not be read again."""
     progress = object.__new__(QueryOffsets)
-    progress.__dict__["_logs"] = [("orders", "log"), ("per-day", "log")]
+    progress.__dict__["_logs"] = {"0": ("orders", "log"), "1": ("per-day", "log")}
     monkeypatch.setattr(progress, "_digest", lambda *_: "0" * 64)
     line = '{"logOffset":3}'
     assert dict(progress._digests((line, line), {})) == {"orders/3": "0" * 64}

@@ -7,9 +7,9 @@ number, of the files that are there then. So a checkpoint records a digest of th
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
-from pyspark_checkpointer.admin.streaming.offset_log import SOURCES, BatchOffsets, split_source
+from pyspark_checkpointer.admin.streaming.offset_log import SOURCES, BatchOffsets, by_source
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Job
@@ -19,18 +19,17 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 _ENTRY = re.compile(r"([0-9]+)(\.compact)?")
 
 
-def last_entries(sources: Iterable[str], folders: Sequence[str] = ()) -> dict[str, int]:
+def last_entries(sources: Iterable[str], folders: Mapping[str, str] | None = None) -> dict[str, int]:
     """Return the last entry that each file source has read, by folder name.
 
-    The name is the text before the offset. A line without that text takes the name in `folders` at its line number.
-    Without `folders`, the line number itself is the name.
+    `folders` has the folders of sources by their ids, as `by_source` gives them. The folder of another source has the
+    name of its id.
     """
     found = {}
-    for number, line in enumerate(sources):
-        name, offset = split_source(line)
+    for source, offset in by_source(sources).items():
         # Only sources that keep a list of files have offsets of this form.
         if match := re.fullmatch(r'\{"logOffset":([0-9]+)\}', offset):
-            found[name or (folders[number] if number < len(folders) else str(number))] = int(match[1])
+            found[(folders or {}).get(source, source)] = int(match[1])
     return found
 
 

@@ -12,21 +12,19 @@ from pyspark_checkpointer.admin.streaming.file_source_log import check_lists
 from pyspark_checkpointer.admin.streaming.log_edit import LogPlan
 from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
+    NO_OFFSET,
     OFFSETS,
     BatchOffsets,
     SparkLog,
+    by_source,
     read_file,
     read_offsets,
     read_text,
     same_offsets,
-    split_source,
 )
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.storage.base import Store
-
-NO_OFFSET = "-"
-"""The offset that Spark writes for a source that has not been read yet."""
 
 NO_WATERMARK = ("v1", {"nextBatchWatermarkMs": 0})
 
@@ -110,15 +108,21 @@ async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
 
     It has a version, a line of JSON, then, with a `job`, a line for each source of it.
     """
-    wanted = BatchOffsets.parse(job.spark.offsets).sources if job is not None and job.spark is not None else ()
+    wanted = (
+        by_source(BatchOffsets.parse(job.spark.offsets).sources) if job is not None and job.spark is not None else {}
+    )
     try:
-        found = await read_offsets(store, path)
-        if found is None or not isinstance(json.loads(found.metadata), dict) or len(found.sources) < len(wanted):
+        text = await read_offsets(store, path)
+        if text is None or not isinstance(json.loads(text.metadata), dict):
             return False
-        for line, known in zip(found.sources, wanted, strict=False):
+        found = by_source(text.sources)
+        # A file that lacks a source may have lost its last lines. Spark would read that source from its beginning.
+        if not wanted.keys() <= found.keys():
+            return False
+        for source, offset in found.items():
             # Only sources whose recorded offset is JSON are checked as JSON; others may write plain text.
-            if split_source(known)[1].startswith(("{", "[")) and split_source(line)[1] != NO_OFFSET:
-                json.loads(split_source(line)[1])
+            if wanted.get(source, "").startswith(("{", "[")) and offset != NO_OFFSET:
+                json.loads(offset)
     except (InvalidStateError, ValueError, RecursionError):
         return False
     return True

@@ -29,6 +29,9 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"
 
+NO_OFFSET = "-"
+"""The offset that Spark writes for a source that has not been read yet."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_FILE = 64 << 20
@@ -79,29 +82,39 @@ class BatchOffsets(NamedTuple):
 
 
 def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
-    """Return whether two lists of offsets say the same, however their JSON is written."""
-    some, others = list(some), list(others)
-    return some == others or list(map(_parse_source, some)) == list(map(_parse_source, others))
+    """Return whether two lists of offsets say the same, however their JSON is written.
 
-
-def split_source(line: str) -> tuple[str, str]:
-    """Split the line of a source into its name and its offset.
-
-    Older versions of Spark write no name: it is "".
+    Sources that have names may stand in any order.
     """
-    name, colon, offset = line.partition(":")
+    some, others = list(some), list(others)
+    return some == others or _parse_sources(some) == _parse_sources(others)
+
+
+def by_source(lines: Iterable[str]) -> dict[str, str]:
+    """Return the offset of each source by its id.
+
+    Version 2 of a file of offsets has the id of a source before its offset. In version 1 the id is the number of the
+    line.
+    """
+    lines = list(lines)
     # An offset of JSON has colons of its own, but never a plain name before the first one.
-    return (name, offset) if colon and re.fullmatch(r"[A-Za-z0-9_]+", name) else ("", line)
+    named = [match for line in lines if (match := re.fullmatch(r"([A-Za-z0-9_]+):(.*)", line))]
+    found = {match[1]: match[2] for match in named}
+    # An offset that is no JSON can look like a named one, but hardly all of them, with different names.
+    return found if len(found) == len(lines) else {str(number): line for number, line in enumerate(lines)}
 
 
-def _parse_source(line: str) -> Any:
-    """Return the line of a source as values, which are equal for equal JSON."""
-    name, offset = split_source(line)
+def _parse_sources(lines: Iterable[str]) -> dict[str, Any]:
+    """Return offsets as values, which are equal for equal JSON, by the ids of their sources."""
+    return {source: _parse(offset) for source, offset in by_source(lines).items()}
+
+
+def _parse(offset: str) -> Any:
     try:
-        return name, json.loads(offset)
+        return [json.loads(offset)]
     except (ValueError, RecursionError):
         # An offset that is no JSON is compared as text.
-        return line
+        return offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,12 @@ def test_the_lines_of_each_version() -> None:
     files = '{"logOffset":4}'
     assert last_entries([files, "-", '{"t":{"0":1}}', "7"]) == {"0": 4}
     assert last_entries([f"0:{files}", f"2024_in:{files}", "b:-"]) == {"0": 4, "2024_in": 4}
-    assert last_entries(["5", files, files], ["0", "1", "1"]) == {"1": 4}
+    assert last_entries(["5", files, files], {"0": "0", "1": "1", "2": "1"}) == {"1": 4}
     assert same_offsets(['2024_in:{"a": 1}'], ['2024_in:{"a":1}'])
     assert not same_offsets(['a:{"a":1}'], ['b:{"a":1}'])
+    assert same_offsets(["a:1", "b:2"], ["b:2", "a:1"])
+    assert not same_offsets(["1", "2"], ["2", "1"])
+    assert not same_offsets(["t:1", "t:2"], ["t:0", "t:2"]), "they only look like named ones"
 
 
 @pytest.mark.parametrize(("batch", "step"), [(5, "repeated"), (6, "next")])
