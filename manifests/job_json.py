@@ -14,6 +14,9 @@ from pyspark_checkpointer.manifests.shown import show
 LIST_ENTRY = re.compile(r"[A-Za-z0-9_]+/[0-9]{1,18}")
 """A name in the `lists` of a job: the source, and the number of the entry."""
 
+SOURCE = re.compile(r"[A-Za-z0-9_]+")
+"""A name of a source of a streaming query."""
+
 _OFFSETS = re.compile(r"v[0-9]+\n")
 
 
@@ -29,6 +32,8 @@ def encode_job(job: Job) -> Json:
         value["spark"] = {"location": spark.location, "offsets": spark.offsets, "before": list(spark.before)}
         if spark.lists:
             value["spark"]["lists"] = dict(sorted(spark.lists.items()))
+        if spark.gone:
+            value["spark"]["gone"] = dict(sorted(spark.gone.items()))
     return value
 
 
@@ -46,25 +51,31 @@ def _check_offsets(fields: Fields, key: str, value: Json) -> str:
     return text
 
 
-def _check_lists(fields: Fields, key: str, value: Json) -> Mapping[str, str]:
-    if (
-        not isinstance(value, dict)
-        or not value
-        or not all(LIST_ENTRY.fullmatch(name) and isinstance(digest, str) for name, digest in value.items())
-    ):
-        fields.fail(f"{key}: expected digests by <source>/<entry>, found {show(value)}")
-    return value
+def _texts(names: re.Pattern[str], what: str) -> Kind:
+    """Return the check of texts by name. The field is left out where there are none."""
+
+    def check(fields: Fields, key: str, value: Json) -> Mapping[str, str]:
+        if (
+            not isinstance(value, dict)
+            or not value
+            or not all(names.fullmatch(name) and isinstance(text, str) for name, text in value.items())
+        ):
+            fields.fail(f"{key}: expected {what}, found {show(value)}")
+        return value
+
+    return check
 
 
-def _make_spark(*, lists: Mapping[str, str] | None, **fields: Any) -> SparkProgress:
-    return SparkProgress(lists=lists or {}, **fields)
+def _make_spark(*, lists: Mapping[str, str] | None, gone: Mapping[str, str] | None, **fields: Any) -> SparkProgress:
+    return SparkProgress(lists=lists or {}, gone=gone or {}, **fields)
 
 
 _SPARK: Table = {
     "before": _check_before,
     "location": Fields.check_text,
     "offsets": _check_offsets,
-    "lists": Optional(_check_lists),
+    "lists": Optional(_texts(LIST_ENTRY, "digests by <source>/<entry>")),
+    "gone": Optional(_texts(SOURCE, "offsets by the names of sources")),
 }
 
 JOB: Kind = record(

@@ -174,13 +174,15 @@ class SparkProgress:
 
     `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: how far the batch
     reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
-    `lists` has SHA-256 of the entries of Spark's lists of files that both end with, by `<source>/<entry>`.
+    `lists` has SHA-256 of the entries of Spark's lists of files that both end with, by `<source>/<entry>`. `gone` has
+    the last offsets of named sources that earlier batches read and this one lacks.
     """
 
     location: str
     offsets: str
     before: tuple[str, ...]
     lists: Mapping[str, str] = field(default_factory=dict, hash=False)
+    gone: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

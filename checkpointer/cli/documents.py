@@ -151,6 +151,7 @@ def job(found: Job | None) -> schemas.Job | None:
             "offsets": spark.offsets,
             "before": list(spark.before),
             "lists": dict(spark.lists),
+            "gone": dict(spark.gone),
         },
     }
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, Step, compare
+from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, Step, carry_gone, compare
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
@@ -168,6 +168,7 @@ class StatefulSink:
         _claim_root(self.checkpointer.root, batch, job.query_id)
         run = self._runs.get(job.run_id) or self._begin_run(batch, job)
         job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
+        job = carry_gone(run.last_job, job)
         # Spark repeats a batch whose end it did not record. Run again, its changes would count twice.
         if self._is_repeated(run, job):
             logger.info("%s: batch %d is already committed and is skipped", self.checkpointer.root, batch_id)

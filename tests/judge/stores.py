@@ -116,7 +116,7 @@ def segments(client: Checkpointer) -> None:
 
 def described(client: Checkpointer) -> None:
     """All that a manifest says besides its operators."""
-    progress = SparkProgress("/spark", "v1\n{}\nx", ("0", ""), {"sources_0/12": "list"})
+    progress = SparkProgress("/spark", "v1\n{}\nx", ("0", ""), {"sources_0/12": "list"}, {"left_1": "-"})
     with client.begin_batch(7, Job("query", "run", 7, "1@host/m", progress)) as cp:
         cp.snapshot("o~.-_ %é", 0, b"0")
         cp.positions["topic"] = {"0": "1", "deep": [1.5, None, [True, -(2**63)]]}

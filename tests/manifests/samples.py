@@ -163,6 +163,7 @@ progress = st.none() | st.builds(
     texts.map("v1\n{}".__add__),
     st.lists(texts, max_size=2).map(tuple),
     st.dictionaries(entries, texts, max_size=2),
+    st.dictionaries(st.text("azAZ09_", min_size=1, max_size=8), texts, max_size=2),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts,

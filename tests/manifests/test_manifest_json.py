@@ -474,6 +474,7 @@ BAD_MANIFEST: dict[str, list[Json | EllipsisType]] = {
     "job.spark.offsets": [..., *WRONG_TEXTS, "", "v1", "1\n", "\nv1\n"],
     "job.spark.before": [..., None, {}, "a", [1], ["a", None]],
     "job.spark.lists": [None, {}, [], {"0/1": 1}, {"0": "a"}],
+    "job.spark.gone": [None, {}, [], {"a": 1}, {"a/1": "a"}, {"": "a"}],
     "cost": [None, True, 1, [], "a", {}],
     **{
         f"cost.{field}": [..., *WRONG_INTEGERS]

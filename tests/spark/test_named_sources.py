@@ -109,6 +109,31 @@ def test_a_query_goes_on_when_its_sources_change_places_come_and_go(named: Sourc
     assert [line.split(":")[0] for line in offsets(named.job, 3)] == ["b", "c"]
 
 
+def test_a_source_that_only_the_last_batch_lacked_goes_on_where_it_was(named: Sources) -> None:
+    for names in ("a b", "b", "a b"):
+        named.feed(a=1, b=10)
+        found = named.run(names)
+    assert found == {"a": 3, "b": 30}
+
+
+def test_a_source_that_comes_back_and_is_read_again_is_refused(named: Sources) -> None:
+    """Spark has forgotten it: what the state has of it would count twice."""
+    for names in ("a b", "a b", "b", "b"):
+        named.feed(a=1, b=10)
+        named.run(names)
+    restored = Checkpointer(named.job.root).restore()
+    assert restored is not None
+    assert restored.job.spark.gone == {"a": '{"logOffset":1}'}  # type: ignore[union-attr]
+    named.feed(a=1, b=10)
+    message = failure(named.job, summing(named.job.root), named.frame("a b"))
+    assert 'begins batch 4 with source a, which the state has read up to {"logOffset":1}' in message
+    assert f"checkpointer rewind {named.job.root} latest" in message
+    assert Checkpointer(named.job.root).rewind(to="latest").cut == ("offsets/4",)
+    assert named.run("b") == {"a": 2, "b": 50}
+    Checkpointer(named.job.root).rewind(to="epoch=1")
+    assert named.run("a b") == {"a": 5, "b": 50}
+
+
 @pytest.mark.parametrize("epoch", range(4))
 def test_a_rewind_crosses_the_batches_in_which_sources_came_and_went(named: Sources, epoch: int) -> None:
     for names in ("a b", "b a", "c b a", "c b"):

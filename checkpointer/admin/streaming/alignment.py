@@ -1,9 +1,16 @@
 """Check that Spark begins the batch that the state waits for."""
 
 import shlex
+from dataclasses import replace
 from typing import Literal
 
-from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets, same_offsets
+from pyspark_checkpointer.admin.streaming.offset_log import (
+    NO_OFFSET,
+    BatchOffsets,
+    by_source,
+    returned_sources,
+    same_offsets,
+)
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError
 from pyspark_checkpointer.manifests.model import Job
 
@@ -62,7 +69,35 @@ def compare(root: str, last: Job, job: Job) -> Step:
             f"the one of the state: its checkpoint was restored, copied or changed; "
             f"`{rewind_command(root, job, 'latest')}` brings both back to the same batch; {RESET_ADVICE}"
         )
+    if step == "next" and (returned := _returned(last, job)):
+        raise BatchResetError(
+            f"{sides}, Spark begins batch {job.batch_id} with {returned}: the query had left it out, so Spark forgot "
+            f"this, and reads it from its beginning; `{rewind_command(root, job, 'latest')}` takes that batch back; "
+            f"then leave the source out, or give it a new name; {RESET_ADVICE}"
+        )
     return step
+
+
+def carry_gone(last: Job | None, job: Job) -> Job:
+    """Return a batch with the offsets of sources that the batches up to `last` have read, and that it lacks."""
+    if last is None or last.query_id != job.query_id or last.spark is None or job.spark is None:
+        return job
+    ends = BatchOffsets.parse(job.spark.offsets)
+    # In version 1 a query always has the same sources.
+    if ends.version == "v1":
+        return job
+    read = {**last.spark.gone, **by_source(BatchOffsets.parse(last.spark.offsets).sources)}
+    there = by_source(ends.sources)
+    gone = {name: offset for name, offset in read.items() if name not in there and offset != NO_OFFSET}
+    return replace(job, spark=replace(job.spark, gone=gone))
+
+
+def _returned(last: Job, job: Job) -> str:
+    """Return the sources that the state has read, and that Spark now reads again."""
+    if last.spark is None or job.spark is None:
+        return ""
+    back = returned_sources(last.spark, BatchOffsets.parse(job.spark.offsets).sources)
+    return ", ".join(f"source {name}, which the state has read up to {offset}" for name, offset in back.items())
 
 
 def _same_input(last: Job, job: Job, step: Step) -> bool:

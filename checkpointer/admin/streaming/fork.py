@@ -159,8 +159,9 @@ def _make_job(session: Session, job: Job, files: dict[str, bytes], target_log: S
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
     sources = () if before is None else BatchOffsets.parse(before.decode()).sources
-    offsets, lists = files[f"{OFFSETS}{job.batch_id}"].decode(), job.spark.lists if job.spark else {}
-    spark = SparkProgress(target_log.url, offsets, sources, lists)
+    offsets = files[f"{OFFSETS}{job.batch_id}"].decode()
+    lists, gone = (job.spark.lists, job.spark.gone) if job.spark else ({}, {})
+    spark = SparkProgress(target_log.url, offsets, sources, lists, gone)
     return replace(job, query_id=query_id, driver=this_copier(), spark=spark)
 
 

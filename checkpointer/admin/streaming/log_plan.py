@@ -20,6 +20,7 @@ from pyspark_checkpointer.admin.streaming.offset_log import (
     read_file,
     read_offsets,
     read_text,
+    returned_sources,
     same_offsets,
 )
 from pyspark_checkpointer.errors import InvalidStateError
@@ -118,6 +119,8 @@ async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
         found = by_source(text.sources)
         # A file that lacks a source may have lost its last lines. Spark would read that source from its beginning.
         if not wanted.keys() <= found.keys():
+            return False
+        if job is not None and job.spark is not None and returned_sources(job.spark, text.sources):
             return False
         for source, offset in found.items():
             # Only sources whose recorded offset is JSON are checked as JSON; others may write plain text.

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.storage import Fencing, open_files
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
@@ -102,6 +102,16 @@ def by_source(lines: Iterable[str]) -> dict[str, str]:
     found = {match[1]: match[2] for match in named}
     # An offset that is no JSON can look like a named one, but hardly all of them, with different names.
     return found if len(found) == len(lines) else {str(number): line for number, line in enumerate(lines)}
+
+
+def returned_sources(last: SparkProgress, lines: Iterable[str]) -> dict[str, str]:
+    """Return those of these sources that batches before the last one have read, with the offsets that these reached.
+
+    Spark knows the offsets of two batches: it goes on with a source that only the last one lacks. Any other source that
+    a query had left out, it reads from its beginning.
+    """
+    there, known = by_source(lines), by_source(last.before)
+    return {name: offset for name, offset in last.gone.items() if name in there and name not in known}
 
 
 def _parse_sources(lines: Iterable[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ class SparkProgress(TypedDict):
     offsets: Annotated[str, "its file of the batch: up to where the batch reads"]
     before: Annotated[list[str], "the offsets of the batch before, one for each source"]
     lists: Annotated[dict[str, str], "SHA-256 of Spark's lists of files, by their names"]
+    gone: Annotated[dict[str, str], "the last offsets of sources that the query left out, by their names"]
 
 
 class Job(TypedDict):
