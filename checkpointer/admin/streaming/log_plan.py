@@ -114,7 +114,7 @@ async def _is_readable(store: Store, path: str, job: Job | None = None) -> bool:
     )
     try:
         text = await read_offsets(store, path)
-        if text is None or not isinstance(json.loads(text.metadata), dict):
+        if text is None or not text.has_metadata:
             return False
         found = by_source(text.sources)
         # A file that lacks a source may have lost its last lines. Spark would read that source from its beginning.
@@ -166,7 +166,14 @@ async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[
                 f"{log.url}: Spark has deleted the offsets of batch {n}, and the checkpoint did not record them: "
                 f"choose a checkpoint whose batch is still in {OFFSETS}"
             )
-        same = recorded is None or (there is not None and same_offsets(there.sources, recorded.sources))
+        # Old versions of Spark wrote no metadata, and newer ones do not go on without.
+        complete = there is not None and there.has_metadata
+        if recorded is None and not complete:
+            raise InvalidStateError(
+                f"{store.url}/{path}: has no metadata, without which Spark does not go on, and the checkpoint did not "
+                "record these offsets: choose a later checkpoint"
+            )
+        same = recorded is None or (complete and there is not None and same_offsets(there.sources, recorded.sources))
         found[path] = None if same else str(recorded).encode()
     # Offsets of the file source are only numbers, so the lists behind them have to be those that the batch read.
     await check_lists(store, job)

@@ -61,6 +61,14 @@ class BatchOffsets(NamedTuple):
         return "\n".join([self.version, self.metadata, *self.sources])
 
     @property
+    def has_metadata(self) -> bool:
+        """Return whether the line of metadata is a JSON object, as Spark needs it."""
+        try:
+            return isinstance(json.loads(self.metadata), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    @property
     def watermark(self) -> int:
         """Return the watermark in milliseconds since the epoch; 0 where there is none."""
         try:
