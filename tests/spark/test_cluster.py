@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tests.servers import Server
 
 JOB = Path(__file__).with_name("cluster_job.py")
 PROJECT = JOB.parents[2]
+PACKAGE = "pyspark_checkpointer"
+CLUSTER = "local-cluster[2,1,1024]"
 
 
 class Cluster:
@@ -70,11 +73,35 @@ def spark_program(name: str) -> str:
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Two executors on this machine, which get the packages as one zip. The one that is lost is lost at the end."""
     folder = tmp_path_factory.mktemp("local-cluster")
-    package, ignored = "pyspark_checkpointer", shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PROJECT / "src" / package, folder / "zip" / package, ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PROJECT / "src" / PACKAGE, folder / "zip" / PACKAGE, ignore=ignored)
     archive = shutil.make_archive(str(folder / "packages"), "zip", folder / "zip")
-    submit = [spark_program("spark-submit"), "--master", "local-cluster[2,1,1024]", "--py-files", archive]
+    submit = [spark_program("spark-submit"), "--master", CLUSTER, "--py-files", archive]
     return Cluster(folder, str(folder / "roots"), submit, "retry", "tables-retry", "relative", "executor-lost")
+
+
+def packed_environment(folder: Path) -> str:
+    """An environment as venv-pack or conda-pack packs one; what this one lacks, it finds where it is installed here."""
+    venv.create(folder / "environment", symlinks=True)
+    (site,) = (folder / "environment" / "lib").glob("python*/site-packages")
+    shutil.copytree(PROJECT / "src" / PACKAGE, site / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    (site / "installed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return shutil.make_archive(str(folder / "environment"), "gztar", folder / "environment")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Two executors on this machine, which get a packed environment."""
+    folder = tmp_path_factory.mktemp("packed")
+    archive = packed_environment(folder)
+    submit = [spark_program("spark-submit"), "--master", CLUSTER, "--archives", f"{archive}#environment"]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if not path.startswith(str(PROJECT))]
+    environment = {
+        "PYSPARK_DRIVER_PYTHON": str(folder / "environment" / "bin" / "python"),
+        "PYSPARK_PYTHON": "./environment/bin/python",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+    return Cluster(folder, str(folder / "roots"), submit, "retry", "tables-retry", **environment)
 
 
 @pytest.fixture(scope="module")
@@ -155,5 +182,38 @@ def test_a_relative_root_is_one_folder_for_the_driver_and_executors(local_cluste
 
 
 def test_spark_submit_with_the_package_as_a_zip(local_cluster: Cluster) -> None:
-    """The README's packaging: the packages travel in one zip, their dependencies are installed on the nodes."""
+    """The package travels in a zip, what it needs is installed on the nodes."""
     assert all("packages.zip" in told["module"] for told in local_cluster.rows("retry")["told"])
+
+
+@pytest.mark.prove  # it takes another cluster of three JVMs
+def test_spark_submit_with_a_packed_environment(packed: Cluster) -> None:
+    """The package and what it needs travel in an archive."""
+    for told in packed.rows("retry")["told"]:
+        assert "/environment/lib/" in told["module"]
+        assert str(packed.folder / "environment") not in told["module"], "each executor has unpacked it for itself"
+    answer = packed.answer("tables-retry")
+    assert answer["rows"] == answer["read"] == [[n, 2] for n in range(100)]
+
+
+def real_pythons() -> Iterator[str]:
+    """Pythons of other versions that are on the PATH."""
+    for minor in range(9, 20):
+        name = shutil.which(f"python3.{minor}")
+        if minor != sys.version_info[1] and name and not subprocess.run([name, "-V"], capture_output=True).returncode:
+            yield name
+
+
+@pytest.mark.prove  # it takes another cluster of three JVMs
+def test_a_cluster_with_another_python_is_told_in_one_sentence(tmp_path: Path) -> None:
+    other = next(real_pythons(), None)
+    if other is None:
+        pytest.skip("no Python of another version is on the PATH")
+    submit = [spark_program("spark-submit"), "--master", CLUSTER]
+    cluster = Cluster(tmp_path, str(tmp_path / "roots"), submit, "tables-retry", PYSPARK_PYTHON=other)
+    with pytest.raises(AssertionError) as caught:
+        cluster.answer("tables-retry")
+    there, here = Path(other).name.removeprefix("python"), f"{sys.version_info[0]}.{sys.version_info[1]}"
+    said = f"the Python of Spark's tasks, {other}, is Python {there}, and the driver's, "
+    assert said in str(caught.value)
+    assert f", is Python {here}: let PYSPARK_PYTHON, set before the session is made, " in str(caught.value)
