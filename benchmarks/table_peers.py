@@ -60,40 +60,45 @@ def run(quick: bool) -> list[Finding]:
         shutil.rmtree(folder)
 
 
-def _part(number: int) -> pa.Table:
+def batch_part(number: int) -> pa.Table:
     draw = np.random.default_rng(number)
     return pa.table({"key": draw.integers(0, BATCH_KEYS, BATCH_ROWS), "amount": draw.integers(0, 100, BATCH_ROWS)})
 
 
 def _micro_batches(spark: SparkSession, folder: Path, turns: int, batches: int) -> list[Finding]:
-    feed = Feed(spark, folder / "stream", _part)
+    feed = Feed(spark, folder / "stream", batch_part)
     contenders = {
-        "ours": _ours(spark, feed, folder / "ours"),
-        "noop": Contender(lambda: feed.stream().writeStream.foreachBatch(_only_aggregate), None, *["no state"] * 3),
+        "ours": ours(spark, feed, folder / "ours"),
+        "noop": noop(feed),
         **{f"Spark on {name}": _spark(spark, feed, folder, name) for name in PROVIDERS},
         "delta-rs": _delta(spark, feed, str(folder / "delta")),
     }
     times = in_turns(feed, {name: one.query for name, one in contenders.items()}, folder, turns, batches)
-    sums = fingerprint(_aggregated(feed.read()))
+    sums = fingerprint(aggregated(feed.read()))
     for name, one in contenders.items():
         if one.state is not None and fingerprint(one.state()) != sums:
             raise AssertionError(f"{name}: the running sums are not the sums")
     return _findings(contenders, times)
 
 
-def _aggregated(batch: DataFrame) -> DataFrame:
+def aggregated(batch: DataFrame) -> DataFrame:
     return batch.groupBy("key").agg(F.sum("amount").alias("amount"))
 
 
+def noop(feed: Feed) -> Contender:
+    """Return the contender that only aggregates: what a batch costs without any state."""
+    return Contender(lambda: feed.stream().writeStream.foreachBatch(_only_aggregate), None, *["no state"] * 3)
+
+
 def _only_aggregate(batch: DataFrame, batch_id: int) -> None:
-    consume(_aggregated(batch))
+    consume(aggregated(batch))
 
 
-def _ours(spark: SparkSession, feed: Feed, root: Path) -> Contender:
+def ours(spark: SparkSession, feed: Feed, root: Path) -> Contender:
     @stateful(root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         totals = state.table("totals", ["key"], num_partitions=PARTITIONS, combine={"amount": "sum"})
-        totals.upsert(_aggregated(batch))
+        totals.upsert(aggregated(batch))
 
     return Contender(
         lambda: feed.stream().writeStream.foreachBatch(update),
@@ -108,7 +113,7 @@ def _spark(spark: SparkSession, feed: Feed, folder: Path, name: str) -> Contende
     def query() -> DataStreamWriter:
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[name])
         spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        return _aggregated(feed.stream()).writeStream.outputMode("update").format("noop")
+        return aggregated(feed.stream()).writeStream.outputMode("update").format("noop")
 
     def state() -> DataFrame:
         stored = spark.read.format("statestore").load(str(location(folder, f"Spark on {name}")))
@@ -121,7 +126,7 @@ def _delta(spark: SparkSession, feed: Feed, path: str) -> Contender:
     synced = Synced(Path(path))
 
     def merge(batch: DataFrame, batch_id: int) -> None:
-        new = _aggregated(batch).toArrow()
+        new = aggregated(batch).toArrow()
         if batch_id == 0:
             write_deltalake(path, new)
             synced()

@@ -7,6 +7,8 @@ import pytest
 from benchmarks.lake_sparks import LAKES, Lake
 from benchmarks.lakes import FULL, Size
 from benchmarks.micro_batches import FIRST, WARM
+from benchmarks.spark_versions import NEWER, OLDER
+from tests.sparks import NEWEST
 
 
 @pytest.mark.parametrize("size", FULL, ids=lambda size: size.what)
@@ -26,3 +28,8 @@ def test_every_compaction_of_a_lake_is_in_a_batch_that_counts(size: Size) -> Non
 def test_a_lake_runs_on_the_spark_that_its_release_is_for(lake: Lake) -> None:
     (spark,) = re.findall(r"[-_](\d+\.\d+)_2\.13:", lake.package)
     assert lake.spark.startswith(f"{spark}.")
+
+
+@pytest.mark.parametrize("line", [OLDER, NEWER])
+def test_the_running_sum_is_measured_on_lines_of_spark_that_are_supported(line: str) -> None:
+    assert any(version.startswith(f"{line}.") for version in NEWEST)
