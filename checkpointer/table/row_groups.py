@@ -197,9 +197,13 @@ class RowGroups:
             verify(f"{self._name} (row group {group})", data, size=length, digest=digest)
             parts[start] = data
         with explain_decode_errors(self._name):
-            # With `pre_buffer` Arrow would also read bytes between neighbouring row groups, which were not fetched.
-            file = pq.ParquetFile(_PartialFile(self._size, parts), metadata=self.metadata, pre_buffer=False)
-            return read_rows(file, sorted(groups), self._schema, columns, own)
+
+            def reopen(texts: Sequence[str]) -> pq.ParquetFile:
+                # With `pre_buffer` Arrow would also read bytes between neighbouring row groups, which were not fetched.
+                part = _PartialFile(self._size, parts)
+                return pq.ParquetFile(part, metadata=self.metadata, pre_buffer=False, read_dictionary=texts)
+
+            return read_rows(reopen([]), sorted(groups), self._schema, columns, own, reopen)
 
 
 def _sorted(values: pa.ChunkedArray) -> list[Any] | None:

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.table import parquet_decode, parquet_encode, row_groups
+from pyspark_checkpointer.table import parquet_decode, parquet_encode, repeated_texts, row_groups
 from tests.proof.load.gauges import resident
 from tests.table.parquet_file import (
     CHUNK_SIZE,
@@ -302,6 +303,12 @@ def read_whole(data: bytes) -> pa.Table:
     return parquet_decode.decode("the/object", data, TABLE, TABLE.names)
 
 
+def read_repeated(data: bytes) -> pa.Table:
+    """As a whole, as a file whose texts repeat in many rows."""
+    with mock.patch.multiple(repeated_texts, MIN_ROWS=1, MIN_GROUPS=1):
+        return read_whole(data)
+
+
 def read_pack(data: bytes) -> pa.Table:
     return parquet_decode.decode_pack("the/object", data, TABLE, TABLE.names, [0])
 
@@ -316,6 +323,7 @@ def read_groups(data: bytes) -> pa.Table:
 
 WAYS: tuple[tuple[str, Callable[[bytes], pa.Table]], ...] = (
     ("snapshot", read_whole),
+    ("snapshot", read_repeated),
     ("pack", read_pack),
     ("snapshot", read_groups),
 )
