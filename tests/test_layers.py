@@ -185,7 +185,7 @@ IMPORTING_BY_NAME = {
     "pyspark_checkpointer.storage": "the registry names the module of each kind of store",
     "pyspark_checkpointer.storage.connection": "a thread imports the package of a store, which takes long",
     "pyspark_checkpointer.storage.fsspec_any.store": "it asks whether the package of a filesystem is installed",
-    "pyspark_checkpointer.spark.interpreter": "a worker says which versions of other packages it has",
+    "pyspark_checkpointer.spark.executors": "a worker says which versions of other packages it has",
     "pyspark_checkpointer.one_copy": "a folder of a checkout is the package",
 }
 """Modules that import what no import statement names, and why."""

@@ -10,6 +10,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.utils import is_remote
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
@@ -17,28 +18,14 @@ from pyspark_checkpointer.spark.versions import is_interval, is_variant, parse_s
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import RESERVED_NAMES
 
-_CONNECT = "pyspark.sql.connect."
-
-
-def check_session(function: str, spark: object) -> None:
-    """Raise `IllegalArgumentError` for a session of Spark Connect.
-
-    Its driver is in another process, which could not commit.
-    """
-    if type(spark).__module__.startswith(_CONNECT):
-        raise IllegalArgumentError(
-            f"{function}(): Spark Connect is not supported by pyspark_checkpointer.spark: use a session of classic "
-            "PySpark, made without a remote; Checkpointer(root).restore().table(…) reads a table without Spark"
-        )
-
 
 def check_frame(call: str, given: Any) -> DataFrame:
-    """Return the argument if it is a classic, non-streaming PySpark DataFrame.
+    """Return the argument if it is a non-streaming PySpark DataFrame.
 
     Raises `IllegalArgumentError` for anything else, with advice for its type.
     """
     kind = type(given)
-    if isinstance(given, DataFrame) and not kind.__module__.startswith(_CONNECT):
+    if isinstance(given, DataFrame):
         if given.isStreaming:
             raise IllegalArgumentError(
                 f"{call} takes a batch DataFrame, not a streaming one: in a foreachBatch function use its "
@@ -146,8 +133,8 @@ def check_schema(what: str, given: Any) -> StructType:
 
     A schema in text needs a session, as only Spark can parse it. `what` names the argument in errors.
     """
-    # Spark asks the JVM to parse the text, and only a session has started one.
-    if isinstance(given, str) and SparkContext._active_spark_context is None:
+    # Spark asks the JVM or its server to parse the text, and only a session has one.
+    if isinstance(given, str) and SparkContext._active_spark_context is None and not is_remote():
         raise IllegalArgumentError(
             f"{what}={given!r:.80}: only Spark parses a schema written as text, and there is no "
             "session: pass a StructType, as in StructType().add('user', 'string'), or make a session first"

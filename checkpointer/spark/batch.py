@@ -1,6 +1,6 @@
 """Ask Spark which query and run a batch of foreachBatch belongs to.
 
-Also ask whether the batch can be replayed.
+Also ask whether the batch can be replayed. Spark's driver is in this process.
 """
 
 from contextlib import suppress
@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer.checkpoint.liveness import ask, this_driver
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.spark.arguments import check_session
 
 _QUERY_ID = "sql.streaming.queryId"
 _RUN_ID = "spark.jobGroup.id"  # Spark runs the jobs of a streaming query in a group that has the run's id.
@@ -42,9 +41,8 @@ class Token(NamedTuple):
 def identify(batch: DataFrame, batch_id: int) -> Job:
     """Return the query, run and batch that the calling thread works for.
 
-    Raises `IllegalArgumentError` outside classic PySpark's foreachBatch.
+    Raises `IllegalArgumentError` outside of foreachBatch.
     """
-    check_session("stateful", batch)
     context = batch.sparkSession.sparkContext
     query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
     if not query_id or not run_id:

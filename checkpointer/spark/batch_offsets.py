@@ -44,8 +44,6 @@ class QueryOffsets:
         Where Spark does not tell the offsets, the batch is returned without them. What needs them, such as a rewind,
         raises then.
         """
-        if self._query is None:
-            return job
         try:
             offsets = self._offsets(job.batch_id)
             # The batch before this one is asked of Spark only where this run did not commit it: each question is
@@ -84,7 +82,9 @@ class QueryOffsets:
         return option_of_long(self._session)
 
     def _offsets(self, batch_id: int) -> str | None:
-        """Return the text of `offsets/<batch_id>`."""
+        """Return the text of `offsets/<batch_id>`; None where Spark does not tell it."""
+        if self._query is None:
+            return None
         log = self._query.offsetLog()
         found = log.get(batch_id)
         return None if found.isEmpty() else self._text(log, found.get())
@@ -123,20 +123,20 @@ class QueryOffsets:
 
         The entries are those that these offsets end with.
         """
-        logs = dict(self._logs.values())
         folders = {source_id: folder for source_id, (folder, _) in self._logs.items()}
         for source, entry in last_entries(sources, folders).items():
             name = f"{source}/{entry}"
             # An entry that the batch before ended with is the one that this batch begins with: it was hashed then.
-            seen = known.get(name) or self._digest(logs.get(source), entry)
+            seen = known.get(name) or self._digest(source, entry)
             if seen is not None and LIST_ENTRY.fullmatch(name):  # The manifest could not be read with another name.
                 yield name, seen
 
-    def _digest(self, log: Any, entry: int) -> str | None:
-        """Return the digest of an entry of a list of files.
+    def _digest(self, source: str, entry: int) -> str | None:
+        """Return the digest of an entry of the list of files of a source, by its folder.
 
         Returns None where this version of Spark has other internals, or for more than `MAX_FILES` files.
         """
+        log = dict(self._logs.values()).get(source)
         if log is None:
             return None
         try:

@@ -20,7 +20,6 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import OperatorNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark.arguments import check_session
 from pyspark_checkpointer.spark.dataframes import run_tasks, struct_of
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.read import Root, free_name
@@ -92,7 +91,6 @@ def read_changes(
         >>> feed.groupBy("sequence", "change").count().orderBy("sequence").collect()
         [Row(sequence=1, change='insert', count=2)]
     """
-    check_session("read_changes", spark)
     use_driver_python(spark)
     client = Checkpointer(root, storage_options, fencing=fencing)
     feed = ChangeFeed.plan(client, operator, after, to)

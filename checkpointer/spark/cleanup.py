@@ -30,7 +30,7 @@ from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark.arguments import check_session
+from pyspark_checkpointer.spark.executors import parallelism, share
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import Fencing
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
@@ -79,7 +79,7 @@ def plan_cleanup(
         fencing: As in `Checkpointer`.
 
     Raises:
-        IllegalArgumentError: `spark` is no session of Spark, or `policy` is no `RetentionPolicy`.
+        IllegalArgumentError: `policy` is no `RetentionPolicy`.
         CorruptionError: Metadata is missing or damaged. The message names the object.
 
     Examples:
@@ -87,7 +87,6 @@ def plan_cleanup(
         >>> plan.where("action = 'delete'").count()
         0
     """
-    check_session("plan_cleanup", spark)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
         _, judge = run_sync(begin_plan(client.session, check_policy(policy)))
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW, newer=True)
@@ -102,15 +101,11 @@ def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
         spark: The session.
         plan: What `Checkpointer.plan` returned.
 
-    Raises:
-        IllegalArgumentError: `spark` is no session of Spark.
-
     Examples:
         >>> from pyspark_checkpointer import Checkpointer
         >>> frame_of(spark, Checkpointer("state/shop").plan()).select("action").distinct().collect()
         [Row(action='keep')]
     """
-    check_session("frame_of", spark)
     return spark.createDataFrame([*plan], _ROW)
 
 
@@ -137,14 +132,13 @@ def clean(
         The sums of what was retired, deleted, and will be deleted after the grace period.
 
     Raises:
-        IllegalArgumentError: `spark` is no session of Spark, or `policy` is no `RetentionPolicy`.
+        IllegalArgumentError: `policy` is no `RetentionPolicy`.
         CorruptionError: Metadata is missing or damaged. The message names the object.
 
     Examples:
         >>> clean(spark, "state/shop").deleted.objects
         0
     """
-    check_session("clean", spark)
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing) as client:
         session = client.session
@@ -203,18 +197,18 @@ def _over_objects(
         return spark.createDataFrame([], schema)
     prefixes = run_sync(_listing_prefixes(client, judge.sequence, newer=newer))
     root = TaskRoot.of(client, spark)
-    # The index of live objects can be large. A broadcast reaches each executor once, not each task.
-    sent = spark.sparkContext.broadcast(judge)
+    # The index of live objects can be large.
+    sent = share(spark, judge, f"{client.root}: the index of its live objects")
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = root.open().session.store
         for batch in batches:
             for prefix in batch.column("prefix").to_pylist():
-                yield from work(store, _rows(store, prefix, sent.value))
+                yield from work(store, _rows(store, prefix, sent()))
 
     frame = spark.createDataFrame([(prefix,) for prefix in prefixes], "prefix string")
     # Several tasks for each core, since nobody knows how many objects a prefix has.
-    parts = min(len(prefixes), 4 * spark.sparkContext.defaultParallelism)
+    parts = min(len(prefixes), 4 * parallelism(spark))
     return frame.repartition(max(1, parts)).mapInArrow(run, schema)
 
 

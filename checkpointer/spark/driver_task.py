@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -25,6 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.dataframes import Work, is_collated
 from pyspark_checkpointer.spark.versions import rows_of_frame
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
@@ -89,13 +89,16 @@ def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
     return pc.sort_indices(pa.table(columns, names), sort_keys=[(name, "ascending") for name in names])
 
 
-def works_alike(context: SparkContext) -> bool:
+def works_alike(spark: SparkSession) -> bool:
     """Return whether a user's function gives the same in the driver as in Python workers.
 
     They may have other environment variables, and another seed of hashes, so that sets of text have another order.
-    `spark-submit` and `pyspark` start a driver with the seed of its workers, and plain `python` does not.
+    `spark-submit` and `pyspark` start a driver with the seed of its workers, and plain `python` does not. Spark Connect
+    does not tell what its workers have.
     """
-    variables: dict[str, str] = context.environment
+    if is_connect(spark):
+        return False
+    variables: dict[str, str] = spark.sparkContext.environment
     return not sys.flags.hash_randomization and all(os.environ.get(name) == variables[name] for name in variables)
 
 

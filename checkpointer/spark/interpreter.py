@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.spark.connect import is_connect
+from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe
 from pyspark_checkpointer.storage import parse
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-_NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
 _MAX_PROBE_TASKS = 16
 
 _DEFAULT_PYTHON = "python3"
@@ -40,8 +42,8 @@ _sources: "list[type[DataSource]]" = []
 Their modules import this one, so they register themselves here (`offer`).
 """
 
-_checked: "WeakKeyDictionary[SparkContext, set[str | None]]" = WeakKeyDictionary()
-"""Contexts whose tasks can import what they need.
+_checked: "WeakKeyDictionary[SparkContext | SparkSession, set[str | None]]" = WeakKeyDictionary()
+"""Contexts, and sessions of Spark Connect, whose tasks can import what they need.
 
 Each has the packages of stores that were checked.
 """
@@ -58,6 +60,8 @@ def use_driver_python(spark: SparkSession) -> None:
     Spark looks for data sources with the interpreter that it chose, and so does not find those of this package. They
     are registered here.
     """
+    if is_connect(spark):
+        return  # The server has chosen it, and finds data sources with it.
     context: Any = spark.sparkContext
     if _is_default(context) and _is_local(context):
         context.pythonExec = sys.executable
@@ -71,15 +75,17 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
 
     Another interpreter is checked once, for what tasks of this root need.
     """
-    context: Any = spark.sparkContext
+    context: Any = spark if is_connect(spark) else spark.sparkContext
     checked = _checked.setdefault(context, set())
     package = parse(root).kind.package
     if package in checked:
         return
     use_driver_python(spark)
     # Local tasks with the driver's own Python can import what the driver has imported.
-    if context.pythonExec != sys.executable or not _is_local(context):
-        _check_packages(context, [*_NEEDED, package] if package else [*_NEEDED])
+    if is_connect(spark):
+        _check_connect(spark, [*NEEDED, package] if package else [*NEEDED])
+    elif context.pythonExec != sys.executable or not _is_local(context):
+        _check_packages(context, [*NEEDED, package] if package else [*NEEDED])
     # Last, so that a check that failed is made again: somebody may have installed what was missing.
     checked.add(package)
 
@@ -110,8 +116,7 @@ def _check_packages(context: Any, packages: list[str]) -> None:
     This need not reach every executor: there are at most `_MAX_PROBE_TASKS` tasks, Spark may give several of them to
     one executor, and executors may come later. An executor that was not reached fails its first task instead.
     """
-    look = _make_probe()
-    here = look(packages)
+    look = make_probe()
     tasks = min(max(len(context._jsc.sc().statusTracker().getExecutorInfos()), 1), _MAX_PROBE_TASKS)
     try:
         seen = context.parallelize(range(tasks), tasks).map(lambda _: look(packages)).collect()
@@ -124,41 +129,38 @@ def _check_packages(context: Any, packages: list[str]) -> None:
             f"the Python of Spark's tasks, {context.pythonExec}, {why}: let PYSPARK_PYTHON, set before the session is "
             "made, name a Python of the same version, with the same packages, that is on every machine"
         ) from error
+    _judge(seen, packages, "session is made")
+
+
+def _check_connect(spark: SparkSession, packages: list[str]) -> None:
+    """Import the packages in tasks of Spark Connect, as `_check_packages` does."""
+    try:
+        seen = probe(spark, packages).found
+    except Exception as error:
+        if "PYTHON_VERSION_MISMATCH" not in str(error):
+            raise
+        own = ".".join(map(str, sys.version_info[:2]))
+        raise InvalidStateError(
+            f"the Python of Spark's tasks is not Python {own}, which this program is: use their version here, or let "
+            "PYSPARK_PYTHON, set before the server is started, name a Python of this one"
+        ) from error
+    _judge(seen, packages, "server is started")
+
+
+def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], when: str) -> None:
+    """Raise `InvalidStateError` for packages that tasks do not have. Log other versions than those of this process."""
+    here = make_probe()(packages)
     for python, found in seen:
         missing = [name + what[1:] for name, what in found.items() if what.startswith("!")]
         if missing:
             raise InvalidStateError(
                 f"the Python of Spark's tasks, {python}, cannot import {', '.join(missing)}: install what is missing "
-                "there, or let PYSPARK_PYTHON, set before the session is made, name a Python that has it"
+                f"there, or let PYSPARK_PYTHON, set before the {when}, name a Python that has it"
             )
     others = {f"{name} {what}" for _, found in seen for name, what in found.items() if what != here[1][name]}
     if others:
         driver = ", ".join(f"{name} {here[1][name]}" for name in sorted({other.split()[0] for other in others}))
         logger.warning("Spark's tasks have %s, the driver has %s", ", ".join(sorted(others)), driver)
-
-
-def _make_probe() -> Any:
-    """Return the function that tasks run to import packages.
-
-    It returns the version or error of each package. Spark sends a function that is defined within another one as code.
-    A function of a module is sent by name, and this package may be missing in the task.
-    """
-
-    def look(packages: list[str]) -> tuple[str, dict[str, str]]:
-        import sys
-
-        found = {}
-        for name in packages:
-            try:
-                found[name] = str(getattr(__import__(name), "__version__", ""))
-            except Exception as error:
-                # A package can also be there and fail to import what it needs itself. Then the error says more than
-                # its name.
-                absent = isinstance(error, ModuleNotFoundError) and error.name == name
-                found[name] = "!" if absent else f"! ({error})"
-        return sys.executable, found
-
-    return look
 
 
 def _explain(context: Any, text: str) -> str | None:

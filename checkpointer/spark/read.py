@@ -19,7 +19,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark.arguments import check_frame, check_session
+from pyspark_checkpointer.spark.arguments import check_frame
 from pyspark_checkpointer.spark.dataframes import is_collated, quote, struct_of
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
@@ -77,7 +77,6 @@ def read_state(
         >>> read_state(spark, "state/shop", "totals").orderBy("digit").collect()
         [Row(digit=0, n=5), Row(digit=1, n=5)]
     """
-    check_session("read_state", spark)
     use_driver_python(spark)
     if keys is not None:
         check_frame(f"read_state() of {operator!r}: keys", keys)
@@ -128,7 +127,6 @@ def diff(
         >>> diff(spark, "state/shop", "epoch=0", "latest", "totals").count()
         0
     """
-    check_session("diff", spark)
     use_driver_python(spark)
     client = Checkpointer(root, storage_options, fencing=fencing)
     for target in (a, b):

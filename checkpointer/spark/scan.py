@@ -19,6 +19,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_names
 from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of, run_tasks, struct_of
+from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
@@ -108,8 +109,9 @@ def scan(
     shown = shown_columns(version, columns)
     read = version if partitions is None else version.only(partitions)
     # Only the numbers of groups are rows, so Spark has nothing to move. The version goes along with the task.
-    groups = group_by_bytes(read.sizes(), spark.sparkContext.defaultParallelism)
-    task = ReadTask(TaskRoot.of(client, spark), checkpoint, version, groups, None if columns is None else list(columns))
+    root = TaskRoot.of(client, spark)
+    groups = group_by_bytes(read.sizes(), parallelism(spark))
+    task = ReadTask(root, checkpoint, version, groups, None if columns is None else list(columns))
     return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
 
 

@@ -16,6 +16,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import run_tasks
+from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.scan import group_by_bytes, shown_columns, small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table.due_rows import due_rows, late_rows
@@ -172,8 +173,9 @@ def scan_expired(
 ) -> DataFrame:
     """Return the rows that expire with a batch, as a DataFrame."""
     shown = shown_columns(due.before, columns)
-    groups = group_by_bytes(due.sizes(), spark.sparkContext.defaultParallelism)
-    task = ExpiredTask(TaskRoot.of(client, spark), checkpoint, due, groups, shown.fieldNames())
+    root = TaskRoot.of(client, spark)
+    groups = group_by_bytes(due.sizes(), parallelism(spark))
+    task = ExpiredTask(root, checkpoint, due, groups, shown.fieldNames())
     return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
 
 

@@ -22,15 +22,18 @@ from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.spark.batch import drain, find_query, identify, refuse_temporary
+from pyspark_checkpointer.spark.batch import drain, find_query
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
-from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
+from pyspark_checkpointer.spark.classic_query import ClassicQuery
 from pyspark_checkpointer.spark.cleaner import Cleaner
+from pyspark_checkpointer.spark.connect import is_connect, runs_callbacks
+from pyspark_checkpointer.spark.connect_query import ConnectQuery
 from pyspark_checkpointer.spark.failure import describe
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.state import Callback, State
 from pyspark_checkpointer.spark.task_client import check_tasks
 from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage.url import absolute
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -46,6 +49,7 @@ def stateful(
     root: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     *,
+    checkpoint_location: str | os.PathLike[str] | None = None,
     on_reset: OnReset = "error",
     fencing: Fencing = "required",
     max_chain: int = 10,
@@ -62,6 +66,9 @@ def stateful(
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`,
             `gs://bucket/path`. One root for each query.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+        checkpoint_location: The query's `checkpointLocation`, which a query of Spark Connect needs: nothing else tells
+            its function which query calls it. The same options serve for both if they are on the same kind of store.
+            A classic query with another location is refused.
         on_reset: What to do if Spark's progress and the state do not belong together. "error" refuses the batch.
             "continue" lets the first batch of a run begin new batch ids on the old state; remove the option after that
             run.
@@ -79,7 +86,8 @@ def stateful(
         IllegalArgumentError: An argument is not what it must be.
         BatchResetError: In a batch: Spark's progress and the state belong to different queries, or Spark went back.
         BatchGapError: In a batch: batches are missing between the state and Spark's progress.
-        InvalidStateError: In a batch: the query has no `checkpointLocation`, or another query uses the root.
+        InvalidStateError: In a batch: the query has no `checkpointLocation`, or not the one that was given, or another
+            query uses the root.
 
     Examples:
         >>> @stateful("state/parity")
@@ -107,7 +115,9 @@ def stateful(
         raise IllegalArgumentError(f"on_reset={on_reset!r:.40}: expected 'error' or 'continue'")
     client = Checkpointer(root, storage_options, fencing=fencing, max_chain=max_chain, metrics=metrics)
     cleaner = None if retention is None else Cleaner(client, retention, clean_every)
-    return lambda callback: StatefulSink(client, callback, on_reset, cleaner)
+    location = None if checkpoint_location is None else absolute(checkpoint_location)
+    connect = ConnectQuery(client.root, location, storage_options)
+    return lambda callback: StatefulSink(client, callback, on_reset, cleaner, ClassicQuery(location), connect)
 
 
 class StatefulSink:
@@ -124,7 +134,15 @@ class StatefulSink:
         True
     """
 
-    def __init__(self, client: Checkpointer, callback: Callback, on_reset: OnReset, cleaner: Cleaner | None) -> None:
+    def __init__(
+        self,
+        client: Checkpointer,
+        callback: Callback,
+        on_reset: OnReset,
+        cleaner: Cleaner | None,
+        classic: ClassicQuery,
+        connect: ConnectQuery,
+    ) -> None:
         if not callable(callback):
             raise IllegalArgumentError(
                 f"stateful({client.root!r}): decorates a function of batch, batch_id and state, not "
@@ -134,6 +152,8 @@ class StatefulSink:
         self._callback = callback
         self._on_reset = on_reset
         self._cleaner = cleaner
+        self._classic = classic
+        self._connect = connect
         self._runs: dict[str, QueryRun] = {}
         """The one run that goes on, by its id.
 
@@ -149,7 +169,8 @@ class StatefulSink:
             logger.error("%s: batch %s failed: %s", self.checkpointer.root, batch_id, describe(error))
             raise
         except BaseException as error:
-            if threading.current_thread() is threading.main_thread():  # an interrupt, not within a query
+            # An interrupt, not within a query. The process beside a server of Spark Connect calls in its main thread.
+            if threading.current_thread() is threading.main_thread() and not runs_callbacks():
                 raise
             # It would end the thread that Spark waits for, and Spark would wait for ever.
             raise InvalidStateError(
@@ -162,11 +183,12 @@ class StatefulSink:
 
         A batch that is committed already is skipped.
         """
-        job = identify(batch, batch_id)
+        query = self._connect if is_connect(batch) else self._classic
+        job = query.identify(batch, batch_id)
         # Before anything is restored: two active queries on one root would each write state that the other does not
         # know.
         _claim_root(self.checkpointer.root, batch, job.query_id)
-        run = self._runs.get(job.run_id) or self._begin_run(batch, job)
+        run = self._runs.get(job.run_id) or self._begin_run(batch, job, query)
         job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
         job = carry_gone(run.last_job, job)
         # Spark repeats a batch whose end it did not record. Run again, its changes would count twice.
@@ -191,14 +213,14 @@ class StatefulSink:
         if self._cleaner is not None:
             self._cleaner.after(attempt.checkpoint.id)
 
-    def _begin_run(self, batch: DataFrame, job: Job) -> QueryRun:
+    def _begin_run(self, batch: DataFrame, job: Job, query: ClassicQuery | ConnectQuery) -> QueryRun:
         """Restore the last checkpoint for a new run, and end the run before it.
 
         Each run of the query has a client of its own. Its first commit fences the run before, also one of this process.
         """
-        refuse_temporary(batch, job.query_id)
+        offsets = query.begin_run(batch, job)
         client = self.checkpointer.copy()
-        run = QueryRun(client, client.restore(), QueryOffsets(batch.sparkSession, job.query_id))
+        run = QueryRun(client, client.restore(), offsets)
         check_tasks(client, batch.sparkSession, run.restored)
         # Only after the restore succeeded, so that one that fails leaves the run before as it is.
         for before in self._runs.values():

@@ -38,6 +38,7 @@ from pyspark_checkpointer.spark.dataframes import (
 )
 from pyspark_checkpointer.spark.driver_task import sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
+from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.scan_expired import Written, find_due, scan_expired
@@ -157,11 +158,11 @@ class TableChanges:
         def by_tasks() -> list[TaskOutput]:
             return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
 
-        if (is_ours or works_alike(jobs.spark.sparkContext)) and sorts_alike(rows, order[1:]):
+        if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
             outputs = jobs.change(placed, task, by_tasks, self._hints, below, order)
         else:
             outputs = by_tasks()
-        most = min(self._partitions, jobs.spark.sparkContext.defaultParallelism)
+        most = min(self._partitions, parallelism(jobs.spark))
         self._hints.learn_from_apply(sum(output.seconds for output in outputs), most)
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)

@@ -19,6 +19,7 @@ from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.dataframes import Work, map_batches
 from pyspark_checkpointer.spark.driver_task import DriverTaskError, run_in_driver
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
+from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
 from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, TableHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
@@ -162,7 +163,7 @@ class TableJobs:
                 chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, keep_here))
         if there:
             sizes = version.sizes({partition: keep[partition] for partition in there})
-            groups = group_by_bytes(sizes, max(self.spark.sparkContext.defaultParallelism, len(there) // 8))
+            groups = group_by_bytes(sizes, max(parallelism(self.spark), len(there) // 8))
             task = CompactTask(self.root, self._checkpoint.id, version.only(there), groups, dict(keep))
             for output in self.run(task_numbers(self.spark, len(groups)), task.run):
                 chains |= output.chains

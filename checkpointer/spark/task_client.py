@@ -10,7 +10,6 @@ import pickle
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -19,6 +18,8 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.spark.connect import is_connect
+from pyspark_checkpointer.spark.executors import driver_hosts, executor_hosts
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
 from pyspark_checkpointer.storage.registry import Reach
@@ -76,8 +77,13 @@ class DriverRoot:
 
     @classmethod
     def of(cls, client: Checkpointer, spark: SparkSession) -> "DriverRoot":
-        # PySpark's own folder, below Spark's for local files, which is removed when Spark ends.
-        folder = getattr(spark.sparkContext, "_temp_dir", None)
+        # A folder of Spark's for local files, which is removed when Spark ends: PySpark's own, or that of the process
+        # beside a server of Spark Connect.
+        folder = (
+            os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+            if is_connect(spark)
+            else getattr(spark.sparkContext, "_temp_dir", None)
+        )
         return cls(client, folder if _may_keep_copies(spark) else None)
 
     def open(self) -> Checkpointer:
@@ -149,25 +155,10 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
     if parse(client.root).kind.reach is Reach.PROCESS:
         raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
     hosts = executor_hosts(spark) if parse(client.root).kind.reach is Reach.MACHINE else set()
-    if not hosts:
-        return
-    context: Any = spark.sparkContext
     # Spark may know the driver's machine by a name or by an address.
-    here = {context.getConf().get("spark.driver.host"), socket.gethostname(), "localhost", "127.0.0.1"}
-    elsewhere = hosts - here
+    elsewhere = hosts - driver_hosts(spark) if hosts else hosts
     if elsewhere:
         raise InvalidStateError(
             f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
             "use a root that every machine reaches, such as s3:// or abfs://"
         )
-
-
-def executor_hosts(spark: SparkSession) -> set[str]:
-    """Return the hosts of the session's executors.
-
-    There are none where the driver runs the tasks itself.
-    """
-    context: Any = spark.sparkContext
-    if context._jsc.sc().isLocal():
-        return set()
-    return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}

@@ -2,32 +2,34 @@
 
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from pyspark_checkpointer import Checkpointer, RetentionPolicy, errors
-from pyspark_checkpointer.errors import FencedError, IllegalArgumentError
+from pyspark_checkpointer import Checkpointer, errors
+from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.spark import (
     Delta,
     Snapshot,
     State,
     can_restore,
-    clean,
     diff,
-    frame_of,
-    plan_cleanup,
+    executors,
+    read_changes,
     read_state,
     stateful,
 )
-from pyspark_checkpointer.spark.arguments import check_frame, check_key, check_names
+from pyspark_checkpointer.spark.arguments import check_key, check_names
+from pyspark_checkpointer.spark.executors import share
 from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
@@ -191,22 +193,29 @@ def test_a_table_is_no_map_in_the_same_run(job: Job) -> None:
         read_state(job.spark, job.root, "t", columns="amount")
 
 
-def test_a_session_of_spark_connect_is_refused_by_name(tmp_path: Path) -> None:
+def test_spark_connect_is_refused_by_name_on_an_old_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spark = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    monkeypatch.setattr(pyspark, "__version__", "3.5.9")
     root = tmp_path / "root"
-    calls: dict[str, Any] = {
-        "read_state": lambda: read_state(spark, root, "t"),
-        "diff": lambda: diff(spark, root, "a", "b", "t"),
-        "clean": lambda: clean(spark, root, RetentionPolicy()),
-        "plan_cleanup": lambda: plan_cleanup(spark, root, RetentionPolicy()),
-        "frame_of": lambda: frame_of(spark, ()),  # type: ignore[arg-type]
-    }
-    for name, call in calls.items():
-        with pytest.raises(IllegalArgumentError, match=rf"{name}\(\): Spark Connect is not supported"):
+    calls: list[Callable[[], Any]] = [
+        lambda: read_state(spark, root, "t"),
+        lambda: diff(spark, root, "a", "b", "t"),
+        lambda: read_changes(spark, root, "t"),
+        lambda: stateful(root)(lambda batch, batch_id, state: None)(spark, 0),
+    ]
+    for call in calls:
+        with pytest.raises(
+            IllegalArgumentError, match=r"Spark Connect needs PySpark 4\.0 or newer, and this is 3\.5\.9"
+        ):
             call()
-    frame = type("DataFrame", (DataFrame,), {"__module__": "pyspark.sql.connect.dataframe"})
-    with pytest.raises(IllegalArgumentError, match=r"not pyspark\.sql\.connect\.dataframe\.DataFrame"):
-        check_frame("table 't': upsert()", object.__new__(frame))
+
+
+def test_what_a_request_of_spark_connect_cannot_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    assert share(spark, [1], "the index")() == [1]
+    monkeypatch.setattr(executors, "MAX_REQUEST_BYTES", 1 << 20)
+    with pytest.raises(InvalidStateError, match="the index has 2 MiB, and a request of Spark Connect carries 1 MiB"):
+        share(spark, bytes(2 << 20), "the index")
 
 
 def test_a_schema_as_text_is_parsed_by_a_session_or_refused(spark: SparkSession, tmp_path: Path) -> None:

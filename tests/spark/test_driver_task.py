@@ -154,7 +154,7 @@ def test_a_function_stays_in_tasks_where_the_driver_has_another_seed(job: Job, s
     def hashed(key: Any, given: Any, row: Any) -> Change:
         return Change({"n": hash("abc")}, output=[{"place": where()}])
 
-    expected = {"driver"} if works_alike(spark.sparkContext) else {"task"}
+    expected = {"driver"} if works_alike(spark) else {"task"}
     assert run(job, spark, [40, 40], hashed) == [{"task"}, expected]
 
 
@@ -171,7 +171,8 @@ def test_a_driver_works_as_workers_with_their_seed_and_variables(
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     monkeypatch.setattr(driver_task, "sys", SimpleNamespace(flags=SimpleNamespace(hash_randomization=randomized)))
-    assert works_alike(SimpleNamespace(environment=variables)) == alike  # type: ignore[arg-type]
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(environment=variables))
+    assert works_alike(spark) == alike  # type: ignore[arg-type]
 
 
 def test_times_within_values_are_in_utc_for_functions_too(job: Job, spark: SparkSession) -> None:

@@ -433,13 +433,17 @@ def test_the_decorated_function_outside_a_query_is_refused(job: Job) -> None:
         summing(job.root)(frame, 0)
 
 
-def test_spark_connect_is_refused_by_name(tmp_path: Any) -> None:
-    class DataFrame:  # what Spark Connect hands to foreachBatch, as far as it is looked at
-        pass
+def test_a_checkpoint_location_that_is_given_has_to_be_that_of_the_query(job: Job) -> None:
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["batches"] = batch_id
 
-    DataFrame.__module__ = "pyspark.sql.connect.dataframe"
-    with pytest.raises(IllegalArgumentError, match="Spark Connect"):
-        summing(str(tmp_path / "root"))(DataFrame(), 0)
+    job.feed(("a", 1))
+    other = str(job.location.with_name("other"))
+    error = failure(job, stateful(job.root, checkpoint_location=other)(update))
+    assert f"has the checkpointLocation {job.location}: give the same to both" in error
+    assert not Path(job.root).exists()
+    job.run(stateful(job.root, checkpoint_location=job.location)(update))
+    assert totals(job.root) == {"batches": 0}
 
 
 def test_the_token_makes_an_external_sink_idempotent(job: Job) -> None:

@@ -1,0 +1,141 @@
+"""Ask a session for its executors: how many tasks they run at once, where they are, and what their Python has.
+
+A session of Spark Connect has no context that could tell. A small job tells it, once for each session.
+"""
+
+import json
+import pickle
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.spark.connect import is_connect
+
+T = TypeVar("T")
+
+MAX_REQUEST_BYTES = 64 << 20
+"""The most bytes of a value that are sent with a request: a server of Spark Connect takes twice as much by default."""
+
+NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
+"""The packages that every task of this package needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executors:
+    """What the tasks of one job of Spark Connect have seen: one for each that the session runs at once."""
+
+    hosts: Sequence[str]
+    found: Sequence[tuple[str, dict[str, str]]]
+    """The interpreter of each task, and the version or error of each package."""
+
+    def has(self, package: str) -> bool:
+        """Return whether all tasks could import a package. One that is missing may be there the next time."""
+        return all(not versions.get(package, "!").startswith("!") for _, versions in self.found)
+
+
+_probed: "WeakKeyDictionary[SparkSession, Executors]" = WeakKeyDictionary()
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks the session runs at once."""
+    return len(_executors(spark).hosts) if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
+def executor_hosts(spark: SparkSession) -> set[str]:
+    """Return the hosts of the session's executors.
+
+    There are none where the driver runs the tasks itself.
+    """
+    if is_connect(spark):
+        return {*_executors(spark).hosts}
+    context: Any = spark.sparkContext
+    if context._jsc.sc().isLocal():
+        return set()
+    return {str(info.host()) for info in context._jsc.sc().statusTracker().getExecutorInfos()}
+
+
+def driver_hosts(spark: SparkSession) -> set[str]:
+    """Return the names of this machine by which Spark may know it."""
+    here = {socket.gethostname()}
+    if is_connect(spark):  # The server's name for itself would say nothing about this process.
+        return here
+    context: Any = spark.sparkContext
+    named: str | None = context.getConf().get("spark.driver.host")
+    return here | {"localhost", "127.0.0.1"} | ({named} if named else set())
+
+
+def share(spark: SparkSession, value: T, what: str) -> Callable[[], T]:
+    """Return a function by which tasks get a value that may be large.
+
+    A broadcast reaches each executor once, not each task. Spark Connect has none, so the value goes along with the
+    function, in one request. Raises `InvalidStateError` where it is too large for that, and says `what` it is.
+    """
+    if not is_connect(spark):
+        sent = spark.sparkContext.broadcast(value)
+        return lambda: sent.value
+    size = len(pickle.dumps(value))
+    if size > MAX_REQUEST_BYTES:
+        raise InvalidStateError(
+            f"{what} has {size >> 20} MiB, and a request of Spark Connect carries {MAX_REQUEST_BYTES >> 20} MiB: use a "
+            "classic session, or do the same without Spark, as Checkpointer(root).clean(policy) does"
+        )
+    return lambda: value
+
+
+def probe(spark: SparkSession, packages: Sequence[str]) -> Executors:
+    """Run a job of Spark Connect whose tasks import some packages.
+
+    Spark gives a range without a number of partitions as many as it runs tasks at once.
+    """
+    known = _probed.get(spark)
+    if known is not None and all(known.has(package) for package in packages):
+        return known
+    look = make_probe()
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "seen": [json.dumps(look(packages))]})
+
+    rows = spark.range(0, 1 << 10).mapInArrow(run, "host string, seen string").collect()
+    seen = [json.loads(row["seen"]) for row in rows]
+    found = Executors([row["host"] for row in rows], [(python, versions) for python, versions in seen])
+    _probed[spark] = found
+    return found
+
+
+def _executors(spark: SparkSession) -> Executors:
+    return _probed.get(spark) or probe(spark, NEEDED)
+
+
+def make_probe() -> Any:
+    """Return the function that tasks run to import packages.
+
+    It returns the version or error of each package. Spark sends a function that is defined within another one as code.
+    A function of a module is sent by name, and this package may be missing in the task.
+    """
+
+    def look(packages: list[str]) -> tuple[str, dict[str, str]]:
+        import sys
+
+        found = {}
+        for name in packages:
+            try:
+                found[name] = str(getattr(__import__(name), "__version__", ""))
+            except Exception as error:
+                # A package can also be there and fail to import what it needs itself. Then the error says more than
+                # its name.
+                absent = isinstance(error, ModuleNotFoundError) and error.name == name
+                found[name] = "!" if absent else f"! ({error})"
+        return sys.executable, found
+
+    return look
+
+
+__all__ = ["NEEDED", "Executors", "driver_hosts", "executor_hosts", "make_probe", "parallelism", "probe", "share"]
