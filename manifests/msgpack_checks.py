@@ -92,10 +92,11 @@ def cut_whole(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 TIMESTAMP_BYTES = 6
 """Bytes of the shortest timestamp of msgpack."""
 
-MINUS_ONE = re.compile(rb"[\xd4-\xd8]\xff|\xc7.\xff|\xc8..\xff|\xc9.{4}\xff", re.DOTALL)
-"""The beginning of an extension of type -1, a timestamp.
+MINUS_ONE = re.compile(rb"\xff(?:(?<=[\xd4-\xd8]\xff)|(?<=\xc7.\xff)|(?<=\xc8..\xff)|(?<=\xc9.{4}\xff))", re.DOTALL)
+"""The type of an extension of type -1, a timestamp, behind what begins one.
 
-msgpack unpacks it without asking the hook.
+msgpack unpacks it without asking the hook. The type comes first in the pattern, so that the search goes from one such
+byte to the next.
 """
 
 

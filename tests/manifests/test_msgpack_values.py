@@ -2,6 +2,7 @@
 
 import enum
 import math
+import struct
 import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
@@ -695,6 +696,15 @@ def test_what_is_equal_to_a_mark_takes_no_place_of_one(marked: Any) -> None:
     # Three values as one, and a text that takes the mark behind it: as many members as there should be.
     assert unpack_all([b"\x01" + value + b"\x02", b"\xac\x01\x02\x03", b"\x04"]) is None
     assert unpack_all([b"\x01" + value + b"\x02", b"\xaa", b"\x04"]) is None
+
+
+@pytest.mark.parametrize("looks", [b"\xd6\xff", b"\xc7\x04\xff", b"\xc8\x00\x04\xff", b"\xc9\x00\x00\x00\x04\xff"])
+def test_numbers_whose_bytes_look_like_a_timestamp_are_unpacked_together(looks: bytes) -> None:
+    number = struct.unpack(">d", b"\x40" + looks.ljust(7, b"\0"))[0]
+    numbers = [1, number, {"a": [number]}, -1]
+    assert unpack_all(list(map(pack, numbers))) == numbers
+    # The looks do not hide a timestamp in a later value.
+    assert unpack_all([*map(pack, numbers), b"\x91\xd6\xff\0\0\0\0"]) is None
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
