@@ -29,8 +29,8 @@ class PartitionChange:
     """Bytes of `records`, estimated: the memory that is in use until they are written."""
     dirty: dict[Any, bytes | None]
     """The changes since the last save, whether or not `records` holds more."""
-    readers: "set[PartitionChange]"
-    """The snapshots that read the partition's dict; this one leaves them once it reads it no longer."""
+    readers: set[object]
+    """Those that read the partition's dict; this one leaves them once it reads it no longer."""
     needs_snapshot: bool = False
     """True if no delta can say what changed."""
 

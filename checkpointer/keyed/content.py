@@ -27,6 +27,9 @@ Step = tuple[Callable[..., Any], tuple[Any, ...]]
 The first argument is the number of the partition.
 """
 
+Shared = tuple[MapPartition, dict[Any, bytes]]
+"""A partition, and its packed values while somebody reads them."""
+
 MISSING: Any = object()
 """Stands for a value where there is none."""
 
@@ -209,13 +212,13 @@ class Content:
         """Remove all keys."""
         self.parts = [part.cleared() for part in self.parts]  # one step: nobody ever sees some of them cleared
 
-    def packed(self) -> tuple[list[dict[Any, bytes]], dict[Any, UnsupportedValueError]]:
-        """Return the packed values of each partition, and errors by key.
+    def share(self, reader: object) -> tuple[list[Shared], dict[Any, UnsupportedValueError]]:
+        """Return the partitions with their packed values, and errors by key.
 
-        The errors are those of values that cannot be packed.
+        The values stay as they are until the reader ends. The errors are those of values that cannot be packed.
         """
         refused = self._pack_all()
-        return [] if refused else [dict(part.data) for part in self.parts], refused
+        return [] if refused else [(part, part.share(reader)) for part in self.parts], refused
 
     def _pack_all(self) -> dict[Any, UnsupportedValueError]:
         """Pack all live values and return the errors by key.

@@ -137,7 +137,7 @@ class ExpiringPartition(MapPartition):
         change = super()._capture_snapshot(number)
         # Records of its own, so that nobody has to leave `data` alone until they are written.
         change.records = self._records_of(self.data)  # type: ignore[arg-type]  # a dict is no dict of more types
-        self._readers.discard(change)
+        self.unshare(change)
         return change
 
     def mark_captured(self, change: PartitionChange) -> None:

@@ -19,7 +19,7 @@ Invariants, whenever no change is running:
   is `data.get(key)`.
 - One key object stands in all of them: of keys that are equal, the one in `data` (`manifests/equal_keys.py`).
 - While `is_new`, `dirty` may lack changes: the first save writes a snapshot.
-- `data` is not changed in place while a snapshot reads it, which is while `_readers` is not empty.
+- `data` is not changed in place while somebody reads it without the lock, which is while `_readers` is not empty.
 
 A change takes its key out of `last_packed`, notes it in `dirty`, makes it in `data`, and enters it in `last_packed`
 again. Wherever that was interrupted, `copied` restores the invariants: every live value is packed and compared once
@@ -122,8 +122,8 @@ class MapPartition:
         """
         self.saved = NEVER_SAVED
         self.key_kinds = NO_NUMBERS
-        self._readers: set[PartitionChange] = set()
-        """Snapshots that still read `data`."""
+        self._readers: set[object] = set()
+        """Snapshots, and others, that still read `data`."""
         self._least_limit = self._limit = limit
 
     def restore(self, saved: SavedChain, data: dict[Any, bytes]) -> None:
@@ -294,12 +294,24 @@ class MapPartition:
     def _writable(self) -> dict[Any, bytes]:
         """Return `data` to be changed in place.
 
-        If a snapshot still reads the old dict, `data` is copied first.
+        If somebody still reads the old dict, `data` is copied first.
         """
         if self._readers:
-            # The snapshots keep the old dict, which nobody changes any more, so that encoding them needs no lock.
+            # The readers keep the old dict, which nobody changes any more, so that they need no lock.
             self.data, self._readers = dict(self.data), set()
         return self.data
+
+    def share(self, reader: object) -> dict[Any, bytes]:
+        """Return `data` to a reader. It stays as it is until `unshare`."""
+        self._readers.add(reader)
+        return self.data
+
+    def unshare(self, reader: object) -> None:
+        """Note that a reader has ended.
+
+        `data` may be changed in place again if nobody else reads it.
+        """
+        self._readers.discard(reader)
 
     def _mark_dirty(self, changes: Mapping[Any, bytes | None]) -> None:
         """Note changes of stored keys, or of keys that are about to be stored."""
@@ -381,7 +393,7 @@ class MapPartition:
             self.last_packed = {}
             for keys, packed in batches:
                 if self.is_new:
-                    self.data.update(zip(keys, packed, strict=True))  # what changed need not be known
+                    self._writable().update(zip(keys, packed, strict=True))  # what changed need not be known
                 else:
                     self._set_differing(differing(self.data, keys, packed))
                 yield
@@ -445,7 +457,7 @@ class MapPartition:
         change = PartitionChange(
             number, SNAPSHOT, 0, self.data, size, self.dirty, self._readers, needs_snapshot=self.needs_snapshot
         )
-        self._readers.add(change)
+        self.share(change)
         return change
 
     def _folded(self, deltas: Sequence[Delta]) -> Delta | None:

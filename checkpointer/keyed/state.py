@@ -8,6 +8,7 @@ checkpoint that is being written holds bytes that no later change can reach.
 
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -422,28 +423,39 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             {'count': 1, 'pages': []}
         """
         everything: dict[Any, Any] = {}
-        for part in self._packed():
-            keys, values = iter(part), iter(part.values())
-            while some := list(islice(values, UNPACK_BATCH)):
-                batch = list(islice(keys, UNPACK_BATCH))
-                unpacked = unpack_all(some)
-                # One by one, the error names the key of a value that is malformed.
-                everything.update(zip(batch, map(_unpack, batch, some) if unpacked is None else unpacked, strict=True))
+        with self._packed() as parts:
+            for part in parts:
+                keys, values = iter(part), iter(part.values())
+                while some := list(islice(values, UNPACK_BATCH)):
+                    batch = list(islice(keys, UNPACK_BATCH))
+                    found = unpack_all(some)
+                    # One by one, the error names the key of a value that is malformed.
+                    everything.update(zip(batch, map(_unpack, batch, some) if found is None else found, strict=True))
         return everything
 
-    def _packed(self) -> list[dict[Any, bytes]]:
-        """Return everything at one moment, packed."""
-        packed, refused = self._owner.change(Content.packed)
-        _refuse(refused)
-        return packed
+    @contextmanager
+    def _packed(self) -> Iterator[list[dict[Any, bytes]]]:
+        """Yield everything at one moment, packed, to be read and not changed.
+
+        It is not copied, unless somebody changes the state meanwhile.
+        """
+        reader = object()
+        shared, refused = self._owner.change(Content.share, reader)
+        try:
+            _refuse(refused)
+            yield [data for _, data in shared]
+        finally:
+            for part, _ in shared:
+                part.unshare(reader)
 
     # ---- copies ---------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> "KeyedState":
         """Return a state with equal values that is changed independently, and saved whole."""
         state = KeyedState(partitions=self._partitions)
-        for part, data in zip(state._parts, self._packed(), strict=True):
-            part.restore(NEVER_SAVED, data)
+        with self._packed() as parts:
+            for part, data in zip(state._parts, parts, strict=True):
+                part.restore(NEVER_SAVED, dict(data))
         return state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KeyedState":

@@ -14,15 +14,45 @@ from pyspark_checkpointer.checkpoint.encode import ENCODE_INLINE
 from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
 from pyspark_checkpointer.keyed import packing
+from pyspark_checkpointer.keyed import state as state_module
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
-from pyspark_checkpointer.manifests.msgpack_values import pack_some
+from pyspark_checkpointer.manifests.msgpack_values import pack_some, unpack_all
 from pyspark_checkpointer.runtime.host import SystemHost
 from tests.keyed.states import failing_save, filled, kinds, save, saved
 from tests.world import Actor, World
 
 # ---- what is being written stays as it was ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("saved_before", [False, True])
+def test_a_change_made_while_a_dict_is_made_does_not_reach_it(
+    world: World, saved_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = world.actor()
+    state = KeyedState({n: {"n": n} for n in range(100)}, partitions=4)
+    if saved_before:
+        save(client, state)
+
+    def change_first(packed: Any) -> Any:
+        monkeypatch.undo()
+        for n in range(100):
+            state[n]["n"] = "changed"
+        save(client, state)
+        state[2], state[200] = "set", ["added"]
+        del state[3]
+        save(client, state)
+        return unpack_all(packed)
+
+    monkeypatch.setattr(state_module, "unpack_all", change_first)
+    assert state.to_dict() == {n: {"n": n} for n in range(100)}
+    assert (state[1], state[2], state[200], 3 in state) == ({"n": "changed"}, "set", ["added"], False)
+    assert saved(world) == dict(state)
+    # Nobody reads any more, so nothing is copied for the next change.
+    before = [part.data for part in state._parts]
+    state.update(dict.fromkeys(range(100), 7))
+    assert all(part.data is data for part, data in zip(state._parts, before, strict=True))
 
 
 @pytest.mark.parametrize("kind", [SNAPSHOT, DELTA])
