@@ -12,9 +12,9 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from math import isnan
-from operator import ne
+from operator import mod, ne
 from typing import Any
 from uuid import UUID
 from zlib import crc32
@@ -250,9 +250,9 @@ def partitions_of(keys: list[Any], partitions: int) -> list[int] | None:
     kinds = set(map(type, keys))
     try:
         if kinds == {str}:
-            return [number % partitions for number in map(crc32, map(str.encode, keys))]
+            return list(map(mod, map(crc32, map(str.encode, keys)), repeat(partitions)))
         if kinds == {bytes}:
-            return [number % partitions for number in map(crc32, keys)]
+            return list(map(mod, map(crc32, keys), repeat(partitions)))
         # Of one type, so that one rule holds for all of them. NaN goes the slow way, which refuses it by name.
         if kinds == {int} or (kinds == {float} and not any(map(isnan, keys))):
             return [crc32(b"%d" % hash(key)) % partitions for key in keys]
