@@ -1,21 +1,26 @@
 """Measure state on the driver beside its alternatives: full save, deltas, restore, and bytes.
 
 Each contender begins with the records as a Python dict and ends with them durable; a restore ends with every record as
-Python objects. Each restore is compared with what was saved. The deltas are the first few after a full save. The very
-first is listed separately: in it, a keyed state looks again at every value that the caller held during the full save.
-`driver_state` measures what compaction adds over a longer time.
+Python objects. Each restore is compared with what was saved. Deltas are measured one after the other, with the
+compaction that comes due. The very first is listed separately: in it, a keyed state looks again at every value that the
+caller held during the full save. The first delta of another share is not counted for anybody: in it, a keyed state
+looks again at the values of a delta ten times as large.
+
+A keyed state is measured twice: for a caller that holds the values of a change until it is saved, and for one that does
+not. `driver_state` measures what compaction adds over a longer time.
 """
 
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.contenders import CONTENDERS, ByHand, Contender, Ours
+from benchmarks.contenders import CONTENDERS, ByHand, Contender, Ours, OursGiven
 from benchmarks.driver_state import State, plain, value
 from benchmarks.measure import Finding, Grid, Target, Times, rotated, written
 from benchmarks.stores import folder
@@ -26,7 +31,10 @@ SHARES = {"1 %": 100, "0.1 %": 1000}
 """For each share of changed keys, the distance between two changed keys."""
 
 TOO_SLOW = 5
-"""Contenders whose full save takes this many times as long as ours are left out of the next size, with a note."""
+"""Contenders that take this many times as long as ours for a full save or a delta of 1 % are measured once."""
+
+LEAST, MOST, SECONDS = 3, 20, 2.0
+"""Deltas of each share that are measured: as many as fit into so many seconds, within limits."""
 
 BLOCKED = "blocked by delta 1 %"
 """The time for which a caller is blocked who leaves as much as possible to the background."""
@@ -35,67 +43,95 @@ STEPS = ("full save", "first delta", *(f"delta {share}" for share in SHARES), BL
 
 WRITTEN = STEPS[:-2]
 
+LIMITS = {"full save": 1.2, "delta 1 %": 1.2, "delta 0.1 %": 1.2, BLOCKED: 1.0, "restore": 1.0}
+"""The targets. The first delta after a full save has none."""
+
+OURS = {Ours: "", OursGiven: ", values that nobody holds"}
+
 
 class Found:
     """The seconds and bytes of each step of a contender."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, list[float]] = {step: [] for step in STEPS}
+        self.seconds: dict[str, list[list[float]]] = {step: [] for step in STEPS}
         self.bytes: dict[str, list[int]] = {step: [] for step in STEPS}
         self._written = 0
 
     def begin(self) -> None:
+        """Begin another repetition."""
         self._written = written()
+        for repetitions in self.seconds.values():
+            repetitions.append([])
 
-    def measure(self, step: str, work: Callable[[], T]) -> T:
-        """Measure a step. Bytes that were written in the background since the last step count for this one."""
+    def measure(self, step: str | None, work: Callable[[], T]) -> T:
+        """Measure a step; None: do not count it.
+
+        Bytes that were written in the background since the last step count for this one.
+        """
         gc.collect()
         start = time.perf_counter()
         result = work()
-        self.seconds[step].append(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
         now = written()
-        self.bytes[step].append(now - self._written)
+        if step is not None:
+            self.seconds[step][-1].append(seconds)
+            self.bytes[step].append(now - self._written)
         self._written = now
         return result
 
+    def has_enough(self, step: str) -> bool:
+        seconds = self.seconds[step][-1]
+        return len(seconds) >= LEAST and (len(seconds) >= MOST or sum(seconds) >= SECONDS)
+
     def mean(self, step: str) -> float:
-        """Return the mean and not the median, so that occasional compaction counts."""
-        return statistics.mean(self.seconds[step])
+        """Return the median of the repetitions. Each is the mean of its deltas, so that compaction counts."""
+        return statistics.median(statistics.mean(seconds) for seconds in self.seconds[step])
 
     def spread(self, step: str) -> str:
-        times = Times(tuple(self.seconds[step]))
-        return f"{times.spread:.0%} of {len(times.seconds)}" if len(times.seconds) > 1 else "measured once"
+        """Return the spread of the repetitions, and how many measurements they are."""
+        times = Times(tuple(statistics.mean(seconds) for seconds in self.seconds[step]))
+        measured = sum(map(len, self.seconds[step]))
+        if len(times.seconds) > 1:
+            return f"{times.spread:.0%} of {len(times.seconds)}"
+        return "measured once" if measured == 1 else f"one mean of {measured}"
 
 
 def run(quick: bool) -> list[Finding]:
-    sizes = [(100_000, 1, 5)] if quick else [(1_000_000, 2, 5), (10_000_000, 1, 3)]
     findings: list[Finding] = []
-    contenders, slow = list(CONTENDERS), list[type[Contender]]()
-    for keys, repetitions, rounds in sizes:
+    contenders, left_out = list(CONTENDERS), list[type[Contender]]()
+    for keys, repetitions in [(100_000, 1)] if quick else [(1_000_000, 3), (10_000_000, 1)]:
         found = {contender: Found() for contender in contenders}
         for number in range(repetitions):
-            for contender in rotated(contenders, number):
+            again = contenders if number == 0 else [one for one in contenders if not _is_slow(found, one)]
+            for contender in rotated(again, number):
                 with folder() as base:
-                    _measure(contender, base, plain(keys), rounds, found[contender])
-        findings += _findings(keys, found, slow)
-        most = TOO_SLOW * found[Ours].mean("full save")
-        slow += [contender for contender in contenders if found[contender].mean("full save") > most]
-        contenders = [contender for contender in contenders if contender not in slow]
+                    _measure(contender, base, keys, found[contender])
+        findings += _findings(keys, found, left_out)
+        # Larger sizes take long. There, the contenders stay that were the first of the others in some row.
+        stay = {Ours, ByHand, *(best for step in LIMITS for best in [_best(found, step)] if best is not None)}
+        left_out = [one for one in contenders if one not in stay]
+        contenders = [one for one in contenders if one in stay]
     return findings
 
 
-def _measure(contender: type[Contender], base: Path, state: State, rounds: int, found: Found) -> None:
+def _measure(contender: type[Contender], base: Path, keys: int, found: Found) -> None:
+    state = plain(keys)
     with closing(contender(base)) as one:
-        given = plain(len(state))  # which nobody holds any more once it was taken over
+        given = plain(keys)  # which nobody holds any more once it was taken over
         found.begin()
         found.measure("full save", partial(one.save, given))
         del given
-        deltas = [(f"delta {share}", every, step) for share, every in SHARES.items() for step in range(rounds)]
-        for name, every, step in [("first delta", *deltas[0][1:]), *deltas[1:]]:
-            found.measure(name, partial(one.change, _changes(len(state), every, step)))
-            state |= _changes(len(state), every, step)
-        found.measure(BLOCKED, partial(one.change_meanwhile, _changes(len(state), 100, rounds)))
-        state |= _changes(len(state), 100, rounds)
+        first: str | None = "first delta"
+        for share, every in SHARES.items():
+            for step in count():
+                name = f"delta {share}" if step else first
+                found.measure(name, partial(one.change, _changes(keys, every, step)))
+                state |= _changes(keys, every, step)
+                if found.has_enough(f"delta {share}"):
+                    break
+            first = None
+        found.measure(BLOCKED, partial(one.change_meanwhile, _changes(keys, 100, MOST + 1)))
+        state |= _changes(keys, 100, MOST + 1)
         one.settle()
         restored = found.measure("restore", one.restore)
         if restored != state:
@@ -106,7 +142,22 @@ def _changes(keys: int, every: int, step: int) -> State:
     return {f"N{number:07d}": value(number + step + every) for number in range(step, keys, every)}
 
 
-def _findings(keys: int, found: dict[type[Contender], Found], slow: list[type[Contender]]) -> list[Finding]:
+def _is_slow(found: Mapping[type[Contender], Found], one: type[Contender]) -> bool:
+    steps = ("full save", "delta 1 %")
+    return any(found[one].mean(step) > TOO_SLOW * found[Ours].mean(step) for step in steps)
+
+
+def _best(found: Mapping[type[Contender], Found], step: str) -> type[Contender] | None:
+    """Return the fastest of the others; of those that verify, where that counts."""
+    peers = [one for one in found if one not in (*OURS, ByHand) and (one.verifies or not _verifies(step))]
+    return min(peers, key=lambda one: found[one].mean(step), default=None)
+
+
+def _verifies(step: str) -> bool:
+    return step in ("full save", "restore")
+
+
+def _findings(keys: int, found: Mapping[type[Contender], Found], left_out: list[type[Contender]]) -> Iterator[Finding]:
     ours = found[Ours]
     rows = []
     for contender, one in found.items():
@@ -114,29 +165,30 @@ def _findings(keys: int, found: dict[type[Contender], Found], slow: list[type[Co
         sizes = [f"{statistics.mean(one.bytes[step]) / _records(step, keys):.1f}" for step in WRITTEN]
         rows.append([contender.name, *times, "yes" if contender.verifies else "no", *sizes])
     columns = ["contender", *STEPS, "verified", *(f"bytes: {step}" for step in WRITTEN)]
-    rows += [[contender.name, "left out: too slow", *[""] * (len(columns) - 2)] for contender in slow]
-    title = (
-        f"{keys:,} records: mean time as a multiple of ours, and bytes written for each record that is new or changed"
-    )
-    grid = Grid(title, columns, rows)
-    return [grid, *(target for step in STEPS for target in _targets(keys, step, found, slow))]
+    rows += [[one.name, "left out", *[""] * (len(columns) - 2)] for one in left_out]
+    title = f"{keys:,} records: time as a multiple of ours, and bytes written for each record that is new or changed"
+    yield Grid(title, columns, rows)
+    for step in STEPS:
+        yield from _targets(keys, step, found)
 
 
-def _targets(
-    keys: int, step: str, found: dict[type[Contender], Found], slow: list[type[Contender]]
-) -> Iterator[Target]:
-    """Return the targets. The first delta after a full save has none."""
-    ours, verifies = found[Ours], step in ("full save", "restore")
-    peers = [one for one in found if one not in (Ours, ByHand) and (one.verifies or not verifies)]
-    if peers:
-        best = min(peers, key=lambda one: found[one].mean(step))
-        left_out = "".join(f"; {one.name} was left out" for one in slow)
-        detail = f"{best.name}; spread {ours.spread(step)} / {found[best].spread(step)}{left_out}"
-        others = "the fastest other that verifies" if verifies else "the fastest other"
-        ratio, limit = ours.mean(step) / found[best].mean(step), None if step == "first delta" else 1.0
-        yield Target(f"{keys:,} records: {step} / {others}", ratio, limit, detail)
-    by_hand = f"spread {ours.spread(step)} / {found[ByHand].spread(step)}"
-    yield Target(f"{keys:,} records: {step} / by hand", ours.mean(step) / found[ByHand].mean(step), None, by_hand)
+def _targets(keys: int, step: str, found: Mapping[type[Contender], Found]) -> Iterator[Target]:
+    others = "the fastest other that verifies" if _verifies(step) else "the fastest other"
+    for ours, how in OURS.items():
+        # What is restored is the same.
+        if ours not in found or (how and step == "restore"):
+            continue
+        mean, spread = found[ours].mean(step), found[ours].spread(step)
+        if best := _best(found, step):
+            other = found[best].mean(step)
+            detail = f"{best.name}; {_ms(mean)} / {_ms(other)}, spread {spread} / {found[best].spread(step)}"
+            yield Target(f"{keys:,} records: {step}{how} / {others}", mean / other, LIMITS.get(step), detail)
+        by_hand = f"spread {spread} / {found[ByHand].spread(step)}"
+        yield Target(f"{keys:,} records: {step}{how} / by hand", mean / found[ByHand].mean(step), None, by_hand)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms"
 
 
 def _records(step: str, keys: int) -> int:
