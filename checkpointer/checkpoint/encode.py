@@ -15,8 +15,8 @@ from pyspark_checkpointer.runtime.host import Host
 ENCODE_BATCH = 2 << 20
 """Bytes of small partitions that are encoded in one go."""
 
-ENCODE_INLINE = 32 << 10
-"""Bytes that are encoded sooner than a thread is woken."""
+ENCODE_INLINE = 64 << 10
+"""Bytes that are encoded sooner than a thread answers: a thousand short records."""
 
 
 class ToEncode(NamedTuple):
