@@ -8,7 +8,7 @@ state does the same, also when it is restored: each delta names the key that is 
 older records, key and value come from the delta.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from datetime import date, datetime, timedelta
 from itertools import chain
 from typing import Any, NamedTuple
@@ -85,10 +85,8 @@ def may_differ(keys: Collection[Any]) -> bool:
         level = list(chain.from_iterable(key for key in level if type(key) in _GROUPS))
 
 
-def may_meet(groups: Iterable[Collection[Any]]) -> bool:
-    """Return whether two keys of these groups can be equal and not the same."""
-    groups = list(groups)
-    kinds = kinds_of(groups)
+def may_meet(groups: Collection[Collection[Any]], kinds: Set[type]) -> bool:
+    """Return whether two keys of these groups can be equal and not the same. `kinds` has the types of all of them."""
     if kinds <= _FLOATS:  # each is equal to itself only, but for 0.0 and -0.0
         return float in kinds and any(0.0 in keys for keys in groups)
     return not kinds <= _INTEGERS and any(map(may_differ, groups))

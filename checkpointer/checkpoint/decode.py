@@ -10,7 +10,7 @@ from pyspark_checkpointer.checkpoint.download import read_slices
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.manifests.equal_keys import may_meet, now_equal, overlay
+from pyspark_checkpointer.manifests.equal_keys import kinds_of, may_meet, now_equal, overlay
 from pyspark_checkpointer.manifests.model import Artifact, Chain
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
@@ -25,8 +25,11 @@ Records = dict[object, bytes | None]
 """Keys and packed values of one artifact; None where a delta deletes the key."""
 
 
-Merged = tuple[Chain, dict[object, bytes], list[Records]]
-"""The chain of a partition, its packed values, and what each of its deltas holds."""
+Entries = tuple[dict[object, bytes], list[Records], set[type] | None]
+"""The packed values of a partition, what each of its deltas holds, and the types of the keys if they are known."""
+
+Merged = tuple[Chain, dict[object, bytes], list[Records], set[type] | None]
+"""The chain of a partition, and its entries."""
 
 
 async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[Artifact, Records]:
@@ -63,13 +66,13 @@ def merge_all(chains: list[Chain], decoded: dict[Artifact, Records]) -> list[Mer
     return merged
 
 
-def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, bytes], list[Records]]:
-    """Return a partition's packed values, and what each of its deltas holds.
+def merge(chain: Chain, decoded: dict[Artifact, Records]) -> Entries:
+    """Return a partition's packed values, what each of its deltas holds, and the types of the keys.
 
     Changes the records of the snapshot in place: they become the values.
     """
     if not chain:
-        return {}, []
+        return {}, [], set()
     data = decoded[chain[0]]
     # A search in C. A loop over a million records would take longer than merging them.
     if None in data.values():
@@ -77,7 +80,8 @@ def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, 
     deltas = [decoded[artifact] for artifact in chain[1:]]
     # `dict.update` keeps the key that was there, where the format wants the later one. That matters only for keys that
     # are equal without being the same, and is slow to look for.
-    differ = any(deltas) and may_meet((data, *deltas))
+    types = kinds_of((data, *deltas))
+    differ = any(deltas) and may_meet((data, *deltas), types)
     for delta in deltas:
         if not differ:
             data.update(delta)
@@ -91,4 +95,5 @@ def merge(chain: Chain, decoded: dict[Artifact, Records]) -> tuple[dict[object, 
     for key in deleted:
         if data[key] is None:
             del data[key]
-    return data, deltas  # type: ignore[return-value]  # the deletions are out
+    # Where a key gave way to an equal one, there may be fewer types now.
+    return data, deltas, None if differ else types  # type: ignore[return-value]  # the deletions are out

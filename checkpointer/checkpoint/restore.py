@@ -165,7 +165,7 @@ class CheckpointReader:
 
         def merged() -> dict[object, bytes]:
             decoded = {artifact: decode(artifact, data) for artifact, data in zip(chain, stored, strict=True)}
-            entries, deltas = merge(chain, decoded)
+            entries, deltas, _ = merge(chain, decoded)
             check_places(entries, partition, self.operator(name).partitions, chain, deltas)
             return entries
 

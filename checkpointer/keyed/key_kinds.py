@@ -5,11 +5,11 @@ holds a second key that is equal to one of these and looks different, unless a k
 partitions are like that, and then the key that a caller gives is the key that stands.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Set
 from enum import Enum
 from typing import Any
 
-from pyspark_checkpointer.manifests.equal_keys import EXACT, kinds_of, may_differ, may_meet
+from pyspark_checkpointer.manifests.equal_keys import EXACT, may_differ, may_meet
 
 
 class KeyKinds(Enum):
@@ -28,12 +28,11 @@ class KeyKinds(Enum):
     MIXED = "keys may be equal and not the same: the key that stands has to be looked up"
 
     @classmethod
-    def of(cls, groups: Iterable[Collection[Any]]) -> "KeyKinds":
-        """Return the kinds of all keys of some groups, such as the dicts of a partition."""
-        groups = list(groups)
-        if may_meet(groups):
+    def of(cls, groups: Collection[Collection[Any]], types: Set[type]) -> "KeyKinds":
+        """Return the kinds of all keys of some groups, such as the dicts of a partition, which have these types."""
+        if may_meet(groups, types):
             return MIXED
-        numbers = kinds_of(groups) & NUMBER_KINDS.keys()
+        numbers = types & NUMBER_KINDS.keys()
         return NUMBER_KINDS[numbers.pop()] if numbers else NO_NUMBERS
 
     def with_key(self, key: Any) -> "KeyKinds":

@@ -29,7 +29,7 @@ more, and the values of `dirty` are looked up in `data`.
 costs more than the rest of a change. A changed live value is looked up there once, when it is packed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -38,7 +38,7 @@ from pyspark_checkpointer.compaction import changes_all, keyed_fold_start, room_
 from pyspark_checkpointer.keyed.changes import PartitionChange
 from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SIMPLE, KeyKinds
 from pyspark_checkpointer.keyed.packing import differing, pack_batches
-from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, overlay
+from pyspark_checkpointer.manifests.equal_keys import EXACT, find_key, is_zoned, kinds_of, overlay
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Chain
 from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
 
@@ -126,15 +126,19 @@ class MapPartition:
         """Snapshots, and others, that still read `data`."""
         self._least_limit = self._limit = limit
 
-    def restore(self, saved: SavedChain, data: dict[Any, bytes]) -> None:
-        """Take over what a chain holds, in a new partition."""
+    def restore(self, saved: SavedChain, data: dict[Any, bytes], types: Set[type] | None = None) -> None:
+        """Take over what a chain holds, in a new partition. `types` are those of the keys, if they are known."""
         self.saved, self.data, self.is_new = saved, data, False
-        self.learn_keys()
+        self.learn_keys(types)
 
-    def learn_keys(self) -> None:
-        """Find out the kinds of the keys, after somebody else placed them here."""
+    def learn_keys(self, types: Set[type] | None = None) -> None:
+        """Find out the kinds of the keys, after somebody else placed them here.
+
+        `types` are those of the keys, if they are known.
+        """
         if self.key_kinds is not MIXED:
-            self.key_kinds = KeyKinds.of([self.data, *self.saved.deltas])
+            groups: list[Mapping[Any, Any]] = [self.data, *self.saved.deltas]
+            self.key_kinds = KeyKinds.of(groups, kinds_of(groups) if types is None else types)
 
     def copied(self) -> "MapPartition":
         """Return a consistent copy that can be changed independently.

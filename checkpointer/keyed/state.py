@@ -425,12 +425,15 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         everything: dict[Any, Any] = {}
         with self._packed() as parts:
             for part in parts:
-                keys, values = iter(part), iter(part.values())
-                while some := list(islice(values, UNPACK_BATCH)):
-                    batch = list(islice(keys, UNPACK_BATCH))
+                left, keys, unpacked = iter(part.values()), list[Any](), list[Any]()
+                while some := list(islice(left, UNPACK_BATCH)):
                     found = unpack_all(some)
-                    # One by one, the error names the key of a value that is malformed.
-                    everything.update(zip(batch, map(_unpack, batch, some) if found is None else found, strict=True))
+                    if found is None:
+                        # One by one, the error names the key of a value that is malformed.
+                        keys, done = keys or list(part), len(unpacked)
+                        found = list(map(_unpack, keys[done : done + len(some)], some))
+                    unpacked += found
+                everything.update(zip(part, unpacked, strict=True))
         return everything
 
     @contextmanager
@@ -489,19 +492,20 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     @classmethod
     def from_checkpoint(
-        cls, parts: list[tuple[Chain, dict[Any, bytes], list[dict[Any, bytes | None]]]]
+        cls, parts: list[tuple[Chain, dict[Any, bytes], list[dict[Any, bytes | None]], set[type] | None]]
     ) -> "KeyedState":
         """Return the state that a checkpoint holds.
 
-        `parts` has for each partition its chain, its packed values and the records of its deltas.
+        `parts` has for each partition its chain, its packed values, the records of its deltas, and the types of its
+        keys if they are known.
 
         For `checkpoint/restore.py`. `InvalidStateError` for two keys that are equal by the zones of this machine.
         """
         state = cls(partitions=len(parts))
         made = state._parts
-        saved = [SavedChain(chain, deltas) for chain, _, deltas in parts]
-        for part, known, (_, data, _) in zip(made, saved, parts, strict=True):
-            part.restore(known, data)
+        saved = [SavedChain(chain, deltas) for chain, _, deltas, _ in parts]
+        for part, known, (_, data, _, types) in zip(made, saved, parts, strict=True):
+            part.restore(known, data, types)
         move_misplaced_keys(made)
         if len(parts) > 1:
             # Asking every key takes a fifth of the time of a restore, and much more for tuples. So it waits until

@@ -180,4 +180,4 @@ def test_partitions_that_share_an_empty_snapshot_stay_apart(world: World) -> Non
     deltas = [replace(empty, kind="delta", records=1, offset=n) for n in range(2)]
     decoded: dict[Any, Any] = {empty: {}, deltas[0]: {"a": b"1"}, deltas[1]: {"b": b"2"}}
     merged = merge_all([(empty, delta) for delta in deltas], decoded)
-    assert [entries for _, entries, _ in merged] == [{"a": b"1"}, {"b": b"2"}]
+    assert [entries for _, entries, *_ in merged] == [{"a": b"1"}, {"b": b"2"}]
