@@ -3,6 +3,7 @@
 `encode.py` is the mirror image.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
@@ -32,15 +33,23 @@ Merged = tuple[Chain, dict[object, bytes], list[Records], set[type] | None]
 """The chain of a partition, and its entries."""
 
 
-async def read_decoded(store: Store, host: Host, group: list[Artifact]) -> dict[Artifact, Records]:
-    """Return the records of several artifacts of one object, which is fetched once."""
+async def read_decoded(store: Store, host: Host, group: list[Artifact], turn: asyncio.Lock) -> dict[Artifact, Records]:
+    """Return the records of several artifacts of one object, which is fetched once.
+
+    Objects are fetched together, and decoded one after the other, each in its `turn`. Decoding makes Python objects,
+    for which a thread needs the interpreter's lock: several threads would pass it on again and again, and take a fifth
+    longer on two processors.
+    """
     slices = await read_slices(store, host, group)
 
     def decode_all() -> dict[Artifact, Records]:
         return {artifact: decode(artifact, data) for artifact, data in zip(group, slices, strict=True)}
 
     # One thread for the whole group: waking one costs more than decoding a small partition.
-    return decode_all() if is_small(group) else await host.run(decode_all)
+    if is_small(group):
+        return decode_all()
+    async with turn:
+        return await host.run(decode_all)
 
 
 def is_small(artifacts: Iterable[Artifact]) -> bool:

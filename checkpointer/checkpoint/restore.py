@@ -126,8 +126,8 @@ class CheckpointReader:
         decoded: dict[Artifact, Records] = {}
 
         async def load() -> None:
-            groups = by_object(chain.from_iterable(operator.chains.values()))
-            for found in await asyncio.gather(*(read_decoded(self.store, self.session.host, g) for g in groups)):
+            groups, turn = by_object(chain.from_iterable(operator.chains.values())), asyncio.Lock()
+            for found in await asyncio.gather(*(read_decoded(self.store, self.session.host, g, turn) for g in groups)):
                 decoded.update(found)
 
         await self._explaining(load)

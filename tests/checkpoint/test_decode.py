@@ -1,16 +1,21 @@
 """Records of a chain become one map, or an error that names the object."""
 
+import random
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint import decode as decode_module
 from pyspark_checkpointer.checkpoint.decode import merge
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.manifests.codecs import MSGPACK
 from pyspark_checkpointer.runtime.host import SystemHost
 from tests.manifests.samples import alone
+from tests.world import World
 
 
 def test_a_snapshot_with_a_deletion_is_malformed() -> None:
@@ -48,3 +53,24 @@ def test_only_a_small_map_is_restored_without_waking_a_thread(
         monkeypatch.setattr(SystemHost, "run", counted)
         assert restored.keyed("s") == state
     assert woken == most
+
+
+def test_objects_are_decoded_one_after_the_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random.Random(0)
+    state = KeyedState({n: source.randbytes(100_000) for n in range(20)}, partitions=4)  # an object for each partition
+    with world.actor().begin() as cp:
+        cp.save("s", state)
+    decode, running, most = decode_module.decode, list[int](), list[int]()
+
+    def watched(*args: Any) -> Any:
+        running.append(threading.get_ident())
+        most.append(len(running))
+        time.sleep(0.01)
+        running.pop()
+        return decode(*args)
+
+    monkeypatch.setattr(decode_module, "decode", watched)
+    restored = world.actor().restore()
+    assert restored is not None
+    assert restored.keyed("s") == state
+    assert most == [1, 1, 1, 1]
