@@ -156,7 +156,7 @@ def rewinding(folder: Path) -> Any:
 
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         count(batch, batch_id, state)
-        if batch_id == 1:
+        if batch_id == 2:
             try:
                 Checkpointer(folder / "root").rewind(to="epoch=0", stopped=True)
             except InvalidStateError as error:
@@ -262,7 +262,7 @@ def tables(folder: Path) -> Any:
         late = f"timestamp_seconds(unix_timestamp(timestamp'{state.clock.isoformat()}') - 7200)"
         expiring.upsert(batch.selectExpr("key", f"{late} AS at").distinct())
         seen["expired"] = sorted(row.key for row in expiring.expired().collect())
-        state.write_partitions("raw", batch, bytes_of, key=["key"], num_partitions=2)
+        state.write_partitions("raw", batch, bytes_of, key=["key"], num_partitions=1)
         state.map("seen", partitions=1)[batch_id] = seen
 
     error = run(folder, sink(folder, update))
