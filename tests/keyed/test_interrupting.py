@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ import pytest
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.keyed import state as state_module
+from tests.instructions import each_instruction
 from tests.keyed.states import failing_save, save, saved
 from tests.world import Actor, World
 
@@ -34,49 +35,15 @@ def interrupted(number: int, handler: Callable[[], None]) -> Iterator[list[int]]
 
     A signal handler runs between two instructions, at fewer places. The block is given how many there were.
     """
-    count, thread = [0], threading.get_ident()
+    count = [0]
 
-    def step(code: CodeType) -> None:
-        if code.co_filename.startswith(TRACED) and threading.get_ident() == thread:
-            count[0] += 1
-            if count[0] == number:
-                handler()
+    def step() -> None:
+        count[0] += 1
+        if count[0] == number:
+            handler()
 
-    with each_instruction(step):
+    with each_instruction(lambda file: file.startswith(TRACED), step):
         yield count
-
-
-@contextmanager
-def each_instruction(step: Callable[[CodeType], None]) -> Iterator[None]:
-    """Call `step` before each instruction of that package, at least, that Python runs in this block."""
-    if sys.version_info < (3, 12):
-
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            if not frame.f_code.co_filename.startswith(TRACED):
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            if event == "opcode":
-                step(frame.f_code)
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            yield
-        finally:
-            sys.settrace(before)
-        return
-    # There `settrace` leaves out instructions of functions that it saw for the first time.
-    monitoring = sys.monitoring
-    tool, event = monitoring.PROFILER_ID, monitoring.events.INSTRUCTION
-    monitoring.use_tool_id(tool, __name__)
-    monitoring.register_callback(tool, event, lambda code, _: step(code))
-    monitoring.set_events(tool, event)
-    try:
-        yield
-    finally:
-        monitoring.set_events(tool, monitoring.events.NO_EVENTS)
-        monitoring.free_tool_id(tool)
 
 
 def start() -> dict[Any, Any]:

@@ -2,9 +2,9 @@
 
 import gc
 import signal
-import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import FrameType
@@ -15,6 +15,7 @@ import pytest
 from pyspark_checkpointer.manifests import keyed_records, msgpack_checks, msgpack_extensions, msgpack_values
 from pyspark_checkpointer.manifests.keyed_records import decode, encode
 from pyspark_checkpointer.manifests.msgpack_values import pack, pack_checked, pack_some, unpack
+from tests.instructions import each_instruction
 
 VALUE = {"set": {1, 2, "x"}, "at": datetime(2024, 1, 2, tzinfo=UTC), "pair": (1, (2, Decimal("1.10"))), "big": 1 << 70}
 OTHER = [{("other", n): frozenset({n, Decimal(n)})} for n in range(3)]
@@ -23,7 +24,7 @@ RECORDS: dict[Any, bytes | None] = {(n, "key"): pack([n] * 50) for n in range(30
 STORED = encode(RECORDS)
 
 
-MSGPACK = tuple(module.__name__ for module in (msgpack_checks, msgpack_extensions, msgpack_values))
+MSGPACK = tuple(module.__file__ for module in (msgpack_checks, msgpack_extensions, msgpack_values))
 
 
 def used() -> None:
@@ -51,23 +52,14 @@ def test_a_codec_is_used_in_the_middle_of_each_of_its_uses(name: str) -> None:
     """At every instruction that Python runs."""
     times = 0
 
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
+    def step() -> None:
         nonlocal times
-        if frame.f_globals.get("__name__") not in (*MSGPACK, keyed_records.__name__):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            times += 1
-            if times % 5 == 0:
-                used()
-        return trace
+        times += 1
+        if times % 5 == 0:
+            used()
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
+    with each_instruction(lambda file: file in (*MSGPACK, keyed_records.__file__), step):
         right = USES[name]()
-    finally:
-        sys.settrace(before)
     assert right
     assert times > 100
 
@@ -170,26 +162,15 @@ def test_a_use_that_an_exception_ends_leaves_nothing_behind() -> None:
     for number in range(1, 400, 3):
         count = 0
 
-        def trace(frame: FrameType, event: str, argument: object, number: int = number) -> Any:
+        def step(number: int = number) -> None:
             nonlocal count
-            if frame.f_globals.get("__name__") not in MSGPACK:
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            if event == "opcode":
-                count += 1
-                if count == number:
-                    raise KeyboardInterrupt
-            return trace
+            count += 1
+            if count == number:
+                raise KeyboardInterrupt
 
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        with suppress(KeyboardInterrupt), each_instruction(lambda file: file in MSGPACK, step):
             pack(VALUE)
             unpack(PACKED["value"])
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
         assert pack(VALUE) == PACKED["value"]
         assert unpack(PACKED["value"]) == VALUE
     deep: Any = 1
