@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test prove matrix conformance lint docs audit format bench bench-quick servers clean
+.PHONY: help setup demo test prove matrix smoke conformance lint docs audit format bench bench-quick servers clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -30,6 +30,14 @@ TESTS ?= tests/spark tests/admin/streaming tests/table tests/proof/test_table_sp
 
 matrix: servers ## run Spark's tests on other versions of PySpark, or on some (SPARKS=versions)
 	@scripts/run python scripts/matrix $(SPARKS) $(if $(PYTHON),--python $(PYTHON)) -- $(AT_ONCE) $(TESTS)
+
+# Maps and tables, a replay, a rewind, an undo and a fork.
+SMOKE ?= tests/spark/test_versions.py tests/spark/test_maps.py tests/spark/test_sink.py tests/spark/test_rewind.py \
+	tests/spark/test_table.py -k "test_versions or test_maps or goes_on or forgot or replay or undo_puts or fork_and \
+	or committed_together or swallowed"
+
+smoke: .venv/.dev ## run a few of Spark's tests on the oldest PySpark
+	@scripts/run python scripts/matrix oldest -- $(SMOKE)
 
 conformance: servers ## run the tests of stores on other servers of S3's protocol, and write the table of docs/stores.md
 	@scripts/run python -m tests.s3_servers
