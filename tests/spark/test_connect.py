@@ -191,11 +191,11 @@ def test_a_client_reads_state_changes_and_the_data_source(client: ConnectClient,
         "epoch": [["a", 1], ["b", 5]],
         "keys": [["a", 5]],
         "diff": [["a", "updated", 5], ["b", "updated", 11], ["c", "inserted", 5]],
-        "changes": 1,
+        "changes": 2,
         "source": now,
         "view": 3,
     }
-    assert client.run("following", folder) == 5
+    assert client.run("following", folder) == 7
     assert client.run("other_job", folder) == ["", [now, [0, 1, 2]]]
 
 
