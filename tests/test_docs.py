@@ -79,6 +79,7 @@ RAISE_NOTHING = {
         "ShardLeases.end",
         "Worker.stop",
     ],
+    "it only hands Spark what is in memory": ["frame_of"],
     "its errors are those of the block": ["ShardLeases.renewing", "injected"],
     "users write it, and it raises what they like": [
         *("RecordProcessor.initialize", "RecordProcessor.process_records", "RecordProcessor.lease_lost"),
