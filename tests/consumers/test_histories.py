@@ -186,7 +186,7 @@ BROKEN = (
     Planted(
         "unconditional swap",
         memory.MemoryStore.compare_and_swap,
-        "if (None if found is None else found.version) != expected:",
+        "if (None if found is None else found.tag) != expected:",
         "if False:",
     ),
 )

@@ -72,6 +72,7 @@ REASONS = {
     "pyspark_checkpointer.spark.apply_task.ApplyTask.in_driver": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.EmittedTask.read": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.frame_of_emitted": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.executors.probe": _OF_THE_JOB,
     "pyspark_checkpointer.spark.table_jobs.TableJobs._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
     "pyspark_checkpointer.spark.write_tasks.TaskOutput.load": _OF_THE_JOB,

@@ -59,6 +59,7 @@ def test_maps_go_on_after_a_restart_and_a_repeated_batch_counts_once(client: Con
     assert second["query"] == first["query"]
 
 
+@pytest.mark.prove
 def test_lists_of_files_have_the_digests_that_classic_pyspark_finds(client: ConnectClient, tmp_path: Path) -> None:
     """Spark compacts every third list here."""
     feed(tmp_path, "a1", "a1", "a1", "a1")
@@ -89,6 +90,7 @@ def test_a_query_is_refused_by_name_unless_the_job_says_where_its_checkpoint_is(
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.prove
 def test_a_query_that_names_the_checkpoint_of_another_active_query_is_refused(
     client: ConnectClient, tmp_path: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_root_in_memory_and_a_call_outside_of_a_query_are_refused(client: Conn
     assert "IllegalArgumentError: not called from a streaming query" in client.run("outside", tmp_path)
 
 
+@pytest.mark.prove
 def test_what_is_no_exception_fails_the_query_by_name(client: ConnectClient, tmp_path: Path) -> None:
     feed(tmp_path, "a1")
     assert "it raised SystemExit, which is no Exception, and was not committed: no way" in client.run(
@@ -121,6 +124,7 @@ def test_a_function_whose_process_is_killed_leaves_nothing_of_its_batch(client: 
     assert client.run("state_of", tmp_path) == {"totals": {"a": 6, "batches": 3}, "batch": 2}
 
 
+@pytest.mark.prove
 def test_a_rewind_is_refused_within_the_function_and_works_after_it(client: ConnectClient, tmp_path: Path) -> None:
     feed(tmp_path, "a1", "a2", "a3")
     told = client.run("rewinding", tmp_path)
@@ -152,6 +156,7 @@ def written(client: ConnectClient, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder, client.run("tables", folder)
 
 
+@pytest.mark.prove
 def test_all_verbs_of_tables_do_what_they_do_in_classic_pyspark(written: tuple[Path, Any]) -> None:
     told = written[1]
     assert told["error"] == ""
@@ -172,6 +177,7 @@ def test_all_verbs_of_tables_do_what_they_do_in_classic_pyspark(written: tuple[P
     assert told["raw"] == 1
 
 
+@pytest.mark.prove
 def test_values_of_all_types_come_back_as_they_were(client: ConnectClient, tmp_path: Path) -> None:
     """Tasks write those of the first batch, and the process of the function those of the others."""
     feed(tmp_path, "a1 b2", "c3", "d4 e5")
@@ -183,6 +189,7 @@ def test_values_of_all_types_come_back_as_they_were(client: ConnectClient, tmp_p
             assert found == given
 
 
+@pytest.mark.prove
 def test_a_client_reads_state_changes_and_the_data_source(client: ConnectClient, written: tuple[Path, Any]) -> None:
     folder, _ = written
     now = [["a", 5], ["b", 11], ["c", 5]]
@@ -199,6 +206,7 @@ def test_a_client_reads_state_changes_and_the_data_source(client: ConnectClient,
     assert client.run("other_job", folder) == ["", [now, [0, 1, 2]]]
 
 
+@pytest.mark.prove
 def test_a_client_cleans_up(client: ConnectClient, written: tuple[Path, Any]) -> None:
     folder, _ = written
     told = client.run("cleaning", folder)
