@@ -71,7 +71,11 @@ def with_a_gap(job: Job) -> None:
         (job.location / path).unlink()
 
 
-SHAPES = [as_2_1, as_2_3, without_metadata, without_commits, with_a_gap]
+SHAPES = [
+    as_2_1,
+    without_metadata,
+    *(pytest.param(shape, marks=pytest.mark.prove) for shape in (as_2_3, without_commits, with_a_gap)),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
