@@ -1,47 +1,47 @@
 """The registry of codecs, which say what the artifacts of an operator hold.
 
-A codec also says how keys are spread over the operator's partitions.
+A codec also names the partitioner, which spreads keys over the operator's partitions.
 
 A codec belongs to one kind of operator, and nothing chooses a codec for a single map or table today.
 
-How to add a new kind of operator, with the files in the order in which the data passes them:
+How to add a codec, with the files in the order in which the data passes them:
 
 1. Write its pure functions, `encode` and `decode` as `PureCodec` describes them, in a module of this package.
-2. Add it to `CODECS` or `MAP_CODECS` below. Its name ends the paths of its objects: `object_paths.py`,
-   `manifest_json.py` and the readers of a manifest take name and partitioner from here. `chain_json.py` says what
-   chains it may have.
-3. Describe its bytes and its partitioner in `SPEC.md`. Readers that do not know the name refuse the manifest, so the
-   format needs a new version (`manifest_json.py`). Teach them to the independent reader in `tests/judge/reader`.
-4. Write with it: a method of `CheckpointWriter` like `save` (`checkpoint/save.py`), or a function of it like `add`
-   (`checkpoint/save_bytes.py`), which gives the change of an operator its codec. `checkpoint/encode.py` calls the
-   codec's `encode` in the executor.
-5. Read with it: a method of `CheckpointReader` (`checkpoint/restore.py`). `checkpoint/decode.py` calls the codec's
-   `decode`.
-6. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
-7. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name. `git grep kind_of` finds
-   them; `cli/records.py`, `cli/keys.py` and `table/export.py` show records. Forecast what it costs in
-   `admin/forecast.py`.
-8. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
-9. Add a sample to `tests/manifests/samples.py`, its content to `tests/manifests/test_codecs.py`, and an operator of it
-   to `tests/proof/operations.py`.
+2. Add it to `CODECS` below. Its name ends the paths of its objects: `object_paths.py`, `manifest_json.py` and the
+   readers of a manifest take name and partitioner from here. `chain_json.py` says what chains it may have.
+   `checkpoint/encode.py` and `checkpoint/decode.py` find its functions by the name in the manifest.
+3. If it is a codec of maps, name it as `MAP_CODEC`, with which new maps are written. A map keeps the codec that it
+   began with. The partitioner of all codecs of maps is `MAP_PARTITIONER`: a `KeyedState` spreads its keys before it has
+   a codec. It holds each value as its msgpack bytes, so `encode` is given packed bytes, and not values.
+4. Describe its bytes in `SPEC.md`, and its partitioner if that is new. Readers that do not know the name refuse the
+   manifest, so the format needs a new version (`manifest_json.py`). Teach them to the independent reader in
+   `tests/judge/reader`.
+5. Add a sample to `tests/manifests/samples.py`, and its content to `tests/manifests/test_codecs.py`.
 
-How to add a second codec for maps: steps 1 to 3 and 9, and name it as `MAP_CODEC`, with which new maps are written. A
-map keeps the codec that it began with. Two traps:
+A codec of maps is complete with this. How to go on with a codec of a new kind of operator:
 
-- The modules that `git grep place_key` finds ask for the partition of a key without its codec, so the partitioner of a
-  map stays `crc32-key-1`.
-- A `KeyedState` holds each value as its msgpack bytes, so `encode` is given packed bytes, and not values.
+6. Add the kind to `Kind` below.
+7. Write with it: a method of `CheckpointWriter` like `save` (`checkpoint/save.py`), which gives the change of an
+   operator its codec, and each partition that changed to `checkpoint/encode.py`.
+8. Read with it: a method of `CheckpointReader` like `keyed` (`checkpoint/restore.py`), which calls
+   `checkpoint/decode.py`.
+9. Say how `restore(transform=)` changes it, in `checkpoint/migration.py`, or refuse it there by name.
+10. Show it where the callers of `kind_of` show maps and tables, or refuse it there by name. `git grep kind_of` finds
+    them; `cli/records.py`, `cli/keys.py` and `table/export.py` show records. Forecast what it costs in
+    `admin/forecast.py`.
+11. Offer it to users in `client/_async_checkpoint.py` and `client/restored.py`; `make format` makes the blocking face.
+12. Add an operator of it to `tests/proof/operations.py`.
+
+Two codecs have no functions here. `raw` changes no byte, so `checkpoint/save_bytes.py` writes what it is given. Arrow
+writes and reads `parquet`, in `checkpointer/table`, which this package must not import.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from pyspark_checkpointer.manifests import keyed_records
 from pyspark_checkpointer.manifests.model import Operator
-
-Content = TypeVar("Content", contravariant=True)
-Decoded = TypeVar("Decoded", covariant=True)
 
 Stored = bytes | bytearray | memoryview
 
@@ -80,49 +80,35 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class PureCodec(Codec, Generic[Content, Decoded]):
+class PureCodec(Codec):
     """A codec whose functions need no other package than this one.
 
-    The functions turn content into stored bytes and back.
+    The functions turn the records of an artifact into stored bytes and back.
     """
 
-    encode: Callable[[Content], tuple[bytes, int]]
-    """Return the stored bytes, and their size before compression."""
-    decode: Callable[[str, Stored, int, int], Decoded]
-    """Return the content of stored bytes.
+    encode: Callable[[Any], tuple[bytes, int]]
+    """Return the stored bytes of records, and their size before compression."""
+    decode: Callable[[str, Stored, int, int], Any]
+    """Return the records of stored bytes.
 
     The arguments are the name of the object in errors, the stored bytes, the raw size and the number of records.
     """
-    partition_of: Callable[[Any, int], int] | None = None
-    """Return the partition of a key, given the number of partitions.
-
-    None for a codec whose caller names the partition.
-    """
 
 
-def _store_as_is(content: bytes) -> tuple[bytes, int]:
-    return content, len(content)
+MAP_PARTITIONER = "crc32-key-1"
+"""The partitioner of all codecs of maps.
 
+Its function is `keyed_records.place_key`. A map calls it before it is saved, and so before it has a codec.
+"""
 
-def _give_as_is(name: str, stored: Stored, raw_size: int, records: int) -> bytes:
-    return bytes(stored)
-
-
-RAW = PureCodec("raw", "bytes", "explicit", 0, MAX_PARTITIONS, _store_as_is, _give_as_is)
+RAW = Codec("raw", "bytes", "explicit", 0, MAX_PARTITIONS)
 """A job's own bytes.
 
 Only the job can merge them, and it names the partition of everything it writes.
 """
 
 MSGPACK = PureCodec(
-    "msgpack+zstd",
-    "map",
-    "crc32-key-1",
-    1,
-    MAX_MAP_PARTITIONS,
-    keyed_records.encode,
-    keyed_records.decode,
-    keyed_records.partition_of,
+    "msgpack+zstd", "map", MAP_PARTITIONER, 1, MAX_MAP_PARTITIONS, keyed_records.encode, keyed_records.decode
 )
 """The entries of a keyed state."""
 
@@ -137,19 +123,13 @@ The partition of a key is `pmod(hash(keys), partitions)`, with Spark's 32-bit ha
 MAP_CODEC = MSGPACK
 """The codec that new maps are written with."""
 
-MAP_CODECS = {MSGPACK.name: MSGPACK}
-"""The codecs that maps are read with, by their names."""
-
-CODECS: Mapping[str, Codec] = {RAW.name: RAW, **MAP_CODECS, PARQUET.name: PARQUET}
+CODECS: Mapping[str, Codec] = {codec.name: codec for codec in (RAW, MSGPACK, PARQUET)}
 """All codecs of the format, by the name in a manifest's `codec`."""
+
+PURE_CODECS = {name: codec for name, codec in CODECS.items() if isinstance(codec, PureCodec)}
+"""Those of `CODECS` with functions to encode and decode. Made from it, so nothing is added here."""
 
 
 def kind_of(operator: Operator) -> Kind:
     """Return what an operator holds, by its codec."""
     return CODECS[operator.codec].holds
-
-
-def decode_map(path: str, stored: Stored, raw_size: int, records: int) -> dict[Any, bytes | None]:
-    """Return the records of an artifact of a map. The path of its object ends with the name of its codec."""
-    codec = next(codec for name, codec in MAP_CODECS.items() if path.endswith(f".{name}"))
-    return codec.decode(path, stored, raw_size, records)

@@ -33,7 +33,9 @@ Merged = tuple[Chain, dict[object, bytes], list[Records], set[type] | None]
 """The chain of a partition, and its entries."""
 
 
-async def read_decoded(store: Store, host: Host, group: list[Artifact], turn: asyncio.Lock) -> dict[Artifact, Records]:
+async def read_decoded(
+    store: Store, host: Host, codec: str, group: list[Artifact], turn: asyncio.Lock
+) -> dict[Artifact, Records]:
     """Return the records of several artifacts of one object, which is fetched once.
 
     Objects are fetched together, and decoded one after the other, each in its `turn`. Decoding makes Python objects,
@@ -43,7 +45,7 @@ async def read_decoded(store: Store, host: Host, group: list[Artifact], turn: as
     slices = await read_slices(store, host, group)
 
     def decode_all() -> dict[Artifact, Records]:
-        return {artifact: decode(artifact, data) for artifact, data in zip(group, slices, strict=True)}
+        return {artifact: decode(codec, artifact, data) for artifact, data in zip(group, slices, strict=True)}
 
     # One thread for the whole group: waking one costs more than decoding a small partition.
     if is_small(group):
@@ -57,9 +59,10 @@ def is_small(artifacts: Iterable[Artifact]) -> bool:
     return sum(each.length + each.raw_size + ARTIFACT_OVERHEAD for each in artifacts) <= DECODE_INLINE
 
 
-def decode(artifact: Artifact, data: Bytes) -> Records:
-    """Return the records of one artifact."""
-    return codecs.decode_map(artifact.path, data, artifact.raw_size, artifact.records)
+def decode(codec: str, artifact: Artifact, data: Bytes) -> Records:
+    """Return the records of one artifact, by the codec of its operator."""
+    records: Records = codecs.PURE_CODECS[codec].decode(artifact.path, data, artifact.raw_size, artifact.records)
+    return records
 
 
 def merge_all(chains: list[Chain], decoded: dict[Artifact, Records]) -> list[Merged]:

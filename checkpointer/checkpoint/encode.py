@@ -1,4 +1,4 @@
-"""Encode records of maps as the bytes to store.
+"""Encode records of maps, by the codec of their operator, as the bytes to store.
 
 `decode.py` is the mirror image.
 """
@@ -62,7 +62,7 @@ async def _write_encoded(uploader: Uploader, host: Host, batch: list[ToEncode]) 
     def encode() -> list[EncodedBlob]:
         blobs = []
         for slot, change, _ in batch:
-            data, raw_size = codecs.MAP_CODECS[slot.codec].encode(change.records)
+            data, raw_size = codecs.PURE_CODECS[slot.codec].encode(change.records)
             blobs.append(EncodedBlob(change.kind, data, raw_size, len(change.records)))
             # As early as possible: until then a map has to copy the partition's dict before it changes it.
             change.release()

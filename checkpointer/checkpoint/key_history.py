@@ -8,6 +8,7 @@ A chain that is the one of the parent with deltas on top is read from there on o
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from pyspark_checkpointer.checkpoint.decode import decode
@@ -162,7 +163,7 @@ class _Known:
         # The newest one that has the key decides, so older ones need not be read.
         for artifact in reversed(chain[len(old) :]):
             data = await read_artifact(self._session.store, self._session.host, artifact)
-            records = await self._session.host.run(lambda a=artifact, d=data: decode(a, d))  # type: ignore[misc]
+            records = await self._session.host.run(partial(decode, operator.codec, artifact, data))
             if held in records:
                 value = records[held]
                 break

@@ -159,7 +159,7 @@ def _counted_anew(reader: CheckpointReader, what: str, schema: Json) -> Json:
 
 async def _transformed_map(reader: CheckpointReader, old: str, new: str, function: Transform) -> dict[int, EncodedBlob]:
     state = await reader.keyed(old, None)
-    where, encode = f"operator {new!r}", codecs.MAP_CODECS[reader.operator(old).codec].encode
+    where, encode = f"operator {new!r}", codecs.PURE_CODECS[reader.operator(old).codec].encode
 
     def compute() -> dict[int, EncodedBlob]:
         made = call(where, function, state.to_dict())

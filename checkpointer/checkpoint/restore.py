@@ -127,7 +127,8 @@ class CheckpointReader:
 
         async def load() -> None:
             groups, turn = by_object(chain.from_iterable(operator.chains.values())), asyncio.Lock()
-            for found in await asyncio.gather(*(read_decoded(self.store, self.session.host, g, turn) for g in groups)):
+            reads = (read_decoded(self.store, self.session.host, operator.codec, group, turn) for group in groups)
+            for found in await asyncio.gather(*reads):
                 decoded.update(found)
 
         await self._explaining(load)
@@ -161,12 +162,14 @@ class CheckpointReader:
     async def _stored_entries(self, name: str, partition: int) -> dict[object, bytes]:
         """Return the keys and values of one partition of a keyed state as they are stored."""
         stored = await self.partition(name, partition)
-        chain = self.operator(name).chains[partition]
+        operator = self.operator(name)
+        chain = operator.chains[partition]
 
         def merged() -> dict[object, bytes]:
-            decoded = {artifact: decode(artifact, data) for artifact, data in zip(chain, stored, strict=True)}
+            pairs = zip(chain, stored, strict=True)
+            decoded = {artifact: decode(operator.codec, artifact, data) for artifact, data in pairs}
             entries, deltas, _ = merge(chain, decoded)
-            check_places(entries, partition, self.operator(name).partitions, chain, deltas)
+            check_places(entries, partition, operator.partitions, chain, deltas)
             return entries
 
         return await self.session.host.run(merged)

@@ -137,7 +137,7 @@ class CheckpointWriter:
         if head is not None and head.schema != capture.schema:
             # Also where no partition changed: a rule alone is a change of the operator.
             self._operators[operator] = replace(head, schema=capture.schema)
-        codec = codecs.MAP_CODEC if head is None else codecs.MAP_CODECS[head.codec]
+        codec = codecs.MAP_CODEC if head is None else codecs.CODECS[head.codec]
         change = self.change(operator, codec, partitions)
         # From here on every end of the attempt has to tell the map. If a line above refuses the save, nobody tells it
         # anything, and its changes stay pending.

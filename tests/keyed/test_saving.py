@@ -312,7 +312,7 @@ def test_what_is_large_is_encoded_beside_the_event_loop(
         return stored, raw_size
 
     client, state = world.actor(max_chain=2), KeyedState({"k": "small"}, partitions=1)
-    monkeypatch.setitem(codecs.MAP_CODECS, codecs.MSGPACK.name, replace(codecs.MSGPACK, encode=watched))
+    monkeypatch.setitem(codecs.PURE_CODECS, codecs.MSGPACK.name, replace(codecs.MSGPACK, encode=watched))
     if again:
         save(client, state)
     if grows == "keys":

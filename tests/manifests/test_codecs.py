@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer.manifests import codecs, keyed_records, object_paths
-from pyspark_checkpointer.manifests.codecs import CODECS, PureCodec
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.codecs import CODECS, PURE_CODECS
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, CheckpointId
 from pyspark_checkpointer.manifests.msgpack_values import pack
@@ -40,27 +40,30 @@ def test_the_specification_describes_every_codec_and_partitioner() -> None:
 
 
 def test_what_a_pure_codec_encodes_it_decodes() -> None:
-    content = {codecs.RAW.name: b"\0own", codecs.MSGPACK.name: {"k": pack(1), 2: None}}
-    pure = {codec.name: codec for codec in CODECS.values() if isinstance(codec, PureCodec)}
-    assert pure.keys() == content.keys()
-    for name, codec in pure.items():
+    content = {codecs.MSGPACK.name: {"k": pack(1), 2: None}}
+    assert PURE_CODECS.keys() == content.keys()
+    for name, codec in PURE_CODECS.items():
         stored, raw_size = codec.encode(content[name])
         assert codec.decode("object", memoryview(stored), raw_size, len(content[name])) == content[name]
 
 
 SECOND_CODEC = """
-def _encode_second(records):
+from pyspark_checkpointer.manifests import keyed_records
+
+def encode(records):
     stored, raw_size = keyed_records.encode(records)
     return b"2" + stored, raw_size
 
-def _decode_second(path, stored, raw_size, records):
-    assert bytes(stored[:1]) == b"2", path
-    return keyed_records.decode(path, stored[1:], raw_size, records)
+def decode(name, stored, raw_size, records):
+    assert bytes(stored[:1]) == b"2", name
+    return keyed_records.decode(name, stored[1:], raw_size, records)
+"""
+"""Step 1 of the how-to: a module with the functions of a codec."""
 
-MAP_CODEC = PureCodec(
-    "second", "map", MSGPACK.partitioner, 1, 8, _encode_second, _decode_second, keyed_records.partition_of
-)
-MAP_CODECS = {MSGPACK.name: MSGPACK, MAP_CODEC.name: MAP_CODEC}
+ENTRY = """from pyspark_checkpointer.manifests import second
+
+SECOND = PureCodec("second", "map", MAP_PARTITIONER, 1, 8, second.encode, second.decode)
+
 """
 
 USE_OF_MAPS = """
@@ -88,7 +91,9 @@ with Checkpointer(sys.argv[1]) as client:
 """
 
 
-def test_a_second_codec_of_maps_is_one_entry_and_maps_that_there_are_keep_theirs(tmp_path: Path) -> None:
+def test_the_first_three_steps_of_the_how_to_add_a_codec_of_maps(tmp_path: Path) -> None:
+    """Maps that there are keep the codec that they began with."""
+
     def run(library: Path) -> list[str]:
         command = [sys.executable, "-c", USE_OF_MAPS, str(tmp_path / "root")]
         environment = os.environ | {"PYTHONPATH": str(library)}
@@ -97,16 +102,21 @@ def test_a_second_codec_of_maps_is_one_entry_and_maps_that_there_are_keep_theirs
     first = codecs.MSGPACK.name
     assert run(ROOT / "src") == [first, first, first]
     other = shutil.copytree(ROOT / "src", tmp_path / "library")  # with what its links name
-    registry = other / "pyspark_checkpointer" / "manifests" / "codecs.py"
-    before, mark, after = registry.read_text("utf-8").partition("CODECS: Mapping[str, Codec] = ")
-    assert mark
-    registry.write_text(f"{before}{SECOND_CODEC}{mark}{after}", "utf-8")
+    package = other / "pyspark_checkpointer" / "manifests"
+    (package / "second.py").write_text(SECOND_CODEC, "utf-8")
+    text = (package / "codecs.py").read_text("utf-8")
+    for old, new in (
+        ("MAP_CODEC = MSGPACK\n", f"{ENTRY}MAP_CODEC = SECOND\n"),
+        ("(RAW, MSGPACK, PARQUET)", "(RAW, MSGPACK, SECOND, PARQUET)"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (package / "codecs.py").write_text(text, "utf-8")
     assert run(other) == [first, first, "second"]
 
 
-def test_only_the_entries_of_a_map_find_their_partition_here() -> None:
-    assert codecs.MSGPACK.partition_of is keyed_records.partition_of
-    assert codecs.RAW.partition_of is None
+def test_all_codecs_of_maps_have_the_partitioner_of_maps() -> None:
+    assert {codec.partitioner for codec in CODECS.values() if codec.holds == "map"} == {codecs.MAP_PARTITIONER}
 
 
 def _names_in(module: str) -> set[str]:

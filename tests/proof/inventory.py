@@ -63,7 +63,6 @@ REASONS = {
     "pyspark_checkpointer.consumers.kinesis.checkpointer.RecordCheckpointer._decode": _HANDS_ON,
     "pyspark_checkpointer.cli.report_page.gather._load_chains": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.decode.decode": _HANDS_ON,
-    "pyspark_checkpointer.manifests.codecs.decode_map": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.low_level.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.low_level.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
