@@ -47,6 +47,7 @@ from pyspark_checkpointer.cli import (
 )
 from pyspark_checkpointer.cli.failures import MISTYPED, ROOT_VARIABLE, Failed
 from pyspark_checkpointer.cli.screen import complain, print_error
+from pyspark_checkpointer.storage.registry import cloud_roots, enumerate_words, packages
 
 VERBS = (
     lists.command,
@@ -134,15 +135,15 @@ def _document(error: click.ClickException) -> schemas.Error:
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
-    epilog="""\b
+    epilog=f"""\b
 Examples:
   checkpointer list /data/orders
   checkpointer show s3://bucket/jobs/orders epoch=42
   checkpointer verify abfs://container/jobs/orders --json
 
-ROOT is a folder, s3://bucket/path, abfs://container/path, gs://bucket/path, or any other URL that fsspec knows. If
-CHECKPOINTER_ROOT is set, you may leave ROOT out when there are no other arguments; before other arguments write `-` for
-it. Credentials come from the environment, as s3fs, adlfs and gcsfs find them, or from CHECKPOINTER_STORAGE_OPTIONS.
+ROOT is a folder, {", ".join(cloud_roots())}, or any other URL that fsspec knows. If CHECKPOINTER_ROOT is set, you may
+leave ROOT out when there are no other arguments; before other arguments write `-` for it. Credentials come from the
+environment, as {enumerate_words(packages(), "and")} find them, or from CHECKPOINTER_STORAGE_OPTIONS.
 
 Exit status: 0 if it succeeded; 1 if it found a problem, found nothing of that name, or was refused; 2 for a mistake in
 the command; 3 if the store is damaged; 75 if the store does not answer: wait and try again.""",

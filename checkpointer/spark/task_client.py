@@ -22,7 +22,7 @@ from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.executors import driver_hosts, executor_hosts
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
-from pyspark_checkpointer.storage.registry import Reach
+from pyspark_checkpointer.storage.registry import Reach, cloud_roots, enumerate_words
 from pyspark_checkpointer.table.local_copies import LocalCopies
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -160,5 +160,5 @@ def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None
     if elsewhere:
         raise InvalidStateError(
             f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
-            "use a root that every machine reaches, such as s3:// or abfs://"
+            f"use a root that every machine reaches, such as {enumerate_words(cloud_roots(), 'or')}"
         )

@@ -6,8 +6,8 @@ How to add a store:
    reached over a network begins with `cloud.py` and `connection.py`, as `s3/store.py` does.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
 3. Add an entry for it to `STORES` below: with `environment`, so that its credentials are hidden, and with its list
-   prices as `costs` if it is paid for, and with `fenced_by`. If it needs a package, add
-   the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
+   prices as `costs` if it is paid for, and with `fenced_by`. Messages and the help of the command then name it. If it
+   needs a package, add the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
    `tests/test_imports.py`; and the package to the overrides of mypy in `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
 5. The tests use `oss` as a protocol that no line here names (`tests/storage/test_registry.py`,
@@ -17,6 +17,7 @@ How to add a store:
    cannot be conditional: the tests of conformance then run on it. `python -m pytest tests/storage` runs them.
 7. Name it in the table of stores in `docs/stores.md`, its extra in the table of extras in `README.md`, its package in
    `docs/submitting.md` and in `.github/ISSUE_TEMPLATE/bug.md`, and its permissions in `docs/operations.md`.
+   `git grep abfs://container` finds the docstrings and pages that list roots.
 """
 
 from collections.abc import Mapping
@@ -173,6 +174,27 @@ def folder_of(kind: StoreKind) -> str:
     Extras and `checkpointer cost --store` use this name.
     """
     return kind.module.rpartition(".")[2]
+
+
+def known_protocols() -> str:
+    """Return how the URLs of all stores begin, for an error that refuses another beginning."""
+    return ", ".join(f"{protocol}://" for kind in STORES for protocol in kind.protocols)
+
+
+def cloud_roots() -> list[str]:
+    """Return a root in each cloud as users write it, for errors and for the help of the command."""
+    clouds = (kind for kind in STORES if kind.reach is Reach.CLOUD)
+    return [f"{kind.protocols[0]}://{'container' if kind.has_accounts else 'bucket'}/path" for kind in clouds]
+
+
+def packages() -> list[str]:
+    """Return the packages that stores need."""
+    return [kind.package for kind in STORES if kind.package]
+
+
+def enumerate_words(words: list[str], last: str) -> str:
+    """Return several words as a sentence has them, with `last` (and, or) before the last one."""
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def kind_of(protocol: str) -> StoreKind:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import subprocess
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -87,6 +88,34 @@ def test_a_new_store_is_a_folder_and_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(registry, "STORES", (*STORES, StoreKind(("toy",), toy.__name__, package="no_such_package")))
     with pytest.raises(IllegalArgumentError, match=r"toy://b/x: needs the package no_such_package: pip.*\[toy\]"):
         open_store("toy://b/x")
+
+
+def test_errors_name_every_store_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "STORES", (*STORES, StoreKind(("toy", "toys"), "toy", Reach.CLOUD)))
+    known = ", ".join(f"{protocol}://" for kind in registry.STORES for protocol in kind.protocols)
+    with pytest.raises(
+        IllegalArgumentError, match=f"unknown protocol 'nosuch'; a root is a folder, {known} or anything"
+    ):
+        open_store("nosuch://b/x")
+    clouds = "a folder, s3://bucket/path, abfs://container/path, gs://bucket/path or toy://bucket/path"
+    with pytest.raises(IllegalArgumentError, match=f"use {clouds}, or accept"):
+        open_store("https://host/x")
+
+
+HELP_WITH_A_NEW_STORE = """
+from pyspark_checkpointer.storage import registry
+new = registry.StoreKind(("toy",), "toy", registry.Reach.CLOUD, package="toyfs")
+registry.STORES = (*registry.STORES, new)
+from pyspark_checkpointer.cli.app import checkpointer
+checkpointer(["--help"])
+"""
+
+
+def test_the_help_of_the_command_names_every_store_of_the_table() -> None:
+    command = [sys.executable, "-c", HELP_WITH_A_NEW_STORE]
+    told = " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert "ROOT is a folder, s3://bucket/path, abfs://container/path, gs://bucket/path, toy://bucket/path, or" in told
+    assert "as s3fs, adlfs, gcsfs and toyfs find them" in told
 
 
 _NAMES = {protocol for kind in STORES for protocol in kind.protocols} - {"file", "memory", "local"}

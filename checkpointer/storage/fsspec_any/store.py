@@ -36,6 +36,7 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.connection import Connection
 from pyspark_checkpointer.storage.local import files
+from pyspark_checkpointer.storage.registry import cloud_roots, enumerate_words, known_protocols
 from pyspark_checkpointer.storage.scrubbing import scrub
 from pyspark_checkpointer.storage.url import Location
 
@@ -56,8 +57,8 @@ def check_protocol(location: Location, fencing: bool) -> None:
     protocol, shown = location.protocol, location.url
     if protocol not in known_implementations and protocol not in registry:
         raise IllegalArgumentError(
-            f"{shown}: unknown protocol {protocol!r}; a root is a folder, file://, memory://, s3://, abfs://, az://, "
-            f"gs:// or anything else that fsspec knows with {UNFENCED}"
+            f"{shown}: unknown protocol {protocol!r}; a root is a folder, {known_protocols()} or anything else that "
+            f"fsspec knows with {UNFENCED}"
         )
     known = known_implementations.get(protocol, {})
     package = str(known.get("class", "fsspec")).partition(".")[0]
@@ -66,7 +67,7 @@ def check_protocol(location: Location, fencing: bool) -> None:
     if fencing:
         raise IllegalArgumentError(
             f"{shown}: writes to {protocol}:// cannot be made conditional, so two writers could overwrite each "
-            f"other; use a folder, s3://, abfs:// or gs://, or accept the risk with {UNFENCED}"
+            f"other; use {enumerate_words(['a folder', *cloud_roots()], 'or')}, or accept the risk with {UNFENCED}"
         )
 
 
