@@ -2,8 +2,8 @@
 
 How to add a store:
 
-1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`. A store that is
-   reached over a network begins with `cloud.py` and `connection.py`, as `s3/store.py` does.
+1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`. A store of
+   a cloud is a `CloudStore` (`cloud_store.py`): it writes the requests only, as `gcs/store.py` does.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
 3. Add an entry for it to `STORES` below: with `environment`, so that its credentials are hidden, and with its list
    prices as `costs` if it is paid for, and with `fenced_by`. Messages and the help of the command then name it. If it

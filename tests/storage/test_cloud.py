@@ -106,7 +106,7 @@ def test_folders_made_by_a_console_are_no_objects(kind: str, place_of: Callable[
             if kind == "s3":
                 await backend._call("put_object", Key=key, Body=b"")
             else:
-                client = (await backend._connection.get()).service.get_container_client(backend._container)
+                client = (await backend._connection.get()).service.get_container_client(backend._bucket)
                 await client.upload_blob(key, b"")
                 await client.upload_blob(key + "folder", b"", metadata={"hdi_isfolder": "true"})
 
@@ -376,7 +376,7 @@ def test_what_is_written_while_an_empty_blob_is_read_is_not_called_empty(limit: 
 def test_the_account_in_a_url_of_azure_is_used(url: str, account: dict[str, str]) -> None:
     backend: Any = open_store(url).inner.inner  # type: ignore[attr-defined]
     assert backend._options == account
-    assert (backend._container, backend._root, backend.url) == ("c", "x", url)
+    assert (backend._bucket, backend._root, backend.url) == ("c", "x", url)
 
 
 def test_a_failed_connection_is_made_again(place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ retries are off, since after a lost answer only the layers above can tell what h
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
@@ -31,14 +30,10 @@ from pyspark_checkpointer.storage.base import (
     ListedObject,
     ListingPage,
     ObjectExistsError,
-    PagedStore,
     PreconditionFailedError,
     S,
-    WriteLeftover,
-    check_path,
-    check_swap_size,
 )
-from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.url import Location
 
 _DELETE_BATCH = 256
@@ -54,83 +49,22 @@ _MAX_BLOCKS = 50_000
 """Blocks of one blob, at most: a limit of the service."""
 
 
-class AzureStore(PagedStore):
+class AzureStore(CloudStore[Client]):
     """The store of the blobs of a container below a prefix."""
 
+    _delete_batch = _DELETE_BATCH
+
     def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
-        self._url, self._container, self._root = location.url, location.host, location.path
-        self._options = account_of(location) | dict(options)
-        self._fencing = fencing
-        self._timeout = timeout
+        super().__init__(location, account_of(location) | dict(options), close_client, fencing=fencing, timeout=timeout)
         self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
-        self._connection = Connection(self._connect, close_client)
 
-    def __repr__(self) -> str:
-        return f"<AzureStore {self._url}>"
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def fencing(self) -> bool:
-        return self._fencing
-
-    async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        return await cloud.answer(self._get(path, limit), partial(self._error, name=self._name(path)))
-
-    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        request = self._read_into(path, make(), limit)
-        return await cloud.answer(request, partial(self._error, name=self._name(path)))
-
-    async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        request = self._get_range(path, offset, length)
-        return await cloud.answer(request, partial(self._error, name=self._name(path)))
-
-    async def put(self, path: str, data: Bytes) -> None:
-        write = self._put_one if len(data) <= cloud.MAX_SINGLE_PUT else self._put_blocks
-        await cloud.answer(write(path, data), partial(self._put_error, name=self._name(path)))
-
-    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        name = self._name(path)
-        check_swap_size(name, data)
-        if not self._fencing:
-            await cloud.check_version(self, path, expected)
-        return await cloud.answer(self._swap(path, data, expected), partial(self._swap_error, name=name))
-
-    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
-
-    async def folders(self, prefix: str) -> Sequence[str]:
-        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
-
-    async def delete(self, paths: Sequence[str]) -> None:
-        for some in cloud.batches([*paths], _DELETE_BATCH):
-            request = cloud.delete_each(some, self._delete)
-            await cloud.answer(request, partial(self._error, name=f"{self._url}: delete"))
-
-    async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return nothing: the service drops blocks that were never committed after a week."""
-        return []
-
-    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
-        pass
-
-    async def bucket_rules(self) -> Sequence[BucketRule]:
-        return await cloud.answer(self._bucket_rules(), partial(self._error, name=self._url))
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-    # --- requests ---
-
-    async def _connect(self) -> Client:
-        return await cloud.answer(open_client(self._url, self._options), partial(self._error, name=self._url))
+    async def _open_client(self) -> Client:
+        return await open_client(self._url, self._options)
 
     async def _blob(self, path: str) -> Any:
         """Return the SDK's client of a blob, after a check of its path."""
         client = await self._connection.get()
-        return client.service.get_blob_client(self._container, self._key(check_path(path)))
+        return client.service.get_blob_client(self._bucket, self._at(path))
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         stream, etag, at = await self._open_blob(path, limit)
@@ -182,6 +116,10 @@ class AzureStore(PagedStore):
             return b""
         return await _read(stream)
 
+    async def _put(self, path: str, data: Bytes) -> None:
+        write = self._put_one if len(data) <= cloud.MAX_SINGLE_PUT else self._put_blocks
+        await write(path, data)
+
     async def _put_one(self, path: str, data: Bytes) -> None:
         blob, whole = await self._blob(path), bytes(data)
         await blob.upload_blob(whole, length=len(whole), overwrite=not self._fencing, **self._limits)
@@ -207,7 +145,7 @@ class AzureStore(PagedStore):
         from azure.core import MatchConditions
 
         # A swapped object is mostly swapped again, and soon.
-        blob = (await self._connection.get()).kept_blob(self._container, self._key(check_path(path)))
+        blob = (await self._connection.get()).kept_blob(self._bucket, self._at(path))
         # overwrite=False sends If-None-Match: *, so that the blob must not exist.
         condition: dict[str, Any] = {"overwrite": not (self._fencing and expected is None)}
         if self._fencing and expected is not None:
@@ -239,7 +177,10 @@ class AzureStore(PagedStore):
         found = container.walk_blobs(name_starts_with=self._key(prefix) or None, delimiter="/", **self._limits)
         return sorted([item.name[inside:] async for item in found if item.name.endswith("/")])
 
-    async def _delete(self, path: str) -> None:
+    async def _delete(self, paths: list[str]) -> None:
+        await cloud.delete_each(paths, self._delete_one)
+
+    async def _delete_one(self, path: str) -> None:
         # The service's request for many blobs fails with some credentials and some names.
         blob = await self._blob(path)
         try:
@@ -250,18 +191,12 @@ class AzureStore(PagedStore):
 
     async def _bucket_rules(self) -> Sequence[BucketRule]:
         client = await self._connection.get()
-        container = client.service.get_container_client(self._container)
+        container = client.service.get_container_client(self._bucket)
         return await read_rules(client.service, container, self._limits)
 
     async def _containers(self) -> Any:
         client = await self._connection.get()
-        return client.service.get_container_client(self._container)
-
-    def _key(self, path: str) -> str:
-        return f"{self._root}/{path}" if self._root else path
-
-    def _name(self, path: str) -> str:
-        return f"{self._url}/{path}"
+        return client.service.get_container_client(self._bucket)
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
         client = self._connection.current

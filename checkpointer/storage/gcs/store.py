@@ -4,8 +4,7 @@ Conditions are `ifGenerationMatch`; versions are generations. Every request is o
 repeat requests, are not used, since after a lost answer only the layers above can tell what happened.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
@@ -17,14 +16,10 @@ from pyspark_checkpointer.storage.base import (
     ListedObject,
     ListingPage,
     ObjectExistsError,
-    PagedStore,
     PreconditionFailedError,
     S,
-    WriteLeftover,
-    check_path,
-    check_swap_size,
 )
-from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.gcs.bucket import rules_of
 from pyspark_checkpointer.storage.gcs.client import Client, close_client, document, open_client
 from pyspark_checkpointer.storage.gcs.errors import AnswerError, meaning, status_of
@@ -47,8 +42,10 @@ _AS_STORED = {"Accept-Encoding": "identity"}
 """Header for bytes that nobody compresses on the way: then their length is that of the object."""
 
 
-class GCSStore(PagedStore):
+class GCSStore(CloudStore[Client]):
     """The store of the objects of a bucket below a prefix."""
+
+    _delete_batch = _DELETE_BATCH
 
     def __init__(
         self,
@@ -59,77 +56,11 @@ class GCSStore(PagedStore):
         concurrency: int,
         timeout: float,
     ) -> None:
-        self._url, self._bucket, self._root = location.url, location.host, location.path
-        self._options = dict(options)
-        self._fencing = fencing
-        self._concurrency, self._timeout = concurrency, timeout
-        self._connection = Connection(self._connect, close_client)
+        super().__init__(location, options, close_client, fencing=fencing, timeout=timeout)
+        self._concurrency = concurrency
 
-    def __repr__(self) -> str:
-        return f"<GCSStore {self._url}>"
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def fencing(self) -> bool:
-        return self._fencing
-
-    async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        return await cloud.answer(self._get(path, limit), partial(self._error, name=self._name(path)))
-
-    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        request = self._read_into(path, make(), limit)
-        return await cloud.answer(request, partial(self._error, name=self._name(path)))
-
-    async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        request = self._get_range(path, f"bytes={offset}-{offset + length - 1}")
-        return await cloud.answer(request, partial(self._error, name=self._name(path)))
-
-    async def put(self, path: str, data: Bytes) -> None:
-        condition = {"ifGenerationMatch": "0"} if self._fencing else {}
-        await cloud.answer(self._put(path, data, condition), partial(self._put_error, name=self._name(path)))
-
-    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        name = self._name(path)
-        check_swap_size(name, data)
-        if not self._fencing:
-            await cloud.check_version(self, path, expected)
-            condition = {}
-        else:
-            condition = {"ifGenerationMatch": "0" if expected is None else _generation(expected, name)}
-        return await cloud.answer(self._swap(path, data, condition), partial(self._swap_error, name=name))
-
-    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
-
-    async def folders(self, prefix: str) -> Sequence[str]:
-        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
-
-    async def delete(self, paths: Sequence[str]) -> None:
-        for some in cloud.batches([*paths], _DELETE_BATCH):
-            request = cloud.delete_each(some, self._delete)
-            await cloud.answer(request, partial(self._error, name=f"{self._url}: delete"))
-
-    async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return nothing: the service drops uploads that were never completed after a week, and lists none."""
-        return []
-
-    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
-        pass
-
-    async def bucket_rules(self) -> Sequence[BucketRule]:
-        return await cloud.answer(self._bucket_rules(), partial(self._error, name=self._url))
-
-    async def close(self) -> None:
-        await self._connection.close()
-
-    # --- requests ---
-
-    async def _connect(self) -> Client:
-        opening = open_client(self._url, self._bucket, self._options, self._concurrency, self._timeout)
-        return await cloud.answer(opening, partial(self._error, name=self._url))
+    async def _open_client(self) -> Client:
+        return await open_client(self._url, self._bucket, self._options, self._concurrency, self._timeout)
 
     async def _bucket_rules(self) -> Sequence[BucketRule]:
         client = await self._connection.get()
@@ -160,8 +91,9 @@ class GCSStore(PagedStore):
             self._check_whole(path, await cloud.pour(_pieces(answer), sink), size)
             return sink
 
-    async def _get_range(self, path: str, span: str) -> bytes:
+    async def _get_range(self, path: str, offset: int, length: int) -> bytes:
         client = await self._connection.get()
+        span = f"bytes={offset}-{offset + length - 1}"
         try:
             async with client.ask("GET", self._at(path), _CONTENT, {**_AS_STORED, "Range": span}) as answer:
                 return await cloud.gather(_pieces(answer))
@@ -186,14 +118,18 @@ class GCSStore(PagedStore):
         if found != size:
             raise DependencyError(f"{self._name(path)}: the answer broke off after {found} of {size} bytes")
 
-    async def _put(self, path: str, data: Bytes, condition: Mapping[str, str]) -> None:
+    async def _put(self, path: str, data: Bytes) -> None:
         client = await self._connection.get()
+        condition = {"ifGenerationMatch": "0"} if self._fencing else {}
         upload = send_whole if len(data) <= cloud.MAX_SINGLE_PUT else send_chunks
         await upload(client, {"name": self._at(path), **condition}, data, self._name(path))
 
-    async def _swap(self, path: str, data: bytes, condition: Mapping[str, str]) -> str:
+    async def _swap(self, path: str, data: bytes, expected: str | None) -> str:
+        name, condition = self._name(path), {}
+        if self._fencing:
+            condition = {"ifGenerationMatch": "0" if expected is None else _generation(expected, name)}
         client = await self._connection.get()
-        return await send_whole(client, {"name": self._at(path), **condition}, data, self._name(path))
+        return await send_whole(client, {"name": self._at(path), **condition}, data, name)
 
     async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
         page = await self._list(prefix, more, fields="items(name,size),nextPageToken")
@@ -222,7 +158,10 @@ class GCSStore(PagedStore):
         async with client.ask("GET", "", page) as answer:
             return await document(answer, self._name(prefix))
 
-    async def _delete(self, path: str) -> None:
+    async def _delete(self, paths: list[str]) -> None:
+        await cloud.delete_each(paths, self._delete_one)
+
+    async def _delete_one(self, path: str) -> None:
         client = await self._connection.get()
         try:
             async with client.ask("DELETE", self._at(path), {}):
@@ -230,16 +169,6 @@ class GCSStore(PagedStore):
         except AnswerError as error:
             if not error.is_missing_object:
                 raise
-
-    def _at(self, path: str) -> str:
-        """Return the name of an object in the bucket, after a check of its path."""
-        return self._key(check_path(path))
-
-    def _key(self, path: str) -> str:
-        return f"{self._root}/{path}" if self._root else path
-
-    def _name(self, path: str) -> str:
-        return f"{self._url}/{path}"
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
         return meaning(error, name, self._url, self._options)

@@ -6,7 +6,7 @@ and s3fs's own retries are off, since after a lost answer only the layers above 
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,14 +21,11 @@ from pyspark_checkpointer.storage.base import (
     ListingPage,
     ObjectExistsError,
     ObjectNotFoundError,
-    PagedStore,
     PreconditionFailedError,
     S,
     WriteLeftover,
-    check_path,
-    check_swap_size,
 )
-from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.s3.bucket import read_rules
 from pyspark_checkpointer.storage.s3.client import close_client, has_new_credentials, open_client
 from pyspark_checkpointer.storage.s3.errors import UNKNOWN_USER, meaning, refusal
@@ -50,8 +47,10 @@ _CHECKSUMS = {"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumS
 """Fields in the answer for a part that the completion of the upload has to repeat."""
 
 
-class S3Store(PagedStore):
+class S3Store(CloudStore[Any]):
     """The store of the keys of a bucket below a prefix."""
+
+    _delete_batch = _DELETE_BATCH
 
     def __init__(
         self,
@@ -62,74 +61,8 @@ class S3Store(PagedStore):
         concurrency: int,
         timeout: float,
     ) -> None:
-        self._url, self._bucket, self._root = location.url, location.host, location.path
-        self._options = dict(options)
-        self._fencing = fencing
-        self._concurrency, self._timeout = concurrency, timeout
-        self._connection = Connection(self._connect, close_client)
-
-    def __repr__(self) -> str:
-        return f"<S3Store {self._url}>"
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    @property
-    def fencing(self) -> bool:
-        return self._fencing
-
-    async def get(self, path: str, *, limit: int | None = None) -> Blob:
-        name = self._name(path)
-        return await cloud.answer(self._get(path, limit), partial(self._error, name=name))
-
-    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
-        request = self._read_into(path, make(), limit)
-        return await cloud.answer(request, partial(self._error, name=self._name(path)))
-
-    async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        name, span = self._name(path), f"bytes={offset}-{offset + length - 1}"
-
-        async def read() -> bytes:
-            reply = await self._call("get_object", Key=self._at(path), Range=span)
-            return await cloud.gather(_pieces(reply["Body"]))
-
-        # S3 refuses a range that starts after the end, where the contract asks for no bytes.
-        def translate(error: Exception) -> CheckpointError:
-            return _PastTheEndError() if refusal(error).code == "InvalidRange" else self._error(error, name)
-
-        try:
-            return await cloud.answer(read(), translate)
-        except _PastTheEndError:
-            return b""
-
-    async def put(self, path: str, data: Bytes) -> None:
-        name = self._name(path)
-        write = self._put_one if len(data) <= cloud.MAX_SINGLE_PUT else self._put_parts
-        await cloud.answer(write(self._at(path), data), partial(self._put_error, name=name))
-
-    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        name = self._name(path)
-        check_swap_size(name, data)
-        if not self._fencing:
-            await cloud.check_version(self, path, expected)
-            condition = {}
-        else:
-            condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
-        request = self._call("put_object", Key=self._at(path), Body=data, **condition)
-        reply = await cloud.answer(request, partial(self._swap_error, name=name))
-        return str(reply["ETag"])
-
-    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        return await cloud.answer(self._list_page(prefix, more), partial(self._error, name=self._name(prefix)))
-
-    async def folders(self, prefix: str) -> Sequence[str]:
-        return await cloud.answer(self._folders(prefix), partial(self._error, name=self._name(prefix)))
-
-    async def delete(self, paths: Sequence[str]) -> None:
-        for some in cloud.batches([*paths], _DELETE_BATCH):
-            request = self._delete(some)
-            await cloud.answer(request, partial(self._error, name=f"{self._url}: delete"))
+        super().__init__(location, options, close_client, fencing=fencing, timeout=timeout)
+        self._concurrency = concurrency
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
         """Return the uploads in parts that were not completed.
@@ -145,17 +78,13 @@ class S3Store(PagedStore):
             with suppress(ObjectNotFoundError, DependencyError):
                 await cloud.answer(request, partial(self._error, name=self._name(leftover.path)))
 
-    async def bucket_rules(self) -> Sequence[BucketRule]:
-        return await cloud.answer(read_rules(self._call, self._root), partial(self._error, name=self._url))
-
-    async def close(self) -> None:
-        await self._connection.close()
-
     # --- requests ---
 
-    async def _connect(self) -> Any:
-        opening = open_client(self._url, self._options, self._concurrency, self._timeout)
-        return await cloud.answer(opening, partial(self._error, name=self._url))
+    async def _open_client(self) -> Any:
+        return await open_client(self._url, self._options, self._concurrency, self._timeout)
+
+    async def _bucket_rules(self) -> Sequence[BucketRule]:
+        return await read_rules(self._call, self._root)
 
     async def _call(self, method: str, **arguments: Any) -> Any:
         """Send one request about the bucket, and return the answer."""
@@ -195,6 +124,21 @@ class S3Store(PagedStore):
             raise DependencyError(
                 f"{self._name(path)}: the answer broke off after {found} of {reply['ContentLength']} bytes"
             )
+
+    async def _get_range(self, path: str, offset: int, length: int) -> bytes:
+        span = f"bytes={offset}-{offset + length - 1}"
+        try:
+            reply = await self._call("get_object", Key=self._at(path), Range=span)
+        except Exception as error:
+            # S3 refuses a range that starts after the end, where the contract asks for no bytes.
+            if refusal(error).code != "InvalidRange":
+                raise
+            return b""
+        return await cloud.gather(_pieces(reply["Body"]))
+
+    async def _put(self, path: str, data: Bytes) -> None:
+        write = self._put_one if len(data) <= cloud.MAX_SINGLE_PUT else self._put_parts
+        await write(self._at(path), data)
 
     async def _put_one(self, key: str, data: Bytes) -> None:
         await self._call("put_object", Key=key, Body=cloud.body_of(data), **self._if_absent())
@@ -238,6 +182,13 @@ class S3Store(PagedStore):
 
     async def _abort(self, key: str, upload: str) -> None:
         await self._call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    async def _swap(self, path: str, data: bytes, expected: str | None) -> str:
+        condition: dict[str, str] = {}
+        if self._fencing:
+            condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        reply = await self._call("put_object", Key=self._at(path), Body=data, **condition)
+        return str(reply["ETag"])
 
     async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
         after = {} if more is None else {"ContinuationToken": more}
@@ -284,7 +235,7 @@ class S3Store(PagedStore):
             if "NextKeyMarker" in page:
                 more["KeyMarker"] = page["NextKeyMarker"]
 
-    async def _delete(self, paths: Sequence[str]) -> None:
+    async def _delete(self, paths: list[str]) -> None:
         objects = [{"Key": self._at(path)} for path in paths]
         # Quiet: the answer names the failures only. It has status 200 also where some of the keys failed.
         reply = await self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})
@@ -298,13 +249,6 @@ class S3Store(PagedStore):
         """Return the condition that a put has, unless the root was opened without fencing."""
         return {"IfNoneMatch": "*"} if self._fencing else {}
 
-    def _at(self, path: str) -> str:
-        """Return the key of an object, after a check of its path."""
-        return self._key(check_path(path))
-
-    def _key(self, path: str) -> str:
-        return f"{self._root}/{path}" if self._root else path
-
     def _listed(self, prefix: str) -> str:
         """Return the prefix to ask for, to list `prefix`.
 
@@ -312,9 +256,6 @@ class S3Store(PagedStore):
         """
         key = self._key(prefix)
         return key[: key.rfind("/") + 1] if self._bucket.endswith(_DIRECTORY_BUCKET) else key
-
-    def _name(self, path: str) -> str:
-        return f"{self._url}/{path}"
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
         return meaning(refusal(error), name, self._url, self._options)
@@ -329,10 +270,6 @@ class S3Store(PagedStore):
         if refusal(error).code in ("PreconditionFailed", "NoSuchKey"):
             return PreconditionFailedError(f"{name}: was changed by somebody else")
         return cloud.with_swap_pause(self._error(error, name))
-
-
-class _PastTheEndError(CheckpointError):
-    """The range starts at or after the end of the object."""
 
 
 async def _pieces(body: Any) -> AsyncIterator[bytes]:
