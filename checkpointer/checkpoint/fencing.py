@@ -1,4 +1,4 @@
-"""Fencing: who owns the pointer, and the errors of a writer that lost it.
+"""Fencing: who owns the pointer, and the errors of a zombie, which is a writer that lost it.
 
 Every commit of a writer goes through `Owner.swap`. It asks `Owner.follows` on each version of the pointer that it
 meets. A writer that took over left another instance there. Then the answer is no, and `Owner.explain` names that
