@@ -2,9 +2,11 @@
 
 An attempt begins and writes its manifest. Then one swap makes it the committed checkpoint.
 
-    begin ─► open ─► committing ─► written ─► (swap) committed
-               │          │            └────► (swap) prepared ─► see prepared.py
-               └──────────┴─► aborted or failed: nothing is visible
+    begin ─► open ─► writing ─► swapping ─► committed
+               │        │  └───► preparing ─► prepared ─► see prepared.py
+               └────────┴─► aborted or failed: nothing is visible
+
+`AttemptState` shows all states.
 
 A commit writes in this order: what a save left in the queue; packs, if they are large; segments, the last packs and
 the manifest, in parallel. Then it waits for all of them and swaps `_latest`. Blobs of up to `upload.SMALL` bytes wait
@@ -19,13 +21,19 @@ from dataclasses import replace
 from functools import partial
 
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.attempt_state import INVISIBLE, NEARLY_PREPARED, AttemptState, proves_failure
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import Prepared
-from pyspark_checkpointer.checkpoint.save import AttemptState, CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import PendingPut
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    IllegalArgumentError,
+    InvalidStateError,
+    StoreRefusedError,
+)
 from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
 
@@ -62,15 +70,15 @@ async def _commit(writer: CheckpointWriter) -> None:
     session = writer.session
     async with session.lock:
         ref, manifest = await _write(writer)
-
         try:
             await session.commit_pointer(writer.base, ref, manifest)
         except BaseException as error:
+            writer.state = AttemptState.FAILED if proves_failure(error) else AttemptState.UNKNOWN
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
             writer.record_outcome(None)
             await _make_room(writer, error)
             raise
-        writer.record_outcome(manifest)
+        writer.decide(manifest)
 
 
 async def prepare(writer: CheckpointWriter) -> Prepared:
@@ -86,7 +94,8 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
         base = writer.base
         ref, manifest = await _write(writer)
         # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
-        prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.record_outcome, writer.meter)
+        prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.decide, writer.meter)
+        writer.state = AttemptState.PREPARING
 
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer | None:
             # An earlier try of this swap landed, and others moved the pointer after it.
@@ -97,12 +106,14 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
 
         try:
             head = await session.swap_pointer(base, ref, edit_pointer)
-        except StoreRefusedError as error:
+        except BaseException as error:
+            writer.state = AttemptState.UNPROVEN
             await _make_room(writer, error)
             raise
         if head.prepared == ref:
             prepared.base = replace(base, head=head)
             session.rebase(prepared.base)
+            writer.state = AttemptState.PREPARED
         else:  # and what may be committed on top of it was never restored here
             prepared.found_committed()
         return prepared
@@ -117,11 +128,10 @@ async def abort(writer: CheckpointWriter) -> None:
     """
     if writer.session.process != os.getpid():
         return
-    if writer.prepared is not None:
-        if writer.prepared.outcome is None:
-            await writer.prepared.abort()
-        return
-    if writer.state in (AttemptState.OPEN, AttemptState.COMMITTING):
+    if writer.state in NEARLY_PREPARED:
+        assert writer.prepared is not None
+        await writer.prepared.abort()
+    elif writer.state in INVISIBLE:
         # Before the first wait: a commit that waits for the lock, or for the writes, has to find that it may not go on.
         writer.state = AttemptState.ABORTED
         failure = await writer.uploader.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
@@ -139,7 +149,7 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
     """
     writer.check_undecided()  # again: another commit of this attempt may have held the lock
     # Before the first wait, so that nothing is added which the manifest would not name.
-    writer.state = AttemptState.COMMITTING
+    writer.state = AttemptState.WRITING
     session, queue = writer.session, writer.uploader.queue
     try:
         # Before the manifest: an abort while the conditions are tried must find nothing that could still be swapped in.
@@ -156,7 +166,8 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
         ref = await metadata.put_manifest(session.store, writer.id, encoded)
         await queue.join()
     except BaseException as error:
-        writer.state = AttemptState.FAILED
+        if writer.state is not AttemptState.ABORTED:
+            writer.state = AttemptState.FAILED
         # All writes have to end before anything is deleted: one that lands later would leave its object behind.
         failed = await queue.cancel(error)
         writer.record_outcome(None)
@@ -164,7 +175,7 @@ async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
         raise
     # Nothing is awaited between the join and this line: an abort comes before and makes the join fail, or it comes
     # after and leaves the rest to the swap.
-    writer.state = AttemptState.WRITTEN
+    writer.state = AttemptState.SWAPPING
     return ref, manifest
 
 

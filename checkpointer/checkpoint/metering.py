@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.attempt_state import proves_failure
 from pyspark_checkpointer.checkpoint.metrics import (
     CommitMetrics,
     Metrics,
@@ -21,7 +22,6 @@ from pyspark_checkpointer.checkpoint.metrics import (
     Requests,
     RestoreMetrics,
 )
-from pyspark_checkpointer.errors import CheckpointError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths, segments
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
 from pyspark_checkpointer.runtime.host import Host
@@ -143,9 +143,7 @@ class Reports:
         try:
             yield
         except BaseException as error:
-            # An interrupt or a cancellation can come while the swap is under way.
-            known = isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
-            outcome = "was not committed" if known else "may have been committed or not"
+            outcome = "was not committed" if proves_failure(error) else "may have been committed or not"
             # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
             logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error))
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))

@@ -6,7 +6,7 @@ The job that prepared it does this, also after a restart.
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from enum import Enum
 
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -16,10 +16,25 @@ from pyspark_checkpointer.errors import ConflictError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 
 
+class Outcome(Enum):
+    """What a swap made of a prepared checkpoint.
+
+    The value completes the sentence "the checkpoint …", and names the next step.
+    """
+
+    COMMITTED = "was committed already: use rollback()"
+    ABORTED = "was aborted already: begin another"
+
+
 class Prepared:
     """A checkpoint recorded in `_latest` and not yet committed.
 
     Commit it or abort it, also after a restart.
+
+        outcome None ─┬─ commit, or found committed ─> COMMITTED
+                      └─ abort ─> ABORTED
+
+    A commit or an abort that fails leaves the outcome as None: it may be tried again.
     """
 
     def __init__(
@@ -35,7 +50,7 @@ class Prepared:
         self.base = base
         self.manifest = manifest
         self.meter = meter or session.reports.meter()
-        self.outcome: Literal["committed", "aborted"] | None = None
+        self.outcome: Outcome | None = None
         self._session = session
         self._ref = ref
         self._record_outcome = record_outcome
@@ -47,7 +62,7 @@ class Prepared:
         """
         # Asking the pointer again would move the session back to this checkpoint, although others may be committed on
         # top of it by now.
-        if self.outcome == "committed":
+        if self.outcome is Outcome.COMMITTED:
             return
         self._check_undecided()
         meter, host = self.meter, self._session.host
@@ -67,18 +82,18 @@ class Prepared:
             return replace(pointer, committed=self._ref, prepared=None)
 
         async with self._session.lock:
-            if self.outcome == "committed":  # by a second call that held the lock
+            if self.outcome is Outcome.COMMITTED:  # by a second call that held the lock
                 return
             self._check_undecided()
             await self._session.commit_pointer(self.base, self._ref, self.manifest, edit_pointer)
-            self._decided("committed", self.manifest)
+            self._decided(Outcome.COMMITTED, self.manifest)
 
     async def abort(self) -> None:
         """Drop it.
 
         This always swaps, so that a `prepare` still under way can never take effect afterwards.
         """
-        if self.outcome == "aborted":
+        if self.outcome is Outcome.ABORTED:
             return
         self._check_undecided()
         await self._abort()
@@ -96,19 +111,19 @@ class Prepared:
             return replace(pointer, prepared=None)
 
         async with self._session.lock:
-            if self.outcome == "aborted":  # by a second call that held the lock
+            if self.outcome is Outcome.ABORTED:  # by a second call that held the lock
                 return
             self._check_undecided()
             head = await self._session.swap_pointer(self.base, self._ref, edit_pointer)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
-                raise InvalidStateError(f"{self._session.store.url}: {self.id} was committed already: use rollback()")
+                raise InvalidStateError(f"{self._session.store.url}: {self.id} {Outcome.COMMITTED.value}")
             self._session.rebase(replace(self.base, head=head))
-            self._decided("aborted", None)
+            self._decided(Outcome.ABORTED, None)
 
     def found_committed(self) -> None:
         """Record that another writer committed it, and so took over."""
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
-        self._decided("committed", self.manifest)
+        self._decided(Outcome.COMMITTED, self.manifest)
 
     def _check_undecided(self) -> None:
         if self._session.process != os.getpid():
@@ -117,8 +132,8 @@ class Prepared:
                 "is the same here"
             )
         if self.outcome is not None:
-            raise InvalidStateError(f"{self._session.store.url}: {self.id} was {self.outcome} already: see rollback()")
+            raise InvalidStateError(f"{self._session.store.url}: {self.id} {self.outcome.value}")
 
-    def _decided(self, outcome: Literal["committed", "aborted"], manifest: Manifest | None) -> None:
+    def _decided(self, outcome: Outcome, manifest: Manifest | None) -> None:
         self.outcome = outcome
         self._record_outcome(manifest)

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
-from enum import Enum
 
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED, AttemptState
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
 from pyspark_checkpointer.checkpoint.encode import ToEncode, submit
 from pyspark_checkpointer.checkpoint.fencing import Base
@@ -39,25 +39,10 @@ from pyspark_checkpointer.manifests.model import (
 )
 
 
-class AttemptState(Enum):
-    """The states of an attempt until its swap.
-
-    The value completes the sentence "this attempt …".
-    """
-
-    OPEN = "is open"
-    COMMITTING = "is being committed"
-    """The commit is in progress. No more writes are accepted; abort is possible."""
-    WRITTEN = "was written"
-    """The manifest is written. Only the swap decides what becomes of it."""
-    FAILED = "failed"
-    ABORTED = "was aborted"
-
-
 class CheckpointWriter:
     """One attempt at a checkpoint on top of `base`.
 
-    Everything it writes carries its id.
+    Everything it writes carries its id. `state` says what it takes: `AttemptState` shows the transitions.
     """
 
     def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None, meter: Meter) -> None:
@@ -70,6 +55,7 @@ class CheckpointWriter:
         self.meter = meter
         self.state = AttemptState.OPEN
         self.prepared: Prepared | None = None
+        """What ends the second phase. It is there from the swap of `prepare` on."""
         self.uploader = Uploader(session.store, session.host, self.id)
 
         # Copies, because the caller changes these in place: the parent's are shared with readers, and the next attempt
@@ -214,6 +200,8 @@ class CheckpointWriter:
             self.frozen = check_json_fields(
                 positions=self.positions, watermark=self.watermark, properties=self.properties
             )
+        if self.state is AttemptState.OPEN:
+            self.state = AttemptState.FROZEN
 
     @property
     def is_small(self) -> bool:
@@ -238,6 +226,14 @@ class CheckpointWriter:
                 touched[name] = list(change.plans)
         return operators, touched
 
+    def decide(self, manifest: Manifest | None) -> None:
+        """Note that a swap decided what becomes of the attempt.
+
+        It is the committed checkpoint with this manifest; with None it was aborted.
+        """
+        self.state = AttemptState.ABORTED if manifest is None else AttemptState.COMMITTED
+        self.record_outcome(manifest)
+
     def record_outcome(self, manifest: Manifest | None) -> None:
         """Tell every captured map the outcome of its changes.
 
@@ -253,8 +249,8 @@ class CheckpointWriter:
         self.check_undecided()
         # A commit in the background took the positions, and may still wait for its turn: what came now would be
         # committed beside positions that do not know it.
-        if self.frozen is not None:
-            raise InvalidStateError(f"{self.id}: this attempt {AttemptState.COMMITTING.value}: begin another")
+        if self.state is AttemptState.FROZEN:
+            raise InvalidStateError(f"{self.id}: this attempt {self.state.value}")
 
     def check_undecided(self) -> None:
         """Raise unless this attempt can still be committed, in this process."""
@@ -263,8 +259,8 @@ class CheckpointWriter:
                 f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "
                 "here with save_snapshot(id, …) or save_delta(id, …), and attach() in the parent what they return"
             )
-        if self.state is not AttemptState.OPEN:
-            raise InvalidStateError(f"{self.id}: this attempt {self.state.value}: begin another")
+        if self.state not in UNDECIDED:
+            raise InvalidStateError(f"{self.id}: this attempt {self.state.value}")
 
     def _refuse_written(self, operator: str) -> None:
         if operator in self._changes and not self._changes[operator].empty:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.attempt_state import proves_failure
 from pyspark_checkpointer.checkpoint.fencing import (
     Base,
     EditPointer,
@@ -26,11 +27,9 @@ from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_h
 from pyspark_checkpointer.checkpoint.metering import Reports
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.errors import (
-    CheckpointError,
     ConflictError,
     FencedError,
     InvalidStateError,
-    OutcomeUnknownError,
     RetiredError,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
@@ -256,9 +255,8 @@ class Session:
             self.invalidate(f"call restore() first: {error}")
             raise
         except BaseException as error:
-            # An interrupt or a cancellation may have come after the request was sent. Any other error of the library
-            # proves that nothing was swapped, so what was restored is still right.
-            if isinstance(error, OutcomeUnknownError) or not isinstance(error, CheckpointError):
+            # If nothing was swapped, what was restored is still right.
+            if not proves_failure(error):
                 self.invalidate("the outcome of the last swap is unknown: call restore() first, to find out")
             raise
         if swapped.overtaken is not None:  # this commit counts; the next call is refused

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
+from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
@@ -345,7 +346,7 @@ class Checkpoint(SyncStart, NotPicklable):
         if error is not None:
             self._give_up(error)
         # Not where the block has committed, prepared or aborted it itself.
-        elif self.writer.state is save.AttemptState.OPEN:
+        elif self.writer.state in UNDECIDED:
             try:
                 if self._background:
                     with self._meter.blocking():
@@ -356,7 +357,7 @@ class Checkpoint(SyncStart, NotPicklable):
                 else:
                     self.commit()
             except BaseException as failed:
-                if self.writer.state is save.AttemptState.OPEN:  # it did not even begin
+                if self.writer.state in UNDECIDED:  # it did not even begin
                     self._give_up(failed)
                 raise
 

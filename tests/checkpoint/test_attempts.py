@@ -1,6 +1,7 @@
 """What one attempt may never do: commit in part, leak, or let one state's change reach another's."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -8,11 +9,14 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.checkpoint import save_bytes
+from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import (
     CheckpointError,
     ConflictError,
+    DependencyError,
     IllegalArgumentError,
     InvalidStateError,
+    OutcomeUnknownError,
     StoreRefusedError,
 )
 from pyspark_checkpointer.keyed import packing
@@ -312,3 +316,139 @@ def test_an_attached_delta_does_not_write_a_single_older_one_again(root: str) ->
     with client.begin() as cp:
         cp.attach(client.save_delta(cp.id, "op", 0, b"attached"))
     assert client.restore().operator("op").chain(0)[:-1] == before  # type: ignore[union-attr]
+
+
+def says(cp: Checkpoint) -> str:
+    """What a second commit of an attempt says, and everything else that it refuses says too."""
+    told = set()
+    for late in (cp.commit, cp.prepare, lambda: cp.snapshot("op", 7, b"late"), lambda: cp.drop("op")):
+        with pytest.raises(InvalidStateError) as raised:
+            late()
+        told.add(str(raised.value))
+    (only,) = told
+    start = f"{cp.id}: this attempt "
+    assert only.startswith(start)
+    return only.removeprefix(start)
+
+
+def test_a_committed_attempt_says_so(world: World) -> None:
+    cp = attempt(world.actor(), b"1")
+    cp.commit()
+    assert says(cp) == "was committed: begin another"
+    cp.abort()
+    assert latest(world.actor()) == b"1"
+
+
+def test_a_prepared_attempt_says_so_and_what_became_of_it(world: World) -> None:
+    client = world.actor()
+    cp = attempt(client, b"1")
+    prepared = cp.prepare()
+    assert says(cp) == "is prepared: commit() or abort() what prepare() returned"
+    prepared.commit()
+    assert says(cp) == "was committed: begin another"
+    with pytest.raises(InvalidStateError, match=rf"{cp.id} was committed already: use rollback\(\)$"):
+        prepared.abort()
+    cp = attempt(client, b"2")
+    prepared = cp.prepare()
+    prepared.abort()
+    assert says(cp) == "was aborted: begin another"
+    with pytest.raises(InvalidStateError, match=f"{cp.id} was aborted already: begin another$"):
+        prepared.commit()
+    cp = attempt(client, b"3")
+    cp.prepare()
+    cp.abort()
+    assert says(cp) == "was aborted: begin another"
+    assert latest(world.actor()) == b"1"
+
+
+def test_an_aborted_attempt_says_so(world: World) -> None:
+    cp = attempt(world.actor(), b"1")
+    cp.abort()
+    assert says(cp) == "was aborted: begin another"
+
+
+def test_a_failed_attempt_says_so(world: World) -> None:
+    client, other = world.actor(), world.actor()
+    cp = attempt(client, b"1")
+    client.faults.fail("put", path="manifests/", times=100)
+    with pytest.raises(DependencyError):
+        cp.commit()
+    assert says(cp) == "failed, and was not committed: begin another"
+    cp = attempt(other, b"2")
+    put(world.actor(), b"3")
+    with pytest.raises(ConflictError):
+        cp.commit()
+    assert says(cp) == "failed, and was not committed: begin another"
+
+
+def test_an_attempt_without_an_answer_says_so(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    cp = attempt(client, b"2")
+    client.faults.fail("swap", times=100)
+    client.faults.fail("get", path="_latest", times=100)
+    with pytest.raises(OutcomeUnknownError):
+        cp.commit()
+    assert says(cp) == ("may be committed, because its commit got no clear answer: restore() tells; then begin another")
+
+
+def test_an_attempt_whose_prepare_failed_says_so_and_can_be_aborted(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    cp = attempt(client, b"2")
+    client.faults.fail("swap", times=100)
+    client.faults.fail("get", path="_latest", times=100)
+    with pytest.raises(OutcomeUnknownError):
+        cp.prepare()
+    assert says(cp) == "may be prepared, because prepare() failed: abort() it, and begin another"
+    client.faults.clear()
+    before = world.latest()
+    cp.abort()
+    assert world.latest() != before, "a prepare that is still under way can never land"
+    assert says(cp) == "was aborted: begin another"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "begin", "told"),
+    [
+        ("put", "manifests/", "commit", "is being committed or prepared: wait until that has ended, and begin another"),
+        (
+            "put",
+            "manifests/",
+            "prepare",
+            "is being committed or prepared: wait until that has ended, and begin another",
+        ),
+        (
+            *("swap", "_latest", "commit"),
+            "is being committed, and its swap is under way: wait until that has ended, and begin another",
+        ),
+        (
+            *("swap", "_latest", "prepare"),
+            "is being prepared: wait until that has ended, and commit() or abort() what prepare() returns",
+        ),
+    ],
+)
+def test_an_attempt_under_way_says_so(world: World, kind: str, path: str, begin: str, told: str) -> None:
+    client = world.actor()
+    put(client, b"1")
+    cp = attempt(client, b"2")
+    gate = client.faults.hold(kind, path=path)
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(getattr(cp, begin))
+        gate.wait()
+        try:
+            assert says(cp) == told
+        finally:
+            gate.open()
+        ended.result()
+
+
+def test_an_attempt_that_waits_for_its_commit_says_so(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    with client.begin() as cp:
+        cp.snapshot("op", 0, b"2")
+        cp.writer.freeze()
+        with pytest.raises(InvalidStateError, match="is being committed in the background: begin another"):
+            cp.snapshot("op", 0, b"late")
+    assert latest(world.actor()) == b"2", "frozen is not yet decided: the end of the block commits it"

@@ -162,7 +162,7 @@ def test_a_save_that_comes_too_late_for_its_commit_is_refused_and_changes_stay_c
         cp.commit()
         return taken
 
-    with monkeypatch.context() as patch, pytest.raises(InvalidStateError, match="was written"):
+    with monkeypatch.context() as patch, pytest.raises(InvalidStateError, match="was committed"):
         patch.setattr(KeyedState, "capture_for_checkpoint", slow)
         cp.save("s", state)
     assert latest(world.actor()) == b"2"
