@@ -413,35 +413,127 @@ def test_the_command_line_brings_only_what_it_shows() -> None:
 
 
 FOREIGN_PRIVATES = {
-    # The two faces of a client share the seam between blocking and awaiting, and a user has no use for it.
-    *("_run", "_tell", "_started"),
-    # What the standard library, fsspec, gcsfs and PySpark offer under such a name alone.
-    *("_asdict", "_fields", "_replace", "_is_owned", "_current_frames", "_strip_protocol", "_s3creator", "_call_s3"),
-    *("_get_params", "_set_session"),
+    # What the standard library, fsspec, aiohttp, the SDKs of stores and PySpark offer under such a name alone.
+    *("_asdict", "_fields", "_replace", "_is_owned", "_current_frames", "_is_gil_enabled", "_register_atexit"),
+    *("_strip_protocol", "_s3creator", "_call_s3", "_get_params", "_set_session", "_use_client_cert"),
+    *("_retry_connection", "_request_signer", "_credentials", "_pipeline", "_transport", "_use_env_settings"),
     *("_jvm", "_jdf", "_jsc", "_jsparkSession", "_active_spark_context", "_instantiatedSession", "_2", "_gateway"),
-    *("_collect_as_arrow", "_parse_datatype_string"),
+    *("_collect_as_arrow", "_parse_datatype_string", "_temp_dir"),
 }
-"""Private names that a module may use though it does not define them, and why."""
+"""Private names of other people's objects that a module may use, because there is no other way."""
+
+OWN_OBJECTS = ("self", "cls", "super()")
+
+READS_BY_NAME = {"getattr": 1, "setattr": 1, "delattr": 1, "hasattr": 1, "attrgetter": 0, "methodcaller": 0}
+"""Functions that take the name of an attribute as text, and where among their arguments."""
 
 
-def defined_in(tree: ast.AST) -> Iterator[str]:
-    """The names that a module gives to functions, attributes and variables."""
-    for node in ast.walk(tree):
+def is_private(name: str) -> bool:
+    """`_repr_html_` is none: such names are the protocol of notebooks."""
+    return re.fullmatch("_([^_]|[^_].*[^_])", name) is not None
+
+
+def defined_by(owner: ast.ClassDef) -> set[str]:
+    """The names that a class gives to its methods, and to attributes of its own objects."""
+    found = set()
+    for node in owner.body:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
-                yield name
+                found.add(name)
+            case ast.Assign() | ast.AnnAssign():
+                found |= {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
+    for node in ast.walk(owner):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                found.add(name)
+    return found
+
+
+def classes_of(tree: ast.AST) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+CLASSES = {name: node for module in FILES for name, node in classes_of(parse(module)).items()}
+"""The classes of the library, by name, to find those that a class inherits from."""
+
+
+def class_name(node: ast.expr | None) -> str | None:
+    """The class that an annotation or a base names: `Lease` for `"Lease"`, `leases.Lease` and `Lease[T]`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return class_name(ast.parse(text, mode="eval").body)
+        case ast.Subscript(value=value):
+            return class_name(value)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return None
+
+
+class Strangers(ast.NodeVisitor):
+    """Finds the private names of others that a module uses.
+
+    A class may use its own names and inherited ones, also on another object of its class. A function of the module may
+    use those of the module's classes. The annotation of a parameter tells whose object it is; of other objects the name
+    alone is judged.
+    """
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.classes = classes_of(tree)
+        self.owner: ast.ClassDef | None = None
+        self.parameters: dict[str, str] = {}
+        self.found: list[str] = []
+        self.visit(tree)
+
+    def line(self, owner: ast.ClassDef) -> dict[str, ast.ClassDef]:
+        """A class and those it inherits from, by name."""
+        found = {owner.name: owner}
+        for base in map(class_name, owner.bases):
+            above = self.classes.get(base or "") or CLASSES.get(base or "")
+            found |= self.line(above) if above is not None and above is not owner else {}
+        return found
+
+    def judge(self, node: ast.AST, of: ast.expr, name: str) -> None:
+        if not is_private(name) or name in FOREIGN_PRIVATES or ast.unparse(of) in OWN_OBJECTS:
+            return
+        friends = self.classes if self.owner is None else self.line(self.owner)
+        known = self.parameters.get(of.id) if isinstance(of, ast.Name) else None
+        wrong = known in {*CLASSES, *self.classes} and known not in friends
+        if wrong or not any(name in defined_by(friend) for friend in friends.values()):
+            self.found.append(ast.unparse(node))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        before, self.owner = self.owner, node
+        self.generic_visit(node)
+        self.owner = before
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        before = self.parameters
+        arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        self.parameters = before | {one.arg: class_name(one.annotation) or "" for one in arguments}
+        self.generic_visit(node)
+        self.parameters = before
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self.visit_FunctionDef(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self.judge(node, node.value, node.attr)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        place = READS_BY_NAME.get(class_name(node.func) or "")
+        if place is not None and len(node.args) > place:
+            match node.args[place]:
+                case ast.Constant(value=str(name)):
+                    self.judge(node, node.args[0], name)
+        self.generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self.found += [f"from {node.module} import {alias.name}" for alias in node.names if is_private(alias.name)]
 
 
 def strangers(tree: ast.AST) -> list[str]:
-    """The private names of objects other than `self` that a module uses and does not define."""
-    own = {*defined_in(tree)} | FOREIGN_PRIVATES
-    used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)]
-    return [ast.unparse(node) for node in used if node.attr not in own and ast.unparse(node.value) not in OWN_OBJECTS]
-
-
-OWN_OBJECTS = ("self", "cls", "super()")
+    return Strangers(tree).found
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
@@ -449,8 +541,45 @@ def test_no_module_uses_the_private_names_of_another(module: str) -> None:
     assert strangers(parse(module)) == []
 
 
-def test_a_private_name_of_another_module_is_seen() -> None:
-    assert strangers(ast.parse("client._session.close()\nself._own.close()")) == ["client._session"]
+@pytest.mark.parametrize(
+    ("source", "seen"),
+    [
+        ("client._session.close()", "client._session"),
+        ("getattr(client, '_session')", "getattr(client, '_session')"),
+        ("attrgetter('_session')(client)", "attrgetter('_session')"),
+        ("from module import _name", "from module import _name"),
+        (
+            "class Own:\n    def f(self):\n        self._x = 1\nclass Other:\n    def f(self, own):\n        own._x",
+            "own._x",
+        ),
+        ("def f(own):\n    own._x = 1\n    return own._x", "own._x"),
+        (
+            "class Own:\n    _x = 1\nclass Other:\n    _x = 2\n    def f(self, own: 'Own'):\n        return own._x",
+            "own._x",
+        ),
+        ("class Own:\n    _x = 1\ndef f(session: 'Session'):\n    return session._x", "session._x"),
+    ],
+)
+def test_a_private_name_of_another_class_is_seen(source: str, seen: str) -> None:
+    assert {*strangers(ast.parse(source))} == {seen}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Own:\n    def f(self):\n        return self._own.close()",
+        "class Own:\n    _x = 1\n    def f(self, other: 'Own'):\n        return other._x",
+        "class Base:\n    _x = 1\nclass Own(Base):\n    def f(self, other: 'Own'):\n        return other._x",
+        "class Own:\n    _x = 1\ndef friend(own: Own):\n    return own._x",
+        "table._repr_html_()",
+    ],
+)
+def test_a_private_name_of_the_own_class_may_be_used(source: str) -> None:
+    assert strangers(ast.parse(source)) == []
+
+
+def test_the_names_of_other_peoples_objects_are_none_of_ours() -> None:
+    assert FOREIGN_PRIVATES & {name for owner in CLASSES.values() for name in defined_by(owner)} == set()
 
 
 @pytest.mark.parametrize(("path", "most"), [("save", (38, 141, 81)), ("restore", (36, 79, 56))])

@@ -122,7 +122,7 @@ class AsyncCheckpointer(AsyncFace):
 
         For other packages of this library.
         """
-        return AsyncCheckpoint(self, epoch, job, background)._started()
+        return AsyncCheckpoint(self, epoch, job, background)
 
     async def restore(
         self,

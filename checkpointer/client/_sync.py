@@ -120,7 +120,7 @@ class Checkpointer(SyncFace):
 
         For other packages of this library.
         """
-        return Checkpoint(self, epoch, job, background)._started()
+        return Checkpoint(self, epoch, job, background)
 
     def restore(
         self,

@@ -71,12 +71,13 @@ class Checkpoint(SyncStart, NotPicklable):
         self._background = background
         self._meter = client.session.reports.meter()
         self._begun: save.CheckpointWriter | None = None
+        self._made()
 
     def _begin(self) -> Self:
         with self._meter.blocking():
-            # Through the client and not by `run_sync`: an earlier commit in the background comes first, and its failure
-            # is raised here.
-            self._begun = self._client._run(commit.begin(self._client.session, self._epoch, self._job, self._meter))
+            session = self._client.session
+            # Not by `run_sync`: an earlier commit in the background comes first, and its failure is raised here.
+            self._begun = self._run(session, commit.begin(session, self._epoch, self._job, self._meter))
         return self
 
     @property
@@ -352,8 +353,8 @@ class Checkpoint(SyncStart, NotPicklable):
                     with self._meter.blocking():
                         # Now, because the caller goes on and may change positions while the commit waits for its turn.
                         self.writer.freeze()
-                        work = commit.commit(self.writer)
-                        self._client._tell(self._client.session.in_background(work, f"the commit of {self.id}"))
+                        session, work = self._client.session, commit.commit(self.writer)
+                        self._tell(session, session.in_background(work, f"the commit of {self.id}"))
                 else:
                     self.commit()
             except BaseException as failed:

@@ -5,7 +5,7 @@ This is the configuration, and one session for each process.
 
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -125,19 +125,6 @@ class Client:
         A forked child has a session of its own.
         """
         return self._current if self._current.process == os.getpid() else self._open_session()
-
-    async def _after_background(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a verb once the commit in the background has ended.
-
-        An error of that commit is raised here, once.
-        """
-        try:
-            await self.session.await_background()
-        except BaseException:
-            # Python would warn of a coroutine that was never awaited.
-            work.close()
-            raise
-        return await work
 
     @property
     def root(self) -> str:

@@ -16,22 +16,48 @@ from pyspark_checkpointer.runtime import bridge, run_sync
 T = TypeVar("T")
 
 
+async def _after_background(session: Session, work: Coroutine[Any, Any, T]) -> T:
+    """Run a verb once the commit in the background has ended.
+
+    An error of that commit is raised here, once.
+    """
+    try:
+        await session.await_background()
+    except BaseException:
+        # Python would warn of a coroutine that was never awaited.
+        work.close()
+        raise
+    return await work
+
+
+async def _tell_async(session: Session, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
+    try:
+        return await bridge(work, shield=shield)
+    except BaseException as error:
+        # Only now is it certain that somebody has it: until then the next call raises it again, and the end of the
+        # process logs it.
+        session.forget_failure(error)
+        raise
+
+
+def _tell_sync(session: Session, work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return run_sync(work)
+    except BaseException as error:
+        session.forget_failure(error)
+        raise
+
+
 class AsyncFace(Client):
     """A client whose verbs are awaited."""
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work that comes after the commit in the background."""
-        return await self._tell(self._after_background(work))
+        return await self._tell(_after_background(self.session, work))
 
-    async def _tell(self, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
+    async def _tell(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work, and note that its error has reached the caller."""
-        try:
-            return await bridge(work, shield=shield)
-        except BaseException as error:
-            # Only now is it certain that somebody has it: until then the next call raises it again, and the end of the
-            # process logs it.
-            self.session.forget_failure(error)
-            raise
+        return await _tell_async(self.session, work)
 
     async def _restoring(
         self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
@@ -40,7 +66,7 @@ class AsyncFace(Client):
 
         If it ended later, it would change what `begin` builds on.
         """
-        return await self._tell(session.reports.restoring(self._after_background(work)), shield=False)
+        return await _tell_async(session, session.reports.restoring(_after_background(session, work)), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -54,19 +80,15 @@ class SyncFace(Client):
     """A client whose verbs block."""
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._tell(self._after_background(work))
+        return self._tell(_after_background(self.session, work))
 
     def _tell(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return run_sync(work)
-        except BaseException as error:
-            self.session.forget_failure(error)
-            raise
+        return _tell_sync(self.session, work)
 
     def _restoring(
         self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
     ) -> CheckpointReader | None:
-        return self._tell(session.reports.restoring(self._after_background(work)))
+        return _tell_sync(session, session.reports.restoring(_after_background(session, work)))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.
@@ -87,8 +109,16 @@ class AsyncStart:
     async def _begin(self) -> Self:
         raise NotImplementedError
 
-    def _started(self) -> Self:
-        return self
+    def _made(self) -> None:
+        """Do what has to be done as soon as it is made."""
+
+    async def _run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that comes after the commit in the background."""
+        return await self._tell(session, _after_background(session, work))
+
+    async def _tell(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
+        """Await work, and note that its error has reached the caller."""
+        return await _tell_async(session, work)
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._begin().__await__()
@@ -100,5 +130,11 @@ class SyncStart:
     def _begin(self) -> Self:
         raise NotImplementedError
 
-    def _started(self) -> Self:
-        return self._begin()
+    def _made(self) -> None:
+        self._begin()
+
+    def _run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
+        return self._tell(session, _after_background(session, work))
+
+    def _tell(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
+        return _tell_sync(session, work)

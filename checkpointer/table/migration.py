@@ -95,7 +95,7 @@ class _TableTransform:
         self._name = name
         self._version = version
         self._function = function
-        self._fields: list[tuple[str, pa.DataType, str]] | None = None
+        self._columns: list[tuple[str, pa.DataType, str]] | None = None
         self.schema = version.schema
 
     def run(self, partition: int | None, given: pa.Table) -> pa.Table:
@@ -120,12 +120,12 @@ class _TableTransform:
     def _learn(self, where: str, schema: pa.Schema) -> None:
         combine = self._combine(schema)
         fields = [(field.name, field.type, combine.get(field.name, "")) for field in schema]
-        if self._fields is None:
+        if self._columns is None:
             self.schema = self._new_schema(where, schema, combine)
-            self._fields = fields
-        elif fields != self._fields:
+            self._columns = fields
+        elif fields != self._columns:
             raise IllegalArgumentError(
-                f"{where}: its transform returned the columns {_show(fields)}, but {_show(self._fields)} before: "
+                f"{where}: its transform returned the columns {_show(fields)}, but {_show(self._columns)} before: "
                 "all partitions must have the same columns"
             )
 

@@ -101,10 +101,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
             >>> second.get_lease("0").owner
             'host-1'
         """
-        # `__init__` would make a `StoreConfig` of its own, and with it connections of its own.
-        manager = object.__new__(LeaseManager)
-        manager._set_up(self._config, self._folder, host_name, lease_duration)
-        return manager
+        return _lease_manager(self._config, self._folder, host_name, lease_duration)
 
     def checkpoint_store_exists(self) -> bool:
         """Return whether the checkpoint store exists.
@@ -576,3 +573,10 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
 
 def _folder(event_hub: str, consumer_group: str) -> str:
     return object_paths.group_folder("eventprocessorhost", event_hub, consumer_group)
+
+
+def _lease_manager(config: StoreConfig, folder: str, host_name: str | None, duration: float) -> LeaseManager:
+    # `__init__` would make a `StoreConfig` of its own, and with it connections of its own.
+    manager = object.__new__(LeaseManager)
+    manager._set_up(config, folder, host_name, duration)
+    return manager

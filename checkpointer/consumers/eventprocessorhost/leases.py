@@ -4,10 +4,10 @@ They rest on `consumers.leases`.
 """
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 
 from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint_info import CheckpointInfo, decode, is_newer
+from pyspark_checkpointer.consumers.eventprocessorhost.lease_state import LeaseState
 from pyspark_checkpointer.consumers.group import Group
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.leases import Leases
@@ -24,14 +24,8 @@ RENEWALS_PER_LEASE = 3
 class CompleteLease(NotPicklable):
     """The lease of a partition as it was seen last.
 
-    Once acquired, it is the right to update the checkpoint of the partition.
-
-        seen ── acquire ─> held ── release ─> released ── acquire ─> held …
-                            └── taken by another host, or again by this one ─> lost, for good
-
-    `_hold` is the underlying lease, from the acquisition to the release. `_live` says whether the row was live when it
-    was seen, and counts only without a hold. `_renewed_at` is in nanoseconds of the host's monotonic clock.
-    `_accepted` is the last checkpoint that may wait to be written under the hold; None until one was compared with it.
+    Once acquired, it is the right to update the checkpoint of the partition. It may be released and acquired again.
+    Once another host took it, it is lost for good.
 
     Only a `LeaseManager` makes one, and it belongs to the process where it was made. A partition that the same host
     acquires again has another lease, of another object.
@@ -51,11 +45,8 @@ class CompleteLease(NotPicklable):
     _instead = "get_lease() in the other process, from a LeaseManager, which may be pickled"
 
     def __init__(self, host: "HostLeases", row: Row) -> None:
-        self._host, self._row = host, row
-        self._live = host.leases.is_live(row)
-        self._hold: Lease | None = None
-        self._renewed_at = 0
-        self._accepted: CheckpointInfo | None = None
+        self._host = host
+        self._state = LeaseState(row, host.leases.is_live(row))
 
     def __repr__(self) -> str:
         state = "" if self.is_owned else ", not owned"
@@ -64,17 +55,17 @@ class CompleteLease(NotPicklable):
     @property
     def partition_id(self) -> str:
         """The partition that the lease is on."""
-        return self._row.partition
+        return self._state.row.partition
 
     @property
     def owner(self) -> str:
         """The host that has the lease, or had it last; empty if it was released."""
-        return self._row.owner
+        return self._state.row.owner
 
     @property
     def epoch(self) -> int:
         """A number that is one more with each acquisition."""
-        return self._row.epoch
+        return self._state.row.epoch
 
     @property
     def is_owned(self) -> bool:
@@ -82,7 +73,7 @@ class CompleteLease(NotPicklable):
 
         At that moment the owner had neither lost the lease nor let it expire.
         """
-        return self._live if self._hold is None else not self._hold.lost
+        return self._state.is_owned
 
     def is_owned_by(self, host_name: str) -> bool:
         """Return whether this host is the owner, as far as was seen last.
@@ -102,12 +93,12 @@ class CompleteLease(NotPicklable):
 
         For `CheckpointManager`. Raise `LeaseLostError` if the lease was never acquired, or was released or lost.
         """
-        if self._hold is None:
+        if self._state.hold is None:
             raise LeaseLostError(
                 f"partition {self.partition_id!r}: this lease was never acquired, or was released: acquire it first"
             )
-        self._hold.check()
-        return self._hold
+        self._state.hold.check()
+        return self._state.hold
 
     def is_of(self, group: Group) -> bool:
         """Return whether the lease belongs to this group.
@@ -123,7 +114,7 @@ class CompleteLease(NotPicklable):
 
         For `CheckpointManager`. Afterwards `hold` raises if the lease was lost meanwhile.
         """
-        await self._host.renew_if_due(self)
+        await self._host.renew_if_due(self._state)
 
     def accept(self, new: CheckpointInfo) -> bool:
         """Accept a checkpoint that will be written later.
@@ -132,25 +123,26 @@ class CompleteLease(NotPicklable):
         stood there when the lease was acquired, and those accepted since.
         """
         # Only updates that wait are compared here. One that is written at once is compared with the stored position.
-        if self._accepted is None:
+        state = self._state
+        if state.accepted is None:
             hold = self.hold
             url = self._host.group.position_url(hold.partition)
-            self._accepted = decode(url, hold.partition, hold.value_when_taken)
-        newer = is_newer(self._accepted, new)
-        self._accepted = new if newer else self._accepted
+            state.accepted = decode(url, hold.partition, hold.value_when_taken)
+        newer = is_newer(state.accepted, new)
+        state.accepted = new if newer else state.accepted
         return newer
 
 
 class HostLeases:
     """The leases of one host in one group, on the library's event loop.
 
-    `_used` are the leases that were used for updates since they were renewed. If one of them is due, all are renewed.
+    `_used` are those that were used for updates since they were renewed. If one of them is due, all are renewed.
     """
 
     def __init__(self, context: StoreContext, folder: str, host_name: str, duration: float) -> None:
         self.group = Group(context, folder)
         self.leases = Leases(self.group, host_name, duration)
-        self._used: set[CompleteLease] = set()
+        self._used: set[LeaseState] = set()
         self._renewal_lock = asyncio.Lock()
 
     async def store_exists(self) -> bool:
@@ -187,30 +179,26 @@ class HostLeases:
 
     async def delete(self, lease: CompleteLease) -> None:
         """Delete the lease of a partition, even if another host has it."""
-        await self.leases.forget(self._checked(lease).partition_id)
+        await self.leases.forget(self._state_of(lease).row.partition)
 
     async def acquire(self, lease: CompleteLease) -> bool:
         """Make this host the owner, and return whether it is.
 
         See `LeaseManager.acquire_lease`.
         """
-        held = self._checked(lease)._hold
+        state = self._state_of(lease)
         # A lost lease stays lost. If this host acquires the partition again, that is another lease.
-        if held is not None and held.lost:
+        if state.is_lost:
             return False
         now = self._clock()
-        hold = await self.leases.steal(lease._row)
+        hold = await self.leases.steal(state.row)
         if hold is not None and hold.value_when_taken is None:
             # There was no checkpoint. Perhaps this call was slow, a later owner's holder was deleted meanwhile, and
             # this call made it anew. Renewing finds the lease lost if there is a later owner.
             await self.leases.renew(hold)
         if hold is None or hold.lost:
             return False
-        lease._hold, lease._renewed_at = hold, now
-        lease._row = replace(lease._row, owner=hold.owner, epoch=hold.epoch)
-        # Another host may have recorded checkpoints since the last hold, so the next comparison begins with what stood
-        # there now.
-        lease._accepted = None
+        state.hold_on(hold, now)
         return True
 
     async def renew(self, *leases: CompleteLease) -> bool:
@@ -218,54 +206,65 @@ class HostLeases:
 
         A lease that is lost is not held.
         """
-        holds = [hold for lease in leases if (hold := self._checked(lease)._hold) is not None]
+        return await self._renew([self._state_of(lease) for lease in leases])
+
+    async def _renew(self, states: Collection[LeaseState]) -> bool:
+        holds = [state.hold for state in states if state.hold is not None]
         now = self._clock()
         if holds:
             await self.leases.renew(*holds)
-        for lease in leases:
+        for state in states:
             # The time is from before the request: others may have seen the new etag at any moment since.
-            lease._renewed_at = now
-        return len(holds) == len(leases) and not any(hold.lost for hold in holds)
+            state.renewed_at = now
+        return len(holds) == len(states) and not any(hold.lost for hold in holds)
 
-    async def renew_if_due(self, lease: CompleteLease) -> None:
+    async def renew_if_due(self, state: LeaseState) -> None:
         """Renew a lease that is due.
 
         All leases that were used since they were renewed are renewed with it.
         """
-        self._used.add(lease)
+        self._used.add(state)
         await asyncio.sleep(0)  # Concurrent updates add their leases first, so that one swap renews all of them.
         async with self._renewal_lock:
             # Checked under the lock: whoever waited for it may find that the call before has renewed its lease too.
-            if (self._clock() - lease._renewed_at) / 1e9 * RENEWALS_PER_LEASE >= self.leases.duration:
+            if (self._clock() - state.renewed_at) / 1e9 * RENEWALS_PER_LEASE >= self.leases.duration:
                 # Leases that are not used any more drop out here, and expire. Otherwise one update would keep a lease
                 # for ever.
                 used, self._used = self._used, set()
-                await self.renew(*used)
+                await self._renew(used)
 
     async def release(self, lease: CompleteLease) -> None:
         """Give a lease back. See `LeaseManager.release_lease`."""
-        hold = self._checked(lease)._hold
-        self._used.discard(lease)
-        if hold is not None and hold.lost:
+        state = self._state_of(lease)
+        self._used.discard(state)
+        if state.is_lost:
             return
-        if hold is not None:
-            await self.leases.release(hold)
+        if state.hold is not None:
+            await self.leases.release(state.hold)
         # The row names this host, perhaps from an earlier process, so there is no hold to release.
-        elif lease.owner == self.leases.worker:
-            await self.leases.release_seen(lease._row)
+        elif state.row.owner == self.leases.worker:
+            await self.leases.release_seen(state.row)
         else:
             return
-        lease._hold, lease._live = None, False
-        lease._row = replace(lease._row, owner="")
+        state.let_go()
 
-    def _checked(self, lease: CompleteLease) -> CompleteLease:
-        """Return the lease; `IllegalArgumentError` if another manager made it."""
-        if not isinstance(lease, CompleteLease) or lease._host is not self:
+    def _state_of(self, lease: CompleteLease) -> LeaseState:
+        """Return the state of a lease; `IllegalArgumentError` if another manager made it."""
+        found = state_for(self, lease) if isinstance(lease, CompleteLease) else None
+        if found is None:
             raise IllegalArgumentError(f"{lease!r:.100}: expected a lease that this lease manager gave: get_lease()")
-        return lease
+        return found
 
     def _clock(self) -> int:
         return self.group.context.host.clock()
+
+
+def state_for(host: HostLeases, lease: CompleteLease) -> LeaseState | None:
+    """Return the state of a lease if it belongs to this host.
+
+    It is no method, since a user is handed the contract and no more.
+    """
+    return lease._state if lease._host is host else None
 
 
 def check_partitions(partition_ids: Iterable[str]) -> list[str]:

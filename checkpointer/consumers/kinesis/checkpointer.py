@@ -117,7 +117,7 @@ class RecordCheckpointer(NotPicklable):
         An earlier owner of the shard may have prepared it.
         """
         pending = self._recorded.pending
-        return None if pending is None else PreparedCheckpointer(pending.number, self)
+        return None if pending is None else PreparedCheckpointer(pending.number, self._redeem)
 
     @property
     def pending_state(self) -> bytes | None:
@@ -346,7 +346,7 @@ class RecordCheckpointer(NotPicklable):
         new, seen = self._target(number), self._max_allowed(number)
         # Never delayed: the next owner has to find it, even if this process ends right after the call.
         self._record(lambda recorded: prepared(recorded, new, seen, state), at_once=True)
-        return PreparedCheckpointer(new, self)
+        return PreparedCheckpointer(new, self._redeem)
 
     def _target(self, number: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
         """Return the number to record: the end of the shard, for its last record."""
@@ -437,7 +437,7 @@ class PreparedCheckpointer(NotPicklable):
 
     pending_checkpoint: ExtendedSequenceNumber
     """The sequence number that it was prepared at."""
-    _checkpointer: RecordCheckpointer = field(repr=False)
+    _redeem: Callable[[ExtendedSequenceNumber], None] = field(repr=False)
 
     def checkpoint(self) -> None:
         """Make the prepared checkpoint, as `checkpoint_by_sequence_number()` would.
@@ -462,7 +462,7 @@ class PreparedCheckpointer(NotPicklable):
             >>> str(checkpointer.position)
             '42'
         """
-        self._checkpointer._redeem(self.pending_checkpoint)
+        self._redeem(self.pending_checkpoint)
 
 
 # ---- for `ShardLeases`: these are no methods, since a processor is handed the contract and no more -------------------
