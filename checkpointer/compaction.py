@@ -1,18 +1,28 @@
 """Decide when chains are folded or replaced by a snapshot.
 
 This is decided only here, by pure functions of sizes. These modules ask, and do what is decided:
-`checkpoint/save_bytes.py` for opaque bytes, `keyed/partition.py` for keyed states, `spark/table_changes.py` for tables,
-`checkpoint/metadata.py` for the lists of chains in manifests. `admin/forecast.py` asks to forecast costs.
 
-An answer is the index of the first thing to be folded or rewritten: what comes before it stays. `room_for_delta` and
-`is_small` answer what their names say.
+- `checkpoint/save_bytes.py` asks for opaque bytes: `opaque_fold_start`.
+- `keyed/partition.py` asks for keyed states: `keyed_delta`.
+- `spark/table_changes.py` asks what a batch rewrites of a table: `table_rewrites`, `rewrites_left` and `all_rewrites`.
+- `spark/table_jobs.py` asks what the driver rewrites, and what tasks do: `within_bytes`; and what is rewritten before
+  the next batch needs it: `early_rewrites`.
+- `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small`.
+- `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest` and `segment_fold_start`. It
+  hands both to `manifests/segments.py`, which decides nothing.
+- `admin/forecast.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_rewrites`, and those of
+  manifests.
+
+An answer of `…_start` and `…_rewrites` is the index of the first thing to be folded or rewritten: what comes before it
+stays.
 
 Each function states its rule and what the rule costs. Who changes a rule also changes what `docs/concepts.md`,
 `docs/cost.md` and `manifests/PROTOCOL.md` (Segments) say of it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from pyspark_checkpointer.manifests.model import Chain
 
@@ -34,6 +44,21 @@ MAX_DELTA_BYTES = 512 << 20
 """Largest number of bytes of a partition's deltas.
 
 A reader of the partition has all of them in memory.
+"""
+
+INLINE = 512
+"""Chains that stand in the manifest itself, at most."""
+
+INLINE_DELTAS = 128
+"""Deltas of all chains in the manifest itself, at most.
+
+If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
+"""
+
+DELTAS_OF_CHANGE = 12
+"""Deltas for each chain that a commit changes.
+
+With more, the commit would write much that it does not change.
 """
 
 SEGMENT_FAN_OUT = 4
@@ -72,29 +97,35 @@ def fold_start(sizes: Sequence[int], limit: int) -> int:
 # ---- opaque bytes ----------------------------------------------------------------------------------------------------
 
 
-def opaque_fold_start(objects: Sequence[Sequence[int]], size: int, limit: int) -> int:
+def opaque_fold_start(objects: Sequence[Sequence[int]], size: int, max_chain: int, *, is_stored: bool = False) -> int:
     """Return the index of a partition's first delta to fold.
 
-    It is folded with a new delta of `size` bytes that comes on top.
+    It is folded with a new delta of `size` bytes that comes on top. If the new delta is stored already (`is_stored`),
+    the older ones are folded without it, and become an object below it.
 
     `objects` has the sizes of the deltas above the snapshot, oldest first, one sequence for each object. All sizes are
     stored bytes.
 
     Rule: that of `fold_start`, for whole objects. Folding never makes a snapshot: only the caller can merge opaque
-    bytes. `limit` is the number of objects that the deltas may be in, at most; there is always room for one.
+    bytes. The snapshot is one of the `max_chain` objects of a chain, and a delta that is stored already is another.
+    There is always room for one object of deltas. A single object is not folded without the new delta.
 
     Cost: that of `fold_start`. A fold joins bytes and drops none, so a chain grows until the caller saves a snapshot.
     """
     sizes = [sum(deltas) for deltas in objects]
-    # At least one, since an attempt that attaches a delta asks with two objects less than `max_chain`, which may be 2.
-    return sum(map(len, objects[: fold_start([*sizes, size], max(limit, 1))]))
+    # At least one, since `max_chain` may be 2.
+    first = fold_start([*sizes, size], max(max_chain - (2 if is_stored else 1), 1))
+    # To write one object again would leave as many objects as before.
+    if is_stored and len(objects) - first < 2:
+        first = len(objects)
+    return sum(map(len, objects[:first]))
 
 
 # ---- keyed states ----------------------------------------------------------------------------------------------------
 
 
 def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
-    """Return the most bytes that the next delta of a keyed partition may have.
+    """Return the largest number of bytes that the next delta of a keyed partition may have.
 
     If it has more, a snapshot is written.
 
@@ -132,6 +163,41 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
     return fold_start([*deltas, size], max_chain - 1)
 
 
+class KeyedDelta(NamedTuple):
+    """What is written of a keyed partition if that is no snapshot."""
+
+    first: int
+    """The index of the first delta to fold with the new one."""
+    size: int
+    """The bytes of the delta to write, with those that are folded into it."""
+
+
+def keyed_delta(
+    snapshot: int, deltas: Sequence[int], new: Iterable[int], max_chain: int, *, changed: int, keys: int
+) -> KeyedDelta | None:
+    """Return which delta is written of a keyed partition; None if a snapshot is written.
+
+    `new` has the sizes of parts of the new delta. They are added up only until it is clear that there is no room.
+    `changed` of the partition's `keys` were set or deleted. All sizes are raw bytes, as in `room_for_delta`.
+
+    Rule: a snapshot is written if `changes_all` says so, or if the new delta is larger than `room_for_delta`. Else the
+    new delta is folded with those from `keyed_fold_start` on.
+
+    Cost: that of these three.
+    """
+    if changes_all(changed, keys):
+        return None
+    room, size = room_for_delta(snapshot, deltas), 0
+    for part in new:
+        size += part
+        if size > room:
+            return None
+    if size > room:  # There may be no room even for nothing.
+        return None
+    first = keyed_fold_start(deltas, size, max_chain)
+    return KeyedDelta(first, size + sum(deltas[first:]))
+
+
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -143,9 +209,9 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int,
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
     are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
-    the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit: of those
-    partitions so few get a snapshot in a batch, the most overdue first, that each has its turn within `max_chain`
-    batches: all at once would make one batch much slower. Partitions whose deltas reach `MAX_DELTA_BYTES` all get one,
+    the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit. Such
+    partitions are compacted over several batches, the most overdue first. Each gets its snapshot within `max_chain`
+    batches, and no single batch has to write them all. Partitions whose deltas reach `MAX_DELTA_BYTES` all get one,
     however large the old snapshot is.
 
     Cost: a changed row is written again about as often as `fold_start` says. Apart from partitions that wait for their
@@ -180,6 +246,93 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int,
     }
 
 
+def rewrites_left(chains: Mapping[int, Chain], max_chain: int, turn: Iterable[int]) -> dict[int, int]:
+    """Return what a batch still has to rewrite if chains were rewritten early, as `table_rewrites` does.
+
+    `turn` has the partitions that `early_rewrites` left to the batch.
+
+    Rule: these get their snapshot, and the chains at a limit are shortened. `early_rewrites` has chosen whose turn it
+    is, so nothing else is.
+
+    Cost: that of `table_rewrites`.
+    """
+    return table_rewrites(chains, max_chain, 0) | dict.fromkeys(turn, 0)
+
+
+def all_rewrites(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[int, int]:
+    """Return what is rewritten if the user asks to compact a table, as `table_rewrites` does.
+
+    Rule: each partition with deltas gets a snapshot. If rows expire (`has_expiry`), all partitions do, since a snapshot
+    alone may also hold expired rows.
+
+    Cost: the whole table may be written again.
+    """
+    return {partition: 0 for partition, chain in chains.items() if has_expiry or len(chain) > 1}
+
+
+class ByBytes(NamedTuple):
+    """Rewrites, parted by what they cost."""
+
+    within: dict[int, int]
+    """The first artifact to rewrite, by partition, of those that cost few bytes together."""
+    beyond: dict[int, int]
+    """The same of the others."""
+    cost: int
+    """Bytes that the first ones cost."""
+
+
+def within_bytes(chains: Mapping[int, Chain], rewrites: Mapping[int, int], most: int) -> ByBytes:
+    """Return which rewrites cost at most `most` bytes together, and the others.
+
+    `rewrites` is an answer of `table_rewrites`.
+
+    Rule: in order of partitions, each rewrite is taken that does not raise the cost above `most`. The cost is the
+    stored bytes that are read, where an object that several partitions share counts once, or a quarter of the bytes of
+    their rows in memory if that is more.
+
+    Cost: the driver does the first ones and holds what they cost; tasks do the others, or the next batch does.
+    """
+    read: dict[str, int] = {}
+    within, beyond, in_memory, cost = {}, {}, 0, 0
+    for partition, first in sorted(rewrites.items()):
+        artifacts = chains[partition][first:]
+        # Partitions that share an object are read by one request, so its bytes count once.
+        read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
+        in_memory_with = in_memory + sum(artifact.raw_size for artifact in artifacts)
+        cost_with = max(sum(read_with.values()), in_memory_with // 4)
+        if cost_with <= most:
+            within[partition] = first
+            read, in_memory, cost = read_with, in_memory_with, cost_with
+        else:
+            beyond[partition] = first
+    return ByBytes(within, beyond, cost)
+
+
+class EarlyRewrites(NamedTuple):
+    """What is rewritten before the next batch needs it."""
+
+    now: dict[int, int]
+    """The first artifact to rewrite now, by partition."""
+    turn: list[int]
+    """Partitions that the next batch rewrites, because it is their turn and they cost too much now."""
+    cost: int
+    """Bytes that the rewrites of `now` cost, as `within_bytes` counts them."""
+
+
+def early_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int, most: int) -> EarlyRewrites:
+    """Return what is rewritten of committed chains before the next batch adds a delta to each.
+
+    The arguments are those of `table_rewrites`. `most` is the number of bytes that this may cost.
+
+    Rule: that of `table_rewrites` with the coming delta, for what `within_bytes` lets through. The next batch rewrites
+    those others that get a snapshot. A chain that is only too long becomes so in the next batch, which finds it then.
+
+    Cost: that of `table_rewrites`. What the next batch changes meanwhile is not rewritten.
+    """
+    parted = within_bytes(chains, table_rewrites(chains, max_chain, partitions, coming=1), most)
+    return EarlyRewrites(parted.within, [p for p, first in parted.beyond.items() if first == 0], parted.cost)
+
+
 def is_small(rows: int, size: int) -> bool:
     """Return whether a table's partition is small.
 
@@ -193,6 +346,25 @@ def is_small(rows: int, size: int) -> bool:
 
 
 # ---- segments of manifests -------------------------------------------------------------------------------------------
+
+
+def fits_in_manifest(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
+    """Return whether the manifest itself holds an operator's chains, so that the operator has no segments.
+
+    `old` are the chains of the parent.
+
+    Rule: it holds at most `INLINE` chains, and at most `INLINE_DELTAS` deltas of them, or `DELTAS_OF_CHANGE` for each
+    chain that changed if that is more.
+
+    Cost: each commit writes all chains that stand in the manifest, also those that it did not change. A restore reads
+    them with the manifest, without another request.
+    """
+    if len(chains) > INLINE:
+        return False
+    # Each chain has one snapshot; the rest are deltas, which grow while the number of chains stays.
+    deltas = sum(map(len, chains.values())) - len(chains)
+    changed = sum(chain != old.get(partition) for partition, chain in chains.items())
+    return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
 
 
 def segment_fold_start(entries: Sequence[int]) -> int:

@@ -4,8 +4,8 @@ So a commit writes only what it changed.
 
 An operator with many chains, or with many deltas of which a commit changes few, keeps them in segments. The first
 segment holds whole chains; each later one holds, for the partitions it touches, how much of the chain below to keep and
-what to append. The writer decides which segments become one, and hands that decision in as a function. So an entry is
-written again a few times in its life, and not at each commit.
+what to append. The writer decides which operators have segments, and which segments become one: it hands these
+decisions in as functions. So an entry is written again a few times in its life, and not at each commit.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,21 +35,11 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.manifests.zstd import decompress
 
-INLINE = 512
-"""Chains that stand in the manifest itself, at most."""
+Fits = Callable[[Mapping[int, Chain], Mapping[int, Chain]], bool]
+"""Function that returns whether the manifest itself holds an operator's chains.
 
-INLINE_DELTAS = 128
-"""Deltas of all chains in the manifest itself, at most.
-
-If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
+It gets these chains and those of the parent.
 """
-
-DELTAS_OF_CHANGE = 12
-"""Deltas for each chain that a commit changes.
-
-With more, the commit would write much that it does not change.
-"""
-
 
 FoldStart = Callable[[Sequence[int]], int]
 """Function that returns the first of the segments that become one.
@@ -148,15 +138,16 @@ def spill(
     parent: Operator | None,
     known: Collection[int] | None = None,
     *,
+    fits: Fits,
     fold_start: FoldStart,
 ) -> tuple[Operator, list[SegmentObject]]:
     """Return the operator to write, and the segments beside its manifest.
 
     `parent` is the operator of that name in the parent, with its chains loaded. `known` has all partitions whose chains
-    may differ from those there; None if that is not known. `fold_start` decides which of the parent's segments become
-    one with the new one.
+    may differ from those there; None if that is not known. `fits` decides whether the manifest itself holds the chains.
+    `fold_start` decides which of the parent's segments become one with the new one.
     """
-    if _is_short(operator.chains, parent.chains if parent is not None else {}):
+    if fits(operator.chains, parent.chains if parent is not None else {}):
         return replace(operator, segments=(), patches=()), []
     if parent is not None and (parent.codec != operator.codec or parent.partitions > operator.partitions):
         parent = None  # this operator could not have the chains of its segments
@@ -187,19 +178,6 @@ def spill(
         ),
         [stored],
     )
-
-
-def _is_short(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
-    """Return whether the manifest itself can hold these chains.
-
-    `old` are the chains of the parent.
-    """
-    if len(chains) > INLINE:
-        return False
-    # Each chain has one snapshot; the rest are deltas, which grow while the number of chains stays.
-    deltas = sum(map(len, chains.values())) - len(chains)
-    changed = sum(chain != old.get(partition) for partition, chain in chains.items())
-    return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
 
 
 def touched(old: Mapping[int, Chain], new: Mapping[int, Chain], known: Collection[int] | None = None) -> list[int]:

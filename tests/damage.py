@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
-from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE

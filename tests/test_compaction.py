@@ -11,17 +11,26 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.compaction import (
     COMPACT_BYTES,
     COMPACT_ROWS,
+    DELTAS_OF_CHANGE,
+    INLINE,
+    INLINE_DELTAS,
     MAX_DELTA_BYTES,
     SMALL_BYTES,
     SMALL_PARTITION,
+    all_rewrites,
     changes_all,
+    early_rewrites,
+    fits_in_manifest,
     fold_start,
     is_small,
+    keyed_delta,
     keyed_fold_start,
     opaque_fold_start,
+    rewrites_left,
     room_for_delta,
     segment_fold_start,
     table_rewrites,
+    within_bytes,
 )
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Kind
 
@@ -74,19 +83,47 @@ def test_a_delta_is_written_again_as_often_as_a_logarithm_says(limit: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("objects", "limit", "kept"),
+    ("objects", "max_chain", "kept"),
     [
-        ([], 0, 0),
-        ([[1]], 0, 0),
-        ([[1], [1]], 3, 2),
-        ([[1], [1]], 2, 0),
-        ([[100], [1, 1], [1]], 3, 1),
-        ([[100, 100], [1], [1]], 3, 2),
-        ([[100, 100], [50, 50], [1]], 3, 4),
+        ([], 2, 0),
+        ([[1]], 2, 0),
+        ([[1], [1]], 4, 2),
+        ([[1], [1]], 3, 0),
+        ([[100], [1, 1], [1]], 4, 1),
+        ([[100, 100], [1], [1]], 4, 2),
+        ([[100, 100], [50, 50], [1]], 4, 4),
     ],
 )
-def test_opaque_deltas_are_folded_by_whole_objects(objects: list[list[int]], limit: int, kept: int) -> None:
-    assert opaque_fold_start(objects, 1, limit) == kept
+def test_opaque_deltas_are_folded_by_whole_objects(objects: list[list[int]], max_chain: int, kept: int) -> None:
+    assert opaque_fold_start(objects, 1, max_chain) == kept
+
+
+@pytest.mark.parametrize(
+    ("objects", "max_chain", "kept"),
+    [
+        ([], 2, 0),
+        ([[1, 1]], 2, 2),
+        ([[1], [1]], 2, 0),
+        ([[1], [1]], 4, 0),
+        ([[1], [1]], 5, 2),
+        ([[100], [1, 1], [1]], 5, 1),
+        ([[100, 100], [50, 50], [1]], 5, 5),
+    ],
+)
+def test_below_a_delta_that_is_stored_at_least_two_objects_are_folded(
+    objects: list[list[int]], max_chain: int, kept: int
+) -> None:
+    assert opaque_fold_start(objects, 1, max_chain, is_stored=True) == kept
+
+
+@given(st.lists(st.integers(0, 1000), max_size=12), st.integers(0, 1000), st.integers(2, 12), st.booleans())
+def test_a_chain_of_opaque_bytes_stays_within_the_limit(
+    sizes: list[int], size: int, max_chain: int, is_stored: bool
+) -> None:
+    kept = opaque_fold_start([[each] for each in sizes], size, max_chain, is_stored=is_stored)
+    # The snapshot, what is kept, the fold, and the new delta if it is an object of its own.
+    objects = 1 + kept + (is_stored + (kept < len(sizes)) if is_stored else 1)
+    assert objects <= max(max_chain, 3 if is_stored else 2)
 
 
 # ---- keyed states ----------------------------------------------------------------------------------------------------
@@ -109,6 +146,35 @@ def test_a_delta_with_as_many_entries_as_the_partition_is_a_snapshot(
 def test_the_snapshot_counts_as_one_of_the_chain() -> None:
     assert keyed_fold_start([1, 1], 1, 4) == 2
     assert keyed_fold_start([1, 1], 1, 3) == 0
+
+
+@pytest.mark.parametrize(
+    ("new", "changed", "keys", "decided"),
+    [
+        ([20], 1, 10, (0, 56)),
+        ([10, 10], 1, 10, (0, 56)),
+        ([8], 1, 10, (1, 12)),
+        ([21], 1, 10, None),
+        ([20, 1], 1, 10, None),
+        ([20], 10, 10, None),
+        ([], 0, 1, (1, 4)),
+    ],
+)
+def test_a_keyed_partition_gets_a_delta_if_that_is_smaller_and_has_room(
+    new: list[int], changed: int, keys: int, decided: tuple[int, int] | None
+) -> None:
+    assert keyed_delta(112, [32, 4], new, 3, changed=changed, keys=keys) == decided
+
+
+def test_there_may_be_no_room_for_nothing() -> None:
+    assert keyed_delta(10, [6], [], 4, changed=0, keys=1) is None
+
+
+def test_the_size_of_a_delta_is_added_up_until_it_is_clear_that_there_is_no_room() -> None:
+    parts = iter([50, 1, 1])
+    assert keyed_delta(100, [], parts, 4, changed=1, keys=10) is None
+    assert [*parts] == [1]
+    assert keyed_delta(100, [], iter([50]), 4, changed=1, keys=1) is None
 
 
 def test_each_changed_byte_of_a_keyed_partition_brings_three_of_snapshots_at_most() -> None:
@@ -269,6 +335,46 @@ def test_changes_that_a_task_could_not_hold_wait_for_no_turn() -> None:
     assert table_rewrites(chain_of_bytes(1, COMPACT_BYTES), 10, 0) == {}
 
 
+def test_what_was_left_to_the_batch_gets_a_snapshot_beside_what_is_too_long() -> None:
+    tables = chains_of(p0=[0, COMPACT_ROWS], p1=[10, 1], p2=[10, 1, 1, 1, 1], p3=[10, 100, 10, 1, 1])
+    assert rewrites_left(tables, 4, []) == {2: 1, 3: 3}
+    assert rewrites_left(tables, 4, [1, 3]) == {1: 0, 2: 1, 3: 0}
+
+
+def test_all_partitions_with_deltas_are_compacted_and_with_an_expiry_the_others_too() -> None:
+    tables = chains_of(p0=[5], p1=[5, 1])
+    assert all_rewrites(tables, has_expiry=False) == {1: 0}
+    assert all_rewrites(tables, has_expiry=True) == {0: 0, 1: 0}
+
+
+def stored(path: str, length: int, raw_size: int = 1, records: int = 1) -> Artifact:
+    return Artifact(path, DELTA, 0, length, length, raw_size, records, "0" * 64)
+
+
+def test_rewrites_are_taken_in_order_while_they_cost_few_bytes() -> None:
+    shared = stored("shared", 50)
+    chains = {0: (stored("a", 99), shared), 2: (stored("b", 10),), 1: (shared,), 3: (stored("c", 60),)}
+    rewrites = {0: 1, 2: 0, 3: 0, 1: 0}
+    assert within_bytes(chains, rewrites, 60) == ({0: 1, 1: 0, 2: 0}, {3: 0}, 60)
+    assert within_bytes(chains, rewrites, 59) == ({0: 1, 1: 0}, {2: 0, 3: 0}, 50)
+    assert within_bytes(chains, rewrites, 49) == ({2: 0}, {0: 1, 1: 0, 3: 0}, 10)
+    assert within_bytes({0: (stored("a", 1, 40),)}, {0: 0}, 9) == ({}, {0: 0}, 0)
+    assert within_bytes({0: (stored("a", 1, 40),)}, {0: 0}, 10) == ({0: 0}, {}, 10)
+
+
+def test_the_batch_gets_those_large_partitions_whose_turn_it_is() -> None:
+    base = Artifact("s", SNAPSHOT, 0, 1, 1, 1, 0, "0" * 64)
+    chains: dict[int, Chain] = {
+        0: (base, stored("a", 100, records=COMPACT_ROWS)),
+        1: (base, *(stored(f"b{n}", 100) for n in range(3))),
+        2: (base, *(stored(f"c{n}", 1) for n in range(3))),
+    }
+    # The delta to come makes those of three deltas too long.
+    assert early_rewrites(chains, 4, 4, 1000) == ({0: 0, 1: 1, 2: 1}, [], 404)
+    assert early_rewrites(chains, 4, 4, 10) == ({2: 1}, [0], 3)
+    assert early_rewrites(chains, 4, 0, 10) == ({2: 1}, [], 3)
+
+
 def test_a_small_partition_has_few_rows_and_few_bytes() -> None:
     assert is_small(SMALL_PARTITION - 1, SMALL_BYTES - 1)
     assert not is_small(SMALL_PARTITION, 0)
@@ -276,6 +382,30 @@ def test_a_small_partition_has_few_rows_and_few_bytes() -> None:
 
 
 # ---- segments of manifests -------------------------------------------------------------------------------------------
+
+
+def long_chains(chains: int, deltas: int) -> dict[int, Chain]:
+    """Make chains of which the first one has all deltas."""
+    base = artifact(1, SNAPSHOT)
+    return {number: (base, *[artifact(1)] * (0 if number else deltas)) for number in range(chains)}
+
+
+@pytest.mark.parametrize(
+    ("chains", "deltas", "changed", "fits"),
+    [
+        (INLINE, 0, 0, True),
+        (INLINE + 1, 0, INLINE + 1, False),
+        (20, INLINE_DELTAS, 0, True),
+        (20, INLINE_DELTAS + 1, 0, False),
+        (20, INLINE_DELTAS + 1, 10, False),
+        (20, 11 * DELTAS_OF_CHANGE, 11, True),
+        (20, 11 * DELTAS_OF_CHANGE + 1, 11, False),
+    ],
+)
+def test_what_the_manifest_itself_holds(chains: int, deltas: int, changed: int, fits: bool) -> None:
+    now = long_chains(chains, deltas)
+    old: dict[int, Chain] = {number: chain for number, chain in now.items() if number >= changed}
+    assert fits_in_manifest(now, old) is fits
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.upload import PACK, SMALL
-from pyspark_checkpointer.compaction import keyed_fold_start, room_for_delta, table_rewrites
+from pyspark_checkpointer.compaction import keyed_delta, table_rewrites
 from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
 from pyspark_checkpointer.manifests.model import (
@@ -236,9 +236,11 @@ class _Map(_Model):
             base, *deltas = self.chains[partition]
             sizes = [artifact.raw_size for artifact in deltas]
             kind, keep, size = SNAPSHOT, 0, self.snapshot_size
-            if self.delta_size <= room_for_delta(base.raw_size, sizes):
-                first = keyed_fold_start(sizes, self.delta_size, self.max_chain)
-                kind, keep, size = DELTA, 1 + first, sum(sizes[first:]) + self.delta_size
+            # Entries are taken to be equally large, so that bytes stand for numbers of keys.
+            changed, keys = self.delta_size, self.snapshot_size
+            decided = keyed_delta(base.raw_size, sizes, [changed], self.max_chain, changed=changed, keys=keys)
+            if decided is not None:
+                kind, keep, size = DELTA, 1 + decided.first, decided.size
             self.snapshots += kind == SNAPSHOT
             if not self.shares(size):
                 self.chains[partition] = (*self.chains[partition][:keep], self._alone(objects, partition, kind, size))

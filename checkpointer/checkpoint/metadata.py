@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pyspark_checkpointer.checkpoint.upload import put_once
-from pyspark_checkpointer.compaction import segment_fold_start
+from pyspark_checkpointer.compaction import fits_in_manifest, segment_fold_start
 from pyspark_checkpointer.errors import ConflictError, MalformedError, RetryableError
 from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_paths, segments
 from pyspark_checkpointer.manifests.digest import sha256, verify
@@ -138,7 +138,7 @@ def spill(
     for name, operator in manifest.operators.items():
         old = None if parent is None else parent.operators.get(name)
         operators[name], objects = segments.spill(
-            manifest.id, name, operator, old, touched.get(name), fold_start=segment_fold_start
+            manifest.id, name, operator, old, touched.get(name), fits=fits_in_manifest, fold_start=segment_fold_start
         )
         stored += objects
     return replace(manifest, operators=operators), stored

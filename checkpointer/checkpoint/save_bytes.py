@@ -41,8 +41,7 @@ async def add(writer: CheckpointWriter, operator: str, partition: int, kind: Kin
         write = writer.uploader.write(slot, stored, known)
     else:
         plan = _below_delta(change, operator, partition)
-        # The snapshot is one of the `max_chain` objects, so the deltas may stand in one fewer.
-        older = _split_for_fold(plan, len(data), writer.session.max_chain - 1)
+        older = _split_for_fold(plan, len(data), writer.session.max_chain)
         slot.count += len(older)
         plan.added.append(slot)
         write = _write_folded(writer, slot, older, stored) if older else writer.uploader.write(slot, stored, None)
@@ -71,7 +70,7 @@ async def attach(writer: CheckpointWriter, artifact: Artifact, written_by: str =
     else:
         plan = _below_delta(change, operator, partition)
         # Unlike in `add` the new delta stands already: what is folded becomes an object of its own beside it.
-        older = _split_for_fold(plan, artifact.size, writer.session.max_chain - 2, least=2)
+        older = _split_for_fold(plan, artifact.size, writer.session.max_chain, is_stored=True)
         folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
         plan.added += [folded, slot] if older else [slot]
         if older:
@@ -143,22 +142,20 @@ def _below_delta(change: OperatorChange, name: str, partition: int) -> ChainPlan
     return plan
 
 
-def _split_for_fold(plan: ChainPlan, size: int, limit: int, *, least: int = 1) -> Chain:
-    """Take the newest deltas off a chain of opaque bytes, and return them.
+def _split_for_fold(plan: ChainPlan, size: int, max_chain: int, *, is_stored: bool = False) -> Chain:
+    """Take the deltas to fold off a chain of opaque bytes, and return them.
 
-    The caller writes them again as one object. `size` is the size of the delta to come. `limit` is the largest number
-    of objects that the deltas may be in. If fewer than `least` objects would be folded, they are left as they are.
+    The caller writes them again as one object. `size` is the size of the delta to come, and `is_stored` whether it is
+    stored already.
     """
     # By object, since a fold that took only some deltas of an object would leave the others in it, and save no request.
     # The first artifact is the snapshot.
     groups = [list(group) for _, group in groupby(plan.kept[1:], lambda artifact: artifact.path)]
-    # What this attempt added may still be on its way, and cannot be read for a fold.
-    if plan.added or not groups:
+    # What this attempt added may still be on its way, and cannot be read for a fold. So there is nothing to decide.
+    if plan.added:
         return ()
     objects = [[artifact.length for artifact in group] for group in groups]
-    start = 1 + opaque_fold_start(objects, size, limit)
-    if len({artifact.path for artifact in plan.kept[start:]}) < least:
-        return ()
+    start = 1 + opaque_fold_start(objects, size, max_chain, is_stored=is_stored)
     folded, plan.kept = plan.kept[start:], plan.kept[:start]
     return folded
 

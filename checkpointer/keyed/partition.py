@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from pyspark_checkpointer.compaction import changes_all, keyed_fold_start, room_for_delta
+from pyspark_checkpointer.compaction import keyed_delta
 from pyspark_checkpointer.keyed.changes import PartitionChange
 from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SIMPLE, KeyKinds
 from pyspark_checkpointer.keyed.packing import differing, pack_batches
@@ -435,21 +435,16 @@ class MapPartition:
         The delta is folded with the newest ones.
         """
         dirty = self.dirty
-        if changes_all(len(dirty), len(self.data)):
-            return None
         sizes = [artifact.raw_size for artifact in chain[1:]]
-        room = room_for_delta(chain[0].raw_size, sizes)
-        size, values = RECORD_OVERHEAD * len(dirty), iter(dirty.values())
-        # Sizes are added up only until it is clear that there is no room.
-        while size <= room and (some := list(islice(values, 1024))):
-            size += sum(map(len, filter(None, some)))
-        if size > room:
+        decided = keyed_delta(
+            chain[0].raw_size, sizes, _sizes_of_parts(dirty), max_chain, changed=len(dirty), keys=len(self.data)
+        )
+        if decided is None:
             return None
-        first = keyed_fold_start(sizes, size, max_chain)
-        records = self._folded(self.saved.deltas[first:])
+        records = self._folded(self.saved.deltas[decided.first :])
         if records is None:
             return None
-        return PartitionChange(number, DELTA, 1 + first, records, size + sum(sizes[first:]), dirty, self._readers)
+        return PartitionChange(number, DELTA, 1 + decided.first, records, decided.size, dirty, self._readers)
 
     def _capture_snapshot(self, number: int) -> PartitionChange:
         """Return all of the partition without copying it.
@@ -513,3 +508,11 @@ class MapPartition:
                 self.needs_snapshot = True
             self.dirty = dirty
         self.needs_snapshot = self.needs_snapshot or needs_snapshot
+
+
+def _sizes_of_parts(changes: Delta) -> Iterator[int]:
+    """Yield numbers that add up to the size of a delta of these changes."""
+    yield RECORD_OVERHEAD * len(changes)
+    values = iter(changes.values())
+    while some := list(islice(values, 1024)):
+        yield sum(map(len, filter(None, some)))

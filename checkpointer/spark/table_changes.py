@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.compaction import table_rewrites
+from pyspark_checkpointer.compaction import all_rewrites, rewrites_left, table_rewrites
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
@@ -363,16 +363,13 @@ class TableChanges:
         """Compact chains that are too long, and some whose deltas outweigh their snapshot, or all."""
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
         if self._compacts_all:
-            expires = version.schema.expire is not None
-            self._rewrite({partition: 0 for partition, chain in version.chains.items() if expires or len(chain) > 1})
+            self._rewrite(all_rewrites(version.chains, has_expiry=version.schema.expire is not None))
         elif early is None:
             self._rewrite(table_rewrites(version.chains, max_chain, version.partitions))
         elif self._has_changed:  # Else there is nothing to shorten, and what was compacted waits for a change.
             version = replace(version, chains=self._jobs.write_early(early, version))
             self.version = version
-            # Those whose turn it was at the end of the last batch, and those at a limit. The turn of others comes.
-            due = dict.fromkeys(early.left_to_batch(version.chains), 0)
-            self._rewrite(table_rewrites(version.chains, max_chain, 0) | due)
+            self._rewrite(rewrites_left(version.chains, max_chain, early.left_to_batch(version.chains)))
 
     def _rewrite(self, keep: Mapping[int, int]) -> None:
         """Compact chains.

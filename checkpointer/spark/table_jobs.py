@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.compaction import table_rewrites
+from pyspark_checkpointer.compaction import early_rewrites, within_bytes
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
@@ -153,18 +153,17 @@ class TableJobs:
         read for it, and the executors do the rest.
         """
         # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
-        here, there, _ = _split_by_bytes(version.chains, keep, DRIVER_BYTES)
+        here, there, _ = within_bytes(version.chains, keep, DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
             session = self.client.session
-            reader = TableReader(session.store, session.host, version.only(here))
-            keep_here = {partition: keep[partition] for partition in here}
+            reader = TableReader(session.store, session.host, version.only([*here]))
             with self._checkpoint.meter.blocking():
-                chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, keep_here))
+                chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, here))
         if there:
-            sizes = version.sizes({partition: keep[partition] for partition in there})
+            sizes = version.sizes(there)
             groups = group_by_bytes(sizes, max(parallelism(self.spark), len(there) // 8))
-            task = CompactTask(self.root, self._checkpoint.id, version.only(there), groups, dict(keep))
+            task = CompactTask(self.root, self._checkpoint.id, version.only([*there]), groups, dict(keep))
             for output in self.run(task_numbers(self.spark, len(groups)), task.run):
                 chains |= output.chains
         # A partition of which no row is left has no chain (SPEC, Manifests).
@@ -173,14 +172,11 @@ class TableJobs:
     def compact_early(self, version: TableVersion, most: int) -> EarlyCompaction:
         """Begin to compact chains of a committed version for the next batch, which adds a delta to each.
 
-        Only chains are taken that cost at most `most` bytes in all, as `_split_by_bytes` counts them.
+        Only chains are taken that cost at most `most` bytes in all, as `within_bytes` counts them.
         """
         session = self.client.session
-        keep = table_rewrites(version.chains, session.max_chain, version.partitions, coming=1)
-        here, there, cost = _split_by_bytes(version.chains, keep, most)
-        # A chain that is too long becomes so only in the next batch, which then compacts it.
-        due = [partition for partition in there if not keep[partition]]
-        return EarlyCompaction(session, version, {partition: keep[partition] for partition in here}, due, cost)
+        early = early_rewrites(version.chains, session.max_chain, version.partitions, most)
+        return EarlyCompaction(session, version, early.now, early.turn, early.cost)
 
     def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
         """Write what was compacted early, and return all chains of the table."""
@@ -216,27 +212,3 @@ class TableJobs:
     def _writer(self, schema: TableSchema) -> TableWriter:
         session = self.client.session
         return TableWriter(session.store, session.host, self._checkpoint.id, self._name, schema)
-
-
-def _split_by_bytes(
-    chains: Mapping[int, Chain], keep: Mapping[int, int], most: int
-) -> tuple[list[int], list[int], int]:
-    """Return the partitions that can be compacted cheaply, the others, and what the first ones cost.
-
-    They cost at most `most`: the stored bytes that are read, where an object that several partitions share counts once,
-    or a quarter of the bytes of their rows in memory if that is more.
-    """
-    read: dict[str, int] = {}
-    here, there, in_memory, cost = [], [], 0, 0
-    for partition, count in sorted(keep.items()):
-        artifacts = chains[partition][count:]
-        # Partitions that share an object are read by one request, so its bytes count once.
-        read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
-        in_memory_with = in_memory + sum(artifact.raw_size for artifact in artifacts)
-        cost_with = max(sum(read_with.values()), in_memory_with // 4)
-        if cost_with <= most:
-            here.append(partition)
-            read, in_memory, cost = read_with, in_memory_with, cost_with
-        else:
-            there.append(partition)
-    return here, there, cost

@@ -10,9 +10,9 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.history import READ_BATCH
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.base import Blob, ListingPage
 from pyspark_checkpointer.storage.memory.store import MemoryStore

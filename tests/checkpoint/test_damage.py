@@ -14,6 +14,7 @@ import pytest
 import zstandard
 
 from pyspark_checkpointer import Checkpointer, KeyedState, runtime
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -25,7 +26,6 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Manifest, Operator
-from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.runtime.host import SystemHost
 from tests.world import contents, put
 

@@ -8,8 +8,8 @@ from pyspark_checkpointer import Checkpointer, runtime
 from pyspark_checkpointer.admin import checkpoint_sizes, diff, stats
 from pyspark_checkpointer.checkpoint import listing
 from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Clock, Manifest, Operator
-from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import Actor, World, line, live_objects, put
 
 MANY = INLINE + 1

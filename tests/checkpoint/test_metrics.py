@@ -16,6 +16,7 @@ import pytest
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
 from pyspark_checkpointer.checkpoint import metering
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
@@ -24,7 +25,6 @@ from pyspark_checkpointer.errors import (
     SavepointNotFoundError,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest, Operator
-from pyspark_checkpointer.manifests.segments import INLINE
 from pyspark_checkpointer.runtime import user_functions
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_checkpointer import AsyncCheckpointer, RetentionPolicy
+from pyspark_checkpointer import AsyncCheckpointer, RetentionPolicy, compaction
 from pyspark_checkpointer.admin.stats import read_stats
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests import segments
 from pyspark_checkpointer.manifests.model import Operator
 from pyspark_checkpointer.runtime import run_sync
 from tests.checkpoint.migrations import CHANGES, MAP, ROWS, check_migrated, fails, old_job, restored, rows_of
@@ -81,7 +80,7 @@ def test_long_lists_of_partitions_move_with_their_operator(
     world: World, monkeypatch: pytest.MonkeyPatch, client: Actor
 ) -> None:
     """Segments name their operator, so they have to be written anew."""
-    monkeypatch.setattr(segments, "INLINE", 2)
+    monkeypatch.setattr(compaction, "INLINE", 2)
     restored(client)
     with client.begin() as cp:
         for partition in range(6):

@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     IllegalArgumentError,
@@ -17,7 +18,6 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
-from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import Actor, World, attempt, contents, got, latest, line, put
 
 BIG = b"\x00" * (1 << 20) + b"big"

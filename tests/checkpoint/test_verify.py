@@ -14,6 +14,7 @@ from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.checkpoint.verification import Verification
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -26,7 +27,6 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
-from pyspark_checkpointer.manifests.segments import INLINE
 from tests.damage import DAMAGE, flip, lengthen
 from tests.proof.forgery import forge
 from tests.world import World, contents, line, live_objects, put

@@ -9,8 +9,8 @@ import pytest
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from pyspark_checkpointer.client import html
 from pyspark_checkpointer.client.html import manifest_html
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.manifests.segments import INLINE
 from tests.world import World, line, put
 
 HOSTILE = "<script>alert(1)<"

@@ -14,8 +14,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_checkpointer.compaction import segment_fold_start
-from pyspark_checkpointer.manifests import codecs, object_paths, segments, zstd
+from pyspark_checkpointer.compaction import INLINE, INLINE_DELTAS, fits_in_manifest, segment_fold_start
+from pyspark_checkpointer.manifests import codecs, object_paths, zstd
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.errors import (
     CheckpointError,
@@ -38,11 +38,13 @@ from pyspark_checkpointer.manifests.model import (
     Segment,
     Tail,
 )
-from pyspark_checkpointer.manifests.segments import INLINE, INLINE_DELTAS, decode_segment, encode_segment, load, spill
+from pyspark_checkpointer.manifests.segments import decode_segment, encode_segment, load, spill
 from pyspark_checkpointer.manifests.zstd import decompress
 from tests.manifests.samples import ID, PARENT, alone, changed, digest, packed
 
 Chains = dict[int, Chain]
+
+POLICY: Any = {"fits": fits_in_manifest, "fold_start": segment_fold_start}
 
 
 class Line:
@@ -63,7 +65,12 @@ class Line:
         owner = self.next_id()
         operator = replace(self.operator, chains=chains, segments=(), patches=(), **changes)
         written, stored = spill(
-            owner, "op", operator, self.operator if self.sequence else None, fold_start=segment_fold_start
+            owner,
+            "op",
+            operator,
+            self.operator if self.sequence else None,
+            fits=fits_in_manifest,
+            fold_start=segment_fold_start,
         )
         parent = Ref(CheckpointId(self.sequence, f"{self.sequence:08x}"), digest(1)) if self.sequence else None
         data = encode_manifest(Manifest(owner, parent, operators={"op": written}))
@@ -253,7 +260,12 @@ def test_ten_of_a_hundred_thousand_partitions() -> None:
     owner = CheckpointId(1, "00000001")
     chains: Chains = {n: (small(n, SNAPSHOT, owner),) for n in range(partitions)}
     parent, _ = spill(
-        owner, "op", Operator(partitions, "explicit", codecs.RAW.name, chains), None, fold_start=segment_fold_start
+        owner,
+        "op",
+        Operator(partitions, "explicit", codecs.RAW.name, chains),
+        None,
+        fits=fits_in_manifest,
+        fold_start=segment_fold_start,
     )
     draw = random.Random(7)
     spent, most = 0, 0
@@ -263,7 +275,12 @@ def test_ten_of_a_hundred_thousand_partitions() -> None:
         for partition in draw.sample(range(partitions), touched):
             chains[partition] = (*chains[partition], small(partition, DELTA, owner))
         parent, stored = spill(
-            owner, "op", replace(parent, chains=chains, segments=(), patches=()), parent, fold_start=segment_fold_start
+            owner,
+            "op",
+            replace(parent, chains=chains, segments=(), patches=()),
+            parent,
+            fits=fits_in_manifest,
+            fold_start=segment_fold_start,
         )
         spent += sum(len(data) for _, data in stored)
         most = max(most, len(parent.segments))
@@ -482,5 +499,5 @@ def test_a_megabyte_of_many_blocks_comes_back() -> None:
 
 
 def test_the_names_of_this_module_are_what_the_specification_says() -> None:
-    assert (segments.INLINE, segments.INLINE_DELTAS, zstd.MAX_BLOCK) == (512, 128, 131_072)
+    assert (INLINE, INLINE_DELTAS, zstd.MAX_BLOCK) == (512, 128, 131_072)
     assert PARENT < ID

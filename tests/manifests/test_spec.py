@@ -22,6 +22,7 @@ import zstandard
 
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
+from pyspark_checkpointer.compaction import DELTAS_OF_CHANGE, INLINE, INLINE_DELTAS
 from pyspark_checkpointer.manifests import map_expiry, object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
@@ -49,9 +50,6 @@ from pyspark_checkpointer.manifests.positions_json import (
     encode_position,
 )
 from pyspark_checkpointer.manifests.segments import (
-    DELTAS_OF_CHANGE,
-    INLINE,
-    INLINE_DELTAS,
     decode_segment,
     encode_segment,
     load,

@@ -13,12 +13,13 @@ from dataclasses import replace
 
 import pytest
 
+from pyspark_checkpointer import compaction
 from pyspark_checkpointer.admin import export as copies
 from pyspark_checkpointer.admin.retention import classifier
 from pyspark_checkpointer.checkpoint import commit as attempts
 from pyspark_checkpointer.checkpoint import metadata, restore
 from pyspark_checkpointer.errors import CheckpointError
-from pyspark_checkpointer.manifests import object_paths, segments
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import compare_and_swap
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("decoded_once", "computed_at_once")
 @pytest.fixture(autouse=True)
 def _segments_from_three_partitions_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the operators that an operation writes some are in segments then, and some are not."""
-    monkeypatch.setattr(segments, "INLINE", 2)
+    monkeypatch.setattr(compaction, "INLINE", 2)
 
 
 @pytest.mark.parametrize("how", COUNTED)

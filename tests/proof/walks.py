@@ -8,7 +8,7 @@ import sys
 from datetime import timedelta
 from unittest import mock
 
-from pyspark_checkpointer.manifests import segments
+from pyspark_checkpointer import compaction
 from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.testing.requests import WRITES
 from pyspark_checkpointer.testing.simulation import Simulation, Waiting
@@ -84,7 +84,7 @@ class Walk(Stage):
     def run(self) -> None:
         with (
             mock.patch.object(compare_and_swap, "MAX_SENDS", self.dice.choice((1, 2, compare_and_swap.MAX_SENDS))),
-            mock.patch.object(segments, "INLINE", self.dice.choices((segments.INLINE, 0), (9, 1))[0]),
+            mock.patch.object(compaction, "INLINE", self.dice.choices((compaction.INLINE, 0), (9, 1))[0]),
         ):
             self._run()
 
