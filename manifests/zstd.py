@@ -18,7 +18,7 @@ READ_BYTES = 1 << 20
 MAX_WINDOW = 8 << 20
 """Bytes that a frame may refer back, at most.
 
-Every decoder can do so many (RFC 8878, 3.1.1.1.2).
+Every decoder supports windows of this size (RFC 8878, 3.1.1.1.2).
 """
 
 RLE_BLOCK = 1

@@ -35,7 +35,7 @@ _LATENCIES = (
     type=click.IntRange(min=1),
     default=ROUNDS,
     show_default=True,
-    help=f"Let {WRITERS} writers swap one object in so many rounds.",
+    help=f"Set the number of rounds in which {WRITERS} writers compete to swap one object.",
 )
 def command(store: Opened, new: bool, rounds: int) -> int:
     """Examine the store that a root is on.

@@ -155,7 +155,7 @@ class WriteBuffer(Generic[K, V]):
         return self._failed_tries.get(key, 0)
 
     def has_failed(self, tries: int) -> bool:
-        """Return whether every held value has failed at least so many times in a row."""
+        """Return whether the last `tries` writes of every held value have failed."""
         return all(self.failed_tries(key) >= tries for key in self._stages.held)
 
     def take_report(self, wanted: Callable[[K], bool]) -> Exception | None:

@@ -255,7 +255,10 @@ class Content:
     # ---- expiry ---------------------------------------------------------------------------------------------------
 
     def set_rule(self, after: int | None, now: int) -> None:
-        """Let entries expire so many microseconds after their time, or not at all, from `now` on."""
+        """Let entries expire `after` microseconds after their time, from `now` on.
+
+        With None they do not expire.
+        """
         rule = self.rule
         if rule is None and after is not None:
             self.parts = [ExpiringPartition.of(part, now) for part in self.parts]

@@ -49,10 +49,13 @@ SIZE_SAMPLE = 2048
 """Values whose sizes are measured to estimate the size of a snapshot."""
 
 MIN_UNLISTED = 256
-"""Keys that `unlisted` may have more than `live` has, twice, before it is made anew."""
+"""`unlisted` is made anew when it has more keys than twice those of `live` plus this number."""
 
 LIVE_SHARE = 4
-"""If more than one key in so many is live, `last_packed` stays empty: it would be about as large as `data`."""
+"""`last_packed` is used while `data` has at least this number of keys for each live one.
+
+With more live keys it stays empty, because it would be about as large as `data`.
+"""
 
 _UNPACKED = b""
 """Stands for the value of a new key until that is packed for the first time."""

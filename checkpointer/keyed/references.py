@@ -28,11 +28,13 @@ _CONTAINERS = _CHANGEABLE | {tuple}
 def unheld(values: list[Any], *, dicts: int = 1) -> list[bool]:
     """Return for each value whether nobody else holds it.
 
-    Only the list `values` and so many dicts refer to such a value, and nobody else holds a list, dict or set inside it.
+    Only the list `values` refers to such a value, and as many dicts as `dicts` says. Nobody else holds a list, dict or
+    set inside it.
     """
     if not _COUNTED:
         return [False] * len(values)
-    # One call for all values each: where all are held, or none has anything in it, no loop in Python is needed.
+    # Each check runs once over all values, in C. A loop in Python is needed only if some values are free and contain
+    # other objects.
     counts = list(map(sys.getrefcount, values))
     alone = _ALONE + dicts
     free = list(map(alone.__ge__, counts))

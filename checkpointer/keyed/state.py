@@ -542,7 +542,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         content.rule, content.timed = rule, True
 
     def set_rule(self, after: int | None, now: int) -> None:
-        """Let entries expire so many microseconds after their time, or not at all. For `spark/maps.py`."""
+        """Let entries expire `after` microseconds after their time, from `now` on. For `spark/maps.py`.
+
+        With None they do not expire.
+        """
         content = self._owner.last().content
         if content.rule is not None or after is not None:
             self._owner.change(Content.set_rule, after, now)

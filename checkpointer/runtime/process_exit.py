@@ -112,7 +112,7 @@ class UnfinishedWork:
                 logger.error("%s: failed, and no call reported it before the process ended: %s", *failure)
 
     def _wait(self, seconds: float) -> bool:
-        """Return whether all tasks have ended before so many seconds have passed."""
+        """Return whether all tasks end within `seconds`."""
         left = [task for task in [*self._running] if not task.done()]
         if left:
             # On the loop, because tasks can be awaited there only. With a timeout `wait` cancels nothing.

@@ -192,7 +192,7 @@ def _size(tables: list[pa.Table]) -> int:
 
 
 def some_keys(rows: pa.Table, key: list[str], most: int) -> Iterator[pa.Table]:
-    """Yield rows in parts of at most so many keys, with all rows of each. Rows of one key stand together."""
+    """Yield rows in parts of at most `most` keys, with all rows of each. Rows of one key stand together."""
     edges = (
         [*row_order.key_starts(rows, key)[::most].tolist(), rows.num_rows]
         if most < rows.num_rows

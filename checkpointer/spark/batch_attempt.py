@@ -191,7 +191,7 @@ class BatchAttempt:
         self.checkpoint.commit()
         self._discard_emitted()
         self.run.last_job, self.run.has_committed = self.job, True
-        # Only now: what is read for it must be what is committed.
+        # Only after the commit, because early compaction reads the committed version.
         bytes_left = table_jobs.DRIVER_BYTES
         for table in self.tables.values():
             bytes_left -= table.compact_early(bytes_left)

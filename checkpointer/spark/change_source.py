@@ -160,7 +160,7 @@ class FeedStreamReader(DataSourceStreamReader):
                 "that retention waits for this query no longer"
             )
         return IllegalArgumentError(
-            f"table {self._operator!r}: its key was another one up to {change.last}: {change.schema} and {newest}, and "
+            f"table {self._operator!r}: its key changed after {change.last}, from {change.schema} to {newest}, and "
             f"a stream cannot go on from one to the other. {_begin_again(str(change.first))}{named}"
         )
 

@@ -15,7 +15,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Cleaner:
-    """A cleanup of a root after every so many commits.
+    """A cleanup of a root after each commit whose sequence number is a multiple of `every`.
 
     It runs in a thread of its own, one cleanup at a time.
     """

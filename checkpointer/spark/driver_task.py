@@ -70,7 +70,7 @@ def run_in_driver(
 
 
 def first_of_each_partition(frame: DataFrame, count: int) -> DataFrame:
-    """Return the first rows of each partition of a frame, so many at most.
+    """Return at most the first `count` rows of each partition of a frame.
 
     `limit` would first bring all rows into one partition: such a shuffle takes as long as all the rest.
     """

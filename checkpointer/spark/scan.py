@@ -142,7 +142,7 @@ def group_by_bytes(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:
 
 
 def scan_tasks(size: int) -> int:
-    """Return how many tasks a scan of so many stored bytes is worth."""
+    """Return how many tasks a scan of `size` stored bytes is worth."""
     return min(MAX_SCAN_TASKS, 1 + size // SCAN_TASK_BYTES)
 
 

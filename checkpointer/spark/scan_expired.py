@@ -62,8 +62,8 @@ class Due:
     `limit` is in microseconds since 1970. `before` is the table of the last checkpoint. `written` has the partitions to
     which calls of the batch may have written such rows.
 
-    A row that is written too late expires with its call: later calls neither see it nor combine anything with it. So it
-    is returned as that call has left it, whatever they do.
+    A row that is written too late expires with its call: later calls neither see it nor combine anything with it. The
+    row is returned as that call wrote it. Later calls of the batch do not change it.
     """
 
     column: str

@@ -203,7 +203,8 @@ class StatefulSink:
             self._callback(batch, batch_id, State(batch.sparkSession, attempt))
             attempt.commit()
         except BaseException:
-            # The maps of this run may hold what was not committed, so the next call begins a run with what is.
+            # The maps of this run may hold uncommitted changes. So the next call begins a new run, from the committed
+            # checkpoint.
             self._runs.pop(job.run_id, None)
             run.end()
             if attempt is not None:

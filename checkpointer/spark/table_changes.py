@@ -239,7 +239,7 @@ class TableChanges:
     def compact_early(self, most: int) -> int:
         """Begin to compact chains for the next batch: this one is committed.
 
-        It costs the driver at most so many bytes. Returns how many it does.
+        Returns how many bytes it costs the driver: at most `most`.
         """
         if not self._has_changed or self.version is None:
             return 0

@@ -6,10 +6,13 @@ from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 
 MAX_DRIVER_ROWS = 65_536
 MAX_DRIVER_BYTES = 4 << 20
-"""The most rows of changes, and bytes of them, after which the driver writes the next ones itself."""
+"""Largest number of rows of changes, and bytes of them, after which the driver writes the next ones itself."""
 
 MAX_DRIVER_STATE_BYTES = 512 << 20
-"""The most bytes in memory of a table whose rows the driver reads for that: it has no copies of them at first."""
+"""Largest table, in bytes of memory, whose rows the driver reads in order to write changes itself.
+
+At first it has no local copies of them.
+"""
 
 SECONDS_OF_TASK = 0.15
 """The seconds of work in `apply` that justify one more task.

@@ -106,7 +106,7 @@ class Target:
     inline: int
 
     def leaves_to_driver(self, size: int) -> bool:
-        """Return whether this task leaves rows of so many bytes to the driver."""
+        """Return whether this task leaves rows of `size` bytes to the driver."""
         context = TaskContext.get()
         number = 0 if context is None else context.partitionId()  # There is none where the driver does the work.
         return size <= self.inline // (number + 1)

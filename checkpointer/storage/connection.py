@@ -120,7 +120,7 @@ class Connection(Generic[F]):
             await self._close(made)
 
     def replace(self, made: F, after: float) -> None:
-        """Let the next `get` open another connection in place of `made`, which is closed after so many seconds.
+        """Let the next `get` open another connection in place of `made`, which is closed `after` seconds from now.
 
         Requests of others may be under way on it. If it were closed at once, they might wait for ever. Nothing happens
         where somebody else has replaced it already.

@@ -110,7 +110,7 @@ class BlockIndex(NamedTuple):
         counts = [-(-rows // per_block) for rows, _ in groups]
         shapes = (len(counts), columns), (sum(counts), columns)
         ends = list(accumulate([0, DIGEST_BYTES * sum(counts), *(width * a * b for a, b in shapes), size]))
-        # Before memory is taken for so many blocks.
+        # Before memory is taken for all blocks that are claimed.
         if ends[-1] > len(data):
             raise ValueError(f"an index of {ends[-1]} bytes in a tail of {len(data)}")
         rows = [number for count, _ in groups for number in rows_of_blocks(count, per_block)]

@@ -14,7 +14,10 @@ from pyspark_checkpointer.table.schema import Column
 from pyspark_checkpointer.table.types import MAX_PRECISION, decimal_scale, is_float, is_wider, show_type
 
 _EXACT_ROWS = 1 << 21
-"""Integers of 32 bits, at most so many, have a sum that a double holds exactly. numpy sums groups in doubles only."""
+"""Largest number of 32-bit integers whose sum fits exactly in a double, whatever they are.
+
+numpy sums groups in doubles only.
+"""
 
 
 def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:

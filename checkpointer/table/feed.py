@@ -62,10 +62,10 @@ def feed_steps(
     """
     # At once, and not with the first step.
     if (change := key_change(name, parent, manifests, shown)) is not None:
-        since = "" if change.first is None else f"read the changes since then with after={str(change.first)!r}, and "
+        newer = "" if change.first is None else f", and the newer ones with after={str(change.first)!r}"
         raise IllegalArgumentError(
-            f"table {name!r}: its key was another one up to {change.last}: {change.schema} and {shown}: {since}"
-            f"read those before with to={str(change.last)!r}"
+            f"table {name!r}: its key changed after {change.last}, from {change.schema} to {shown}: "
+            f"read the older changes with to={str(change.last)!r}{newer}"
         )
     return _steps(name, parent, manifests, shown)
 

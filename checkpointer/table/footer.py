@@ -53,7 +53,7 @@ Our files have far fewer. Arrow allocates memory for the declared number of rows
 
 _MAX_SOUND = 4096
 _sound: set[bytes] = set()
-"""SHA-256 digests of footers that this process has found sound, at most so many."""
+"""SHA-256 digests of footers that this process has found sound: at most `_MAX_SOUND`."""
 
 
 def check_rows(metadata: Any) -> None:

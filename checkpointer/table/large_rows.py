@@ -53,7 +53,7 @@ def copied(rows: pa.Table) -> pa.Table:
 
 
 def slices(rows: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows in order, in parts of at most so many rows and bytes.
+    """Yield the rows in order, in parts of at most `most_rows` rows and `most_bytes` bytes.
 
     A single row may have more bytes.
     """

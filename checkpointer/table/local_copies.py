@@ -37,7 +37,7 @@ large would lose each copy before the next batch needs it, and every batch would
 """
 
 MIN_FREE_SHARE = 4
-"""A copy is made only while the disk has so many times its bytes free."""
+"""A copy is made only while the disk has at least this number of free bytes for each byte of it."""
 
 _SUFFIX = ".arrow"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -105,7 +105,7 @@ class LocalCopies:
             logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
 
     def _make_room(self, size: int) -> bool:
-        """Remove idle copies until so many bytes fit, the longest unused first. Return whether they fit."""
+        """Remove idle copies until `size` bytes fit, the longest unused first. Return whether they fit."""
         found = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # Another process removed it.

@@ -155,9 +155,9 @@ class Packs:
         return await self._host.run(decode)
 
     async def _some(self, artifact: Artifact, most_keys: int, most_bytes: int) -> _Pack | None:
-        """Return the changes of the keys, of which a pack has so many bytes at most.
+        """Return the changes of the wanted keys if they take at most `most_bytes` in the pack; else None.
 
-        Returns None for more bytes, or for more keys, where it is not worth while to ask the filter.
+        With more than `most_keys` keys it is not worth while to ask the filter, so None is returned too.
         """
         keys = self._keys
         if keys is None or keys.keys.num_rows > most_keys or artifact.tail is None or artifact.size < LARGE_PACK_BYTES:

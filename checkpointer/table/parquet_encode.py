@@ -71,13 +71,13 @@ narrow columns of a file with blocks are compressed with LZ4, whose files are a 
 """
 
 DICTIONARY_SHARE = 16
-"""A column of a file with blocks has dictionaries if at most one of so many values is distinct.
+"""A column of a file with blocks has dictionaries if it has at least this number of values for each distinct one.
 
 To read a block, the dictionary of its row group is read too.
 """
 
 _HAS_BLOCKS = "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters
-"""Whether this pyarrow can end a page after so many rows. Version 23 is the first that can."""
+"""Whether this pyarrow can end a page after a given number of rows. Version 23 is the first that can."""
 
 
 class EncodedFile(NamedTuple):
@@ -233,7 +233,7 @@ def _block_options(rows: pa.Table, per_block: int, pack: bool) -> dict[str, Any]
     ]
     return {
         "max_rows_per_page": per_block,
-        # Arrow looks whether a page has 1 MiB after so many rows, and ends it then. It must not within a block.
+        # After each batch of this number of rows, Arrow ends a page that has 1 MiB. It must not do so within a block.
         "write_batch_size": max(per_block, 1024),
         "compression": {path: "zstd" if path in wide else "lz4" for path, _ in leaves},
         "compression_level": dict.fromkeys(wide, ZSTD_LEVEL) or None,

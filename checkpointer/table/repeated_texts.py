@@ -15,7 +15,10 @@ Each row group has a dictionary of its own. The first one is decoded twice, to s
 """
 
 MAX_SHARE = 16
-"""Texts are decoded like this if at most one of so many is distinct. With more of them it takes longer."""
+"""Texts are decoded like this if there are at least this number of them for each distinct one.
+
+With more distinct texts it takes longer.
+"""
 
 Reopen = Callable[[Sequence[str]], pq.ParquetFile]
 """Open a file again, so that some columns are decoded as numbers in a dictionary."""

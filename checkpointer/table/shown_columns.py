@@ -103,9 +103,9 @@ def key_change(
 
 
 def shows_others(before: TableVersion, after: TableVersion, names: Iterable[str]) -> bool:
-    """Return whether unchanged objects have other values in some columns, that went, came back or were exchanged.
+    """Return whether a dropped, added again or swapped column changes the values that unchanged objects show.
 
-    A column that is new has none in them.
+    A new column does not: these objects have no values for it.
     """
     old, new = ({column.name: column.id for column in side.schema.columns} for side in (before, after))
     return any(

@@ -42,7 +42,7 @@ class PlannedFollower:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The checkpoints that followers need, each with the one that is furthest behind, and what becomes of them."""
+    """Hold which checkpoints followers still need, the slowest follower that needs each, and how far all are behind."""
 
     needed: Mapping[Ref, str]
     behind: Mapping[str, int | None]
