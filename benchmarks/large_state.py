@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from benchmarks.micro_batches import fingerprint, session
 from pyspark_checkpointer import Checkpointer

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from benchmarks.micro_batches import FIRST, WARM, Feed, fingerprint, in_turns, session
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_checkpointer import Checkpointer

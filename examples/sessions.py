@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from examples.flights.data import Day, read_days, write_days
 from pyspark_checkpointer.spark import Change, Expire, State, read_state, stateful

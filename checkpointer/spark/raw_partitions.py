@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import as_bytes

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks

@@ -6,7 +6,7 @@ The function `update` and its decorator are all that a job needs; `stream.py` ru
 from collections.abc import Hashable
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F
 
 from examples.flights import stream
 from examples.flights.data import SUMS, Totals

@@ -5,7 +5,7 @@ It prints how many flights each checkpoint has, and writes the tables of the las
 
 import argparse
 
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import functions as F
 
 from examples.flights.data import KEYS
 from examples.flights.events import emit

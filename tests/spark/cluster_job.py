@@ -18,7 +18,7 @@ from unittest import mock
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 import pyspark_checkpointer
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes, table_jobs

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer.spark import State, stateful
 from tests.kafka import spark_jars

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics

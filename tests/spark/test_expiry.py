@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # the name every PySpark program uses
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_checkpointer import Checkpointer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from pyspark_checkpointer import Checkpointer

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics

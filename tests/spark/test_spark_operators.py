@@ -21,7 +21,7 @@ pytest.importorskip(
 )
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from pyspark_checkpointer import Checkpointer

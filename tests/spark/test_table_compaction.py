@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.compaction import SMALL_PARTITION

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from examples.flights.events import emit
 from pyspark_checkpointer.spark import Change, Expire, State, stateful, table_hints, table_jobs
