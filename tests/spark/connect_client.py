@@ -314,16 +314,16 @@ def dying(folder: Path) -> str:
         count(batch, batch_id, state)
         state.table("sums", ["key"], num_partitions=3, combine={"amount": "sum"}).upsert(batch)
         end(folder, batch_id, "changed")
-        swap_pointer: Any = getattr(Session.swap_pointer, "before", Session.swap_pointer)
+        swap_pointer: Any = getattr(Session._swap, "before", Session._swap)
 
         async def swap(session: Session, *args: Any) -> Any:
             end(folder, batch_id, "swapping")
-            head = await swap_pointer(session, *args)
+            swapped = await swap_pointer(session, *args)
             end(folder, batch_id, "swapped")
-            return head
+            return swapped
 
         swap.before = swap_pointer  # type: ignore[attr-defined]
-        Session.swap_pointer = swap  # type: ignore[method-assign]
+        Session._swap = swap  # type: ignore[method-assign]
 
     stateful_update = sink(folder, update)
 
