@@ -57,7 +57,7 @@ OURS: dict[type[Contender], tuple[str, Sequence[str]]] = {
     # What is restored is the same. In the full save, the records of the caller are freed too.
     OursGiven: (", values that nobody holds", ("delta 1 %", "delta 0.1 %", BLOCKED)),
 }
-"""What is said of each contender that is ours, and the steps in which it is compared."""
+"""Name each contender that is ours, and the steps in which it is compared."""
 
 
 class Found:

@@ -13,7 +13,7 @@ from tests.sparks import NEWEST, install_spark
 OLDER, NEWER = "4.0", "4.3"
 
 LIMIT = 1.1
-"""How much longer a batch may take on the older Spark."""
+"""Limit the time of a batch on the older Spark, as a multiple of that on the newer one."""
 
 
 def run(quick: bool) -> list[Finding]:

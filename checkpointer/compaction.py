@@ -164,7 +164,7 @@ def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
 
 
 class KeyedDelta(NamedTuple):
-    """What is written of a keyed partition if that is no snapshot."""
+    """Describe the delta that is written of a keyed partition."""
 
     first: int
     """The index of the first delta to fold with the new one."""
@@ -309,7 +309,7 @@ def within_bytes(chains: Mapping[int, Chain], rewrites: Mapping[int, int], most:
 
 
 class EarlyRewrites(NamedTuple):
-    """What is rewritten before the next batch needs it."""
+    """Name the partitions that are rewritten before the next batch needs them."""
 
     now: dict[int, int]
     """The first artifact to rewrite now, by partition."""

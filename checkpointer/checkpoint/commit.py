@@ -28,12 +28,7 @@ from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import PendingPut
-from pyspark_checkpointer.errors import (
-    CheckpointError,
-    IllegalArgumentError,
-    InvalidStateError,
-    StoreRefusedError,
-)
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
 

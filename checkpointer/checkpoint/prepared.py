@@ -17,7 +17,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 
 
 class Outcome(Enum):
-    """What a swap made of a prepared checkpoint.
+    """Tell what a swap made of a prepared checkpoint.
 
     The value completes the sentence "the checkpoint …", and names the next step.
     """

@@ -55,7 +55,7 @@ class CheckpointWriter:
         self.meter = meter
         self.state = AttemptState.OPEN
         self.prepared: Prepared | None = None
-        """What ends the second phase. It is there from the swap of `prepare` on."""
+        """Ends the second phase. It is set from the swap of `prepare` on."""
         self.uploader = Uploader(session.store, session.host, self.id)
 
         # Copies, because the caller changes these in place: the parent's are shared with readers, and the next attempt

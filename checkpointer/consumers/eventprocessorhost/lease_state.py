@@ -1,4 +1,4 @@
-"""What one host knows of the lease of one partition."""
+"""Hold what one host knows of the lease of one partition."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from pyspark_checkpointer.manifests.positions_json import Row
 
 @dataclass(slots=True, eq=False)
 class LeaseState:
-    """What is known of a lease: the row as it was seen last, and the hold on it.
+    """Hold what is known of a lease: the row as it was seen last, and the hold on it.
 
     seen ── hold_on ─> held ── let_go ─> released ── hold_on ─> held …
                         └── taken by another host, or again by this one ─> lost, for good
