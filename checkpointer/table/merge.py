@@ -120,7 +120,9 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
             given = [name for name in deltas.column_names if name != KEPT]
             changes = kept_columns.concat([below.select(given), deltas])
     changes = _consolidate(changes, schema, table)
-    living = changes.filter(pc.not_equal(changes[CHANGE], DELETE)).select(base.column_names)
+    kept = pc.not_equal(changes[CHANGE], DELETE)
+    # A filter copies all rows, even where it drops none.
+    living = (changes if pc.all(kept).as_py() else changes.filter(kept)).select(base.column_names)
     # The rows are not in order of their keys any more. Whoever needs the order sorts them.
     return large_rows.narrow(pa.concat_tables([untouched, living]))
 

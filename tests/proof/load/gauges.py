@@ -30,6 +30,18 @@ ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
 PATIENCE = 6 * 3600
 
+RETURNS_MEMORY = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+"""Settings with which freed memory goes back to the system at once.
+
+Otherwise a peak is what a program needs and what its allocators keep for later, which differs from run to run by as
+much as the rows themselves.
+"""
+
 needs_proc = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="/proc: measured on Linux only")
 
 
@@ -40,7 +52,7 @@ def measure(module: str, **arguments: Any) -> dict[str, Any]:
             [sys.executable, "-m", f"tests.proof.load.{module}"],
             input=json.dumps(arguments),
             cwd=ROOT,
-            env=os.environ | {"TMPDIR": folder},  # so that it can count its own files
+            env=os.environ | RETURNS_MEMORY | {"TMPDIR": folder},  # so that it can count its own files
             stdout=subprocess.PIPE,
             text=True,
             timeout=PATIENCE,
