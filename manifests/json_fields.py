@@ -20,7 +20,7 @@ from pyspark_checkpointer.manifests.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from pyspark_checkpointer.manifests.json_text import SEAL, format_time, load
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SEAL, format_time, load
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId, Json, Ref
 from pyspark_checkpointer.manifests.shown import show
 
@@ -61,6 +61,11 @@ class Fields:
 
         Its `format_version` is checked first.
         """
+        # No damage: a client without the keys must not repair it, nor take it for anything else.
+        if data.startswith(ENCRYPTED):
+            raise UnsupportedFormatError(
+                f"{name}: is encrypted: say what opens its keys, with encryption= or --encryption"
+            )
         fields = cls(name, load(name, data))
         version = fields.integer("format_version", minimum=1)
         # Before any other field: a newer version may use the same name for something else.

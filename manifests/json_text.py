@@ -33,6 +33,10 @@ SEAL = b',"digest":"'
 """What stands before the digest of a sealed object."""
 
 
+ENCRYPTED = b"checkpointer-encrypted-1\n"
+"""The first bytes of an object that is replaced, such as `_latest`, where the root is encrypted."""
+
+
 def check_json_fields(**values: Json) -> dict[str, Json]:
     """Return the values by name as they will be read back.
 

@@ -37,6 +37,7 @@ EXTRAS = {
     "s3": ("s3fs", "botocore", "aiobotocore"),
     "azure": ("adlfs", "azure.storage", "azure.core"),
     "gcs": ("gcsfs", "google.auth", "google.oauth2"),
+    "encryption": ("cryptography",),
     "eventhub": ("azure.eventhub",),
     "otel": ("opentelemetry",),
     "journal": ("yaml",),
@@ -112,6 +113,7 @@ NEEDS = {
     "pyspark_checkpointer.spark": "spark",
     "pyspark_checkpointer.table": "spark",
     "pyspark_checkpointer.consumers.journal": "journal",
+    "pyspark_checkpointer.storage.encryption": "encryption",
 }
 """The parts of the package that cannot be imported without an extra."""
 

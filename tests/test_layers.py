@@ -85,6 +85,7 @@ LAYERS = (
             "aiohttp",
             "yarl",
             "tenacity",
+            "cryptography",
         ),
     ),
     Layer(

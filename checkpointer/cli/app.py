@@ -34,6 +34,7 @@ from pyspark_checkpointer.cli import (
     followers,
     history,
     lists,
+    rekey,
     repair,
     report,
     rewind,
@@ -71,6 +72,7 @@ VERBS = (
     cleanup.plan,
     cleanup.clean,
     export.command,
+    rekey.command,
     repair.command,
 )
 

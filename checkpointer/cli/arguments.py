@@ -77,6 +77,17 @@ def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Calla
     )
 
 
+def encryption_option(name: str, variable: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that says what opens the keys of a root."""
+    return click.option(
+        name,
+        metavar="key-file:PATH|passphrase-file:PATH",
+        envvar=variable,
+        show_envvar=True,
+        help=f"The file that opens the keys of {what}.",
+    )
+
+
 def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
     """Add the root and the options that every verb has."""
     if writes:
@@ -90,6 +101,7 @@ def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
         callback=parse_options,
         help="Pass this to s3fs, adlfs or another fsspec file system.",
     )(run)
+    run = encryption_option("--encryption", "CHECKPOINTER_ENCRYPTION", "ROOT, if it is encrypted")(run)
     run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
     return click.argument("root", envvar=ROOT_VARIABLE, callback=read_root)(run)
 
@@ -97,6 +109,9 @@ def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
 def target_options(run: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a verb that copies to another root."""
     run = fencing_option("--target-fencing", "TARGET")(run)
+    run = encryption_option(
+        "--target-encryption", "CHECKPOINTER_TARGET_ENCRYPTION", "TARGET, which is encrypted with it"
+    )(run)
     return click.option(
         "--target-storage-options",
         metavar="JSON|@FILE",

@@ -51,9 +51,14 @@ def _read(context: click.Context, names: Names) -> list[str]:
     root = context.params.get("root") or next(iter(context.args), None)
     # Whatever goes wrong would be printed into the line that somebody is typing. Nothing is written, so stores
     # without fencing will do.
-    with suppress(Exception), Checkpointer(root or "", context.params.get("storage_options"), fencing="none") as ck:
+    with suppress(Exception), _open(context, root) as ck:
         return run_sync(asyncio.wait_for(names(ck.session), TIMEOUT_SECONDS))
     return []
+
+
+def _open(context: click.Context, root: str | None) -> Checkpointer:
+    given = context.params
+    return Checkpointer(root or "", given.get("storage_options"), fencing="none", encryption=given.get("encryption"))
 
 
 async def _savepoints(session: Session) -> list[str]:

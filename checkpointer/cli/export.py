@@ -45,6 +45,7 @@ def command(
     form: str,
     operators: tuple[str, ...],
     target_storage_options: StorageOptions,
+    target_encryption: str | None,
     target_fencing: Any,
 ) -> None:
     """Copy a checkpoint with all it needs to an empty root.
@@ -58,10 +59,14 @@ def command(
     wanted = store.read(lambda session: find(session, checkpoint))
     options = options_for(target, target_storage_options, "target_storage_options")
     if form == "parquet":
+        if target_encryption is not None:
+            raise click.UsageError("--target-encryption goes with a copy: other programs read what is Parquet")
         _parquet(store, wanted, target, options, operators, target_fencing)
         return
     with progress("copying", "bytes") as on_progress:
-        copied = store.ck.export(wanted, target, options, fencing=target_fencing, progress=on_progress)
+        copied = store.ck.export(
+            wanted, target, options, fencing=target_fencing, encryption=target_encryption, progress=on_progress
+        )
     if store.json:
         print_json(documents.commit(copied, target, wanted))
     else:

@@ -144,6 +144,7 @@ def fork(
     target_spark_checkpoint: str,
     spark_checkpoint: str | None,
     target_storage_options: StorageOptions,
+    target_encryption: str | None,
     target_fencing: Any,
 ) -> None:
     """Make a second streaming query of CHECKPOINT.
@@ -162,6 +163,7 @@ def fork(
             options,
             spark_checkpoint=spark_checkpoint,
             fencing=target_fencing,
+            encryption=target_encryption,
             progress=on_progress,
         )
     if store.json:

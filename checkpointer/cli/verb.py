@@ -106,6 +106,7 @@ def verb(
             root: str | None,
             as_json: bool,
             storage_options: StorageOptions,
+            encryption: str | None,
             debug: bool,
             fencing: Any = "none",
             **arguments: Any,
@@ -115,7 +116,7 @@ def verb(
                     assert without_root is not None
                     return without_root(as_json, **arguments)
                 options = options_for(root, storage_options)
-                with Checkpointer(root, options, fencing=fencing) as ck:
+                with Checkpointer(root, options, fencing=fencing, encryption=encryption) as ck:
                     store = Opened(ck, as_json, options)
                     # A mistyped root must not look like an empty store.
                     if not lost:

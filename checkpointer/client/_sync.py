@@ -19,7 +19,7 @@ from pyspark_checkpointer.client.seam import SyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.storage import Fencing, open_files, options_near
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, fix, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
     from pyspark_checkpointer.admin.streaming.fork import Fork
     from pyspark_checkpointer.admin.streaming.rewind_result import Rewind
+    from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
     from pyspark_checkpointer.table.export import Exported
 
 
@@ -61,6 +62,9 @@ class Checkpointer(SyncFace):
         timeout: Seconds after which a request for a small object counts as unanswered.
         metrics: A function that gets a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in
             a thread of the library. Not pickled.
+        encryption: What opens the keys of an encrypted root: `"key-file:PATH"`, `"passphrase-file:PATH"`, or a
+            provider of keys. A new root gets its keys by the first write. A root that is not encrypted is refused, and
+            so is an encrypted one without this.
 
     Raises:
         IllegalArgumentError: An argument is not what it must be. The message names it.
@@ -402,6 +406,7 @@ class Checkpointer(SyncFace):
         to_storage_options: Mapping[str, Any] | None = None,
         *,
         fencing: Fencing = "required",
+        encryption: EncryptionOption = None,
         progress: Progress | None = None,
     ) -> CheckpointId:
         """Copy a checkpoint, with all that it needs, to an empty root.
@@ -414,6 +419,7 @@ class Checkpointer(SyncFace):
             to_root: A folder or URL that holds no store yet. After a failure, the same call begins again.
             to_storage_options: The storage options of `to_root`.
             fencing: The fencing of `to_root`, whatever it is here.
+            encryption: The encryption of `to_root`, whatever it is here.
             progress: A function of two integers, called after each object, from another thread: bytes copied so far,
                 and in all.
 
@@ -432,7 +438,7 @@ class Checkpointer(SyncFace):
         """
         from pyspark_checkpointer.admin import export
 
-        target = self._connect(to_root, to_storage_options, fencing)
+        target = self._connect(to_root, to_storage_options, fencing, encryption)
         wanted = as_selector(what)
         return self._run(export.export(self.session, wanted, target, progress))
 
@@ -580,6 +586,38 @@ class Checkpointer(SyncFace):
         where = self.spark_location(spark_checkpoint, spark_storage_options)
         return self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
 
+    def rekey(self, encryption: "KeyProvider | str") -> None:
+        """Let another key open an encrypted root, in place of the present one.
+
+        Only the object `_keys` is written. Jobs that run go on; a client that starts needs the new key. The content
+        stays encrypted as it is: whoever kept an old key and an old copy of `_keys` can still read the root. If a key
+        became known to somebody, export the state to a new root, and delete this one.
+
+        Args:
+            encryption: What is to open the keys from now on, as for the client. This client goes on as it is.
+
+        Raises:
+            IllegalArgumentError: It cannot wrap keys, or this client was not opened with encryption.
+            ConflictError: Somebody else replaced the key at the same time.
+
+        Examples:
+            >>> import secrets
+            >>> from pathlib import Path
+            >>> for name in ("old", "new"):
+            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> sealed = Checkpointer("state/sealed", encryption="key-file:old.key")
+            >>> with sealed.begin() as cp:
+            ...     cp.properties["model"] = "v7"
+            >>> sealed.rekey("key-file:new.key")
+            >>> found = Checkpointer("state/sealed", encryption="key-file:new.key").restore()
+            >>> found.properties
+            {'model': 'v7'}
+        """
+        new = fix(encryption)  # it refuses what is missing by name, before the import does
+        from pyspark_checkpointer.storage.encryption.store import rekey
+
+        self._run(rekey(self.session.store, new))
+
     def fork(
         self,
         what: CheckpointId | str,
@@ -590,6 +628,7 @@ class Checkpointer(SyncFace):
         spark_checkpoint: str | os.PathLike[str] | None = None,
         spark_storage_options: Mapping[str, Any] | None = None,
         fencing: Fencing = "required",
+        encryption: EncryptionOption = None,
         progress: Progress | None = None,
     ) -> "Fork":
         """Make a second streaming query with the same state and progress.
@@ -607,6 +646,7 @@ class Checkpointer(SyncFace):
             spark_storage_options: The storage options of `spark_checkpoint`; by default those of this root, if both are
                 on a store of the same kind.
             fencing: The fencing of `to_root`, whatever it is here.
+            encryption: The encryption of `to_root`, whatever it is here.
             progress: A function of two integers, called after each object of the state, from another thread: bytes
                 copied so far, and in all.
 
@@ -629,7 +669,7 @@ class Checkpointer(SyncFace):
         from pyspark_checkpointer.admin.streaming import fork
 
         wanted, where = CheckpointSelector.parse(what), self.spark_location(spark_checkpoint, spark_storage_options)
-        target = self._connect(to_root, to_storage_options, fencing)
+        target = self._connect(to_root, to_storage_options, fencing, encryption)
         options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
         return self._run(fork.fork(self.session, wanted, target, where, log, progress))

@@ -6,7 +6,7 @@ This is the configuration, and one session for each process.
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
@@ -16,8 +16,9 @@ from pyspark_checkpointer.checkpoint.restore import Migrate
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Operator
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.host import Host, SystemHost
-from pyspark_checkpointer.storage import Fencing, absolute, open_store
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, absolute, fix, open_store
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.connection import is_installed
 
@@ -49,6 +50,7 @@ class _Config:
     max_chain: int
     concurrency: int
     timeout: float
+    encryption: EncryptionOption = field(repr=False)
 
 
 class Client:
@@ -67,6 +69,7 @@ class Client:
         concurrency: int = 16,
         timeout: float = 60.0,
         metrics: MetricsCallback | None = None,
+        encryption: EncryptionOption = None,
     ) -> None:
         """Check the configuration.
 
@@ -84,17 +87,24 @@ class Client:
         if metrics is not None and not callable(metrics):
             raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")
         self._metrics = metrics
-        self._config = _Config(absolute(root), options, fencing, max_chain, concurrency, timeout)
+        self._config = _Config(absolute(root), options, fencing, max_chain, concurrency, timeout, fix(encryption))
         self._open_session()
         if fencing == "none":
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_session(self) -> Session:
-        self._current = self._connect(self._config.root, self._config.storage_options, self._config.fencing)
+        config = self._config
+        self._current = self._connect(config.root, config.storage_options, config.fencing, config.encryption)
         self._url = self._current.store.url
         return self._current
 
-    def _connect(self, root: str | os.PathLike[str], options: Mapping[str, Any] | None, fencing: Fencing) -> Session:
+    def _connect(
+        self,
+        root: str | os.PathLike[str],
+        options: Mapping[str, Any] | None,
+        fencing: Fencing,
+        encryption: EncryptionOption,
+    ) -> Session:
         """Return a session of this configuration, here or on another root."""
         config = self._config
         store = open_store(
@@ -103,6 +113,7 @@ class Client:
             fencing=fencing,
             concurrency=config.concurrency,
             timeout=config.timeout,
+            encryption=encryption,
         )
         return Session(store, SystemHost(), max_chain=config.max_chain, metrics=self._metrics)
 
@@ -142,6 +153,20 @@ class Client:
         # Without `__init__`, which would resolve the root again, and warn again where fencing is off.
         twin = object.__new__(type(self))
         twin._set_up(self._config, self._metrics)
+        return twin
+
+    def for_tasks(self) -> Self:
+        """Return a client that has the keys of an encrypted root themselves, for tasks of the same job.
+
+        For other packages of this library.
+        """
+        if self._config.encryption is None:
+            return self
+        # Imported here: only an encrypted root needs the package for it.
+        from pyspark_checkpointer.storage.encryption.store import keys_of
+
+        twin = object.__new__(type(self))
+        twin._set_up(replace(self._config, encryption=run_sync(keys_of(self.session.store))), None)
         return twin
 
     def _set_up(self, config: _Config, metrics: MetricsCallback | None) -> None:

@@ -25,7 +25,7 @@ from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.read import Root, free_name
 from pyspark_checkpointer.spark.scan import group_by_bytes, small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing
 from pyspark_checkpointer.table.feed import ROW_CHANGE, FeedStep, feed_steps
 from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.schema import TableSchema
@@ -52,6 +52,7 @@ def read_changes(
     to: CheckpointId | str = "latest",
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
+    encryption: EncryptionOption = None,
 ) -> DataFrame:
     """Return what each checkpoint changed in a table, after one checkpoint and up to another.
 
@@ -79,6 +80,7 @@ def read_changes(
         to: The last checkpoint of the feed, in the same forms.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
+        encryption: As in `Checkpointer`.
 
     Raises:
         CheckpointNotFoundError: `after` or `to` is not live.
@@ -92,7 +94,7 @@ def read_changes(
         [Row(sequence=1, change='insert', count=2)]
     """
     use_driver_python(spark)
-    client = Checkpointer(root, storage_options, fencing=fencing)
+    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
     feed = ChangeFeed.plan(client, operator, after, to)
     task = FeedTask(TaskRoot.of(client, spark), feed)
     return run_tasks(task_numbers(spark, len(feed.tasks)), task.run, feed.schema())

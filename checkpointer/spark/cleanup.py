@@ -32,7 +32,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.executors import parallelism, share
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
 
 LISTING_PREFIXES = 64
@@ -65,6 +65,7 @@ def plan_cleanup(
     storage_options: Mapping[str, Any] | None = None,
     *,
     fencing: Fencing = "required",
+    encryption: EncryptionOption = None,
 ) -> DataFrame:
     """Return what a cleanup would do, with one row for each object.
 
@@ -77,6 +78,7 @@ def plan_cleanup(
         policy: Which checkpoints to keep. Without it nothing is retired.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
+        encryption: As in `Checkpointer`.
 
     Raises:
         IllegalArgumentError: `policy` is no `RetentionPolicy`.
@@ -87,7 +89,7 @@ def plan_cleanup(
         >>> plan.where("action = 'delete'").count()
         0
     """
-    with Checkpointer(root, storage_options, fencing=fencing) as client:
+    with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption) as client:
         _, judge = run_sync(begin_plan(client.session, check_policy(policy)))
         return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
@@ -116,6 +118,7 @@ def clean(
     storage_options: Mapping[str, Any] | None = None,
     *,
     fencing: Fencing = "required",
+    encryption: EncryptionOption = None,
 ) -> Cleaned:
     """Clean up as `Checkpointer.clean` does, with the work on the executors.
 
@@ -127,6 +130,7 @@ def clean(
         policy: Which checkpoints to keep. Without it only garbage is deleted.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
+        encryption: As in `Checkpointer`.
 
     Returns:
         The sums of what was retired, deleted, and will be deleted after the grace period.
@@ -140,7 +144,7 @@ def clean(
         0
     """
     policy = check_policy(policy)
-    with Checkpointer(root, storage_options, fencing=fencing) as client:
+    with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption) as client:
         session = client.session
         before = Total()
         try:

@@ -32,6 +32,7 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.spark.arguments import check_frame
 from pyspark_checkpointer.spark.read import restore, version_of
 from pyspark_checkpointer.spark.scan import lookup, scan
+from pyspark_checkpointer.storage import EncryptionOption
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -150,7 +151,12 @@ class OtherStates:
         self._lock = threading.Lock()
 
     def pin(
-        self, root: Any, options: Mapping[str, Any] | None, start: CheckpointId | str, on_retired: OnRetired
+        self,
+        root: Any,
+        options: Mapping[str, Any] | None,
+        encryption: EncryptionOption,
+        start: CheckpointId | str,
+        on_retired: OnRetired,
     ) -> tuple[Checkpointer, Restored]:
         """Return the checkpoint of another root that this batch reads.
 
@@ -158,7 +164,7 @@ class OtherStates:
         """
         if on_retired not in ("error", "newest"):
             raise IllegalArgumentError(f"on_retired={on_retired!r:.40}: expected 'error' or 'newest'")
-        client = Checkpointer(root, options)
+        client = Checkpointer(root, options, encryption=encryption)
         if client.root == self._own_root:
             raise IllegalArgumentError(
                 f"other({client.root!r}): is the root of this job: use state.table(…) and state.map(…)"

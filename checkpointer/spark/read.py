@@ -24,7 +24,7 @@ from pyspark_checkpointer.spark.dataframes import is_collated, quote, struct_of
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.versions import is_variant
-from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing
 from pyspark_checkpointer.table.row_times import latest_times
 from pyspark_checkpointer.table.types import is_wider, plain_type
 from pyspark_checkpointer.table.version import TableVersion
@@ -50,6 +50,7 @@ def read_state(
     columns: Sequence[str] | None = None,
     keys: DataFrame | None = None,
     fencing: Fencing = "required",
+    encryption: EncryptionOption = None,
 ) -> DataFrame:
     """Return the rows of a table of one checkpoint.
 
@@ -67,6 +68,7 @@ def read_state(
         keys: Rows with the key columns: only rows with these keys are returned, and only partitions and row groups that
             may hold them are read.
         fencing: As in `Checkpointer`.
+        encryption: As in `Checkpointer`.
 
     Raises:
         StoreNotFoundError: No checkpoint was committed there.
@@ -80,7 +82,7 @@ def read_state(
     use_driver_python(spark)
     if keys is not None:
         check_frame(f"read_state() of {operator!r}: keys", keys)
-    client = Checkpointer(root, storage_options, fencing=fencing)
+    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
     restored = restore(client, id, epoch, savepoint)
     version = version_of(restored, operator)
     if keys is None:
@@ -97,6 +99,7 @@ def diff(
     *,
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
+    encryption: EncryptionOption = None,
 ) -> DataFrame:
     """Return what changed in a table from one checkpoint to another.
 
@@ -117,6 +120,7 @@ def diff(
         operator: The name of the table.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
+        encryption: As in `Checkpointer`.
 
     Raises:
         CheckpointNotFoundError: One of the checkpoints is not live.
@@ -128,7 +132,7 @@ def diff(
         0
     """
     use_driver_python(spark)
-    client = Checkpointer(root, storage_options, fencing=fencing)
+    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
     for target in (a, b):
         CheckpointSelector.parse(target)  # It refuses None, which would mean the last checkpoint.
     sides = [restore(client, target, None, None) for target in (a, b)]

@@ -9,8 +9,9 @@ from typing import Any
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError, NotFoundError
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.read import restore
-from pyspark_checkpointer.storage import absolute
+from pyspark_checkpointer.storage import absolute, fix
 
 STORE_VIEWS = ("checkpoints", "artifacts", "positions")
 """The views of a store."""
@@ -31,6 +32,7 @@ OPTIONS = (
     "follower",
     "storage_options",
     "fencing",
+    "encryption",
 )
 
 
@@ -50,6 +52,7 @@ class ReadRequest:
     follower: str | None
     storage_options: dict[str, Any] | None = field(repr=False)
     fencing: Any
+    encryption: Any = field(repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ReadRequest":
@@ -110,10 +113,11 @@ class ReadRequest:
             follower=given.get("follower"),
             storage_options=storage,
             fencing=given.get("fencing", "required"),
+            encryption=fix(given.get("encryption")),
         )
 
     def client(self) -> Checkpointer:
-        return Checkpointer(self.root, self.storage_options, fencing=self.fencing)
+        return Checkpointer(self.root, self.storage_options, fencing=self.fencing, encryption=self.encryption)
 
     def restore(self) -> Restored:
         return restore(self.client(), self.id, self.epoch, self.savepoint)
@@ -121,8 +125,14 @@ class ReadRequest:
     def pin(self) -> "ReadRequest":
         """Choose the checkpoint of a table, once for all scans.
 
-        A view shows the store at the time it is read.
+        A view shows the store at the time it is read. The keys of an encrypted root are opened here, once for all
+        tasks, which may not have what opens them.
         """
+        if self.encryption is not None:
+            # Imported here: only an encrypted root needs the package for it.
+            from pyspark_checkpointer.storage.encryption.store import keys_of
+
+            self = replace(self, encryption=run_sync(keys_of(self.client().session.store)))
         if self.view == CHANGES:
             client = self.client()
 

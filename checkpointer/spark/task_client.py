@@ -46,7 +46,7 @@ class TaskRoot:
         _refuse_foreign_executors(client, spark)
         ensure_interpreter(spark, client.root)
         # As bytes it is hashable, which the cache of `_client` needs.
-        return cls(pickle.dumps(client), socket.gethostname(), _may_keep_copies(spark))
+        return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), _may_keep_copies(spark))
 
     def open(self) -> Checkpointer:
         """Return the client of this Python worker, which is kept for its next tasks."""

@@ -12,7 +12,7 @@ import importlib
 import os
 import threading
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.base import (
@@ -31,7 +31,13 @@ from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
 from pyspark_checkpointer.storage.url import Location, absolute, parse
 
+if TYPE_CHECKING:
+    from pyspark_checkpointer.storage.encryption.store import Encryption
+
 Fencing = Literal["required", "none"]
+
+EncryptionOption: TypeAlias = "Encryption | str | None"
+"""What opens the keys of an encrypted root, as callers give it; None for a root that is not encrypted."""
 
 
 def open_store(
@@ -41,6 +47,7 @@ def open_store(
     fencing: Fencing = "required",
     concurrency: int = 16,
     timeout: float = 60.0,
+    encryption: "EncryptionOption" = None,
 ) -> Store:
     """Return the store of a root.
 
@@ -54,6 +61,8 @@ def open_store(
             writes without them, and two writers of one root can then overwrite each other.
         concurrency: Requests that may run at the same time; of small reads and writes sixteen times as many.
         timeout: Seconds for one small request; a large one gets a second more for each MiB.
+        encryption: What opens the keys of an encrypted root: `"key-file:PATH"`, `"passphrase-file:PATH"`, or a provider
+            of keys. None for a root that is not encrypted.
 
     Raises:
         IllegalArgumentError: The URL or an option cannot be right.
@@ -71,7 +80,32 @@ def open_store(
     store = open_root(parse(url), dict(storage_options or {}), settings)
     # In this order each attempt waits for a slot and has the whole time limit. The other way round, the pause before
     # the next attempt would keep a slot.
-    return RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout))
+    return _encrypted(RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout)), encryption)
+
+
+def fix(encryption: EncryptionOption) -> EncryptionOption:
+    """Return what opens the keys of a root as it means the same in another process.
+
+    A text names a file, perhaps relative to the present working directory. Raises `IllegalArgumentError` for what
+    cannot open keys. It is not repeated, as it may be a key.
+    """
+    if encryption is None:
+        return None
+    require("cryptography", "encryption", "encryption")
+    from pyspark_checkpointer.storage.encryption.store import as_encryption
+
+    return as_encryption(encryption)
+
+
+def _encrypted(store: Store, encryption: EncryptionOption) -> Store:
+    """Return a store whose objects are encrypted before they leave this process, or `store` itself for None."""
+    if encryption is None:
+        return store
+    require("cryptography", "encryption", store.url)
+    # Imported here: most roots are not encrypted, and the package takes long to import.
+    from pyspark_checkpointer.storage.encryption.store import EncryptedStore, as_encryption
+
+    return EncryptedStore(store, as_encryption(encryption))
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
@@ -109,6 +143,7 @@ def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, A
 __all__ = [
     "SWAP_LIMIT",
     "Blob",
+    "EncryptionOption",
     "Fencing",
     "ListedObject",
     "ObjectExistsError",
@@ -117,6 +152,7 @@ __all__ = [
     "Store",
     "WriteLeftover",
     "absolute",
+    "fix",
     "open_store",
     "options_near",
     "parse",

@@ -1,6 +1,7 @@
 """Call every verb, in every form that prints another schema, over stores with long names."""
 
 import itertools
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,9 @@ class Call:
     status: int = 0
 
 
-def write(root: Path) -> None:
+def write(root: Path, encryption: str | None = None) -> None:
     """Write three checkpoints: a map, bytes and a table with long names, a savepoint, positions, properties."""
-    with Checkpointer(root) as ck:
+    with Checkpointer(root, encryption=encryption) as ck:
         seen = KeyedState({"k" * 90: 1, 7: "x" * 300}, partitions=1)
         for number in range(3):
             seen[number] = number
@@ -138,6 +139,12 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call(
         "export --format parquet", (root, SAVEPOINT, str(folder / ("tables-" + "p" * 60)), "--format", "parquet")
     )
+    keys = [folder / f"{name}-{'k' * 60}.key" for name in ("old", "new")]
+    for key in keys:
+        key.write_text(secrets.token_hex(32))
+    old, new = (f"key-file:{key}" for key in keys)
+    write(folder / "encrypted", old)
+    yield Call("rekey", (str(folder / "encrypted"), "--encryption", old, "--new-encryption", new))
     lost = store()
     newest = max(path.stem for path in Path(lost).glob("manifests/*.json"))
     (Path(lost) / "_latest").unlink()

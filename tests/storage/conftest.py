@@ -5,6 +5,7 @@ others.
 """
 
 import os
+import secrets
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from tests.servers import Server, ServerUnavailableError
 
 MORE_S3 = os.environ.get("CHECKPOINTER_S3_SERVERS", "").split()
 CONDITIONAL = ["memory", "local", "s3", "azure", "gcs"]
-EVERY = [*CONDITIONAL, "generic"]
+PLAIN = [*CONDITIONAL, "generic"]
+EVERY = [*PLAIN, "encrypted"]
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,11 @@ class Place:
     url: str
     storage_options: dict[str, Any] = field(repr=False)
     fencing: str = "required"
+    encryption: str | None = None
 
     def open(self, **changes: Any) -> Store:
-        return open_store(self.url, self.storage_options, **{"fencing": self.fencing, **changes})
+        given = {"fencing": self.fencing, "encryption": self.encryption, **changes}
+        return open_store(self.url, self.storage_options, **given)
 
 
 @pytest.fixture
@@ -47,6 +51,10 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
             return Place(kind, f"memory://{name}", {})
         if kind == "generic":  # a protocol that this library has no store of its own for
             return Place(kind, f"generic-test://{tmp_path}/{name}", {}, "none")
+        if kind == "encrypted":  # in a folder, on whose files the key has to be found
+            key = tmp_path / f"{name}.key"
+            key.write_text(secrets.token_hex(32))
+            return Place(kind, str(tmp_path / name / "root"), {}, encryption=f"key-file:{key}")
         if kind in MORE_S3:
             server = request.getfixturevalue("more_s3")(kind)
             return Place("s3", f"{server.url}/{name}/root", server.storage_options)

@@ -28,7 +28,7 @@ from pyspark_checkpointer.cli.schemas.cleanup import (
     RemovedFollower,
     Total,
 )
-from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rewind
+from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rekeyed, Rewind
 from pyspark_checkpointer.cli.schemas.contents import (
     Consumer,
     Exported,
@@ -93,6 +93,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("clean", Cleaned),
     ("export", Commit),
     ("export --format parquet", Exported),
+    ("rekey", Rekeyed),
     ("repair", list[Candidate]),
     ("repair --to", Repair),
     ("repair --to DAMAGED", RepairPlan),
@@ -149,6 +150,7 @@ __all__ = [
     "PlannedFollower",
     "Pointer",
     "Record",
+    "Rekeyed",
     "RemovedFollower",
     "Repair",
     "RepairPlan",

@@ -1,4 +1,4 @@
-"""New commits: a copy, a rollback, a fork, a rewind."""
+"""New commits: a copy, a rollback, a fork, a rewind; and a new key."""
 
 from typing import Annotated, TypedDict
 
@@ -40,3 +40,9 @@ class Rewind(TypedDict):
     changes: Annotated[bool, "whether anything was to be changed"]
     new: Annotated[Id | None, "the new commit; null where nothing was done"]
     refused: Annotated[str | None, "why the same call without --dry-run would be refused now; null where it would not"]
+
+
+class Rekeyed(TypedDict):
+    """An encrypted root that another key opens now."""
+
+    root: str

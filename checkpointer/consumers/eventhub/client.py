@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_checkpointer.consumers.eventhub.core import EventHubGroups
 from pyspark_checkpointer.consumers.store_client import StoreClient, StoreConfig
 from pyspark_checkpointer.consumers.store_context import StoreContext
-from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing
 
 
 class ConfiguredStore(StoreClient[EventHubGroups]):
@@ -26,13 +26,14 @@ class ConfiguredStore(StoreClient[EventHubGroups]):
         fencing: Fencing = "required",
         concurrency: int = 16,
         timeout: float = 60.0,
+        encryption: EncryptionOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
         The class describes the arguments.
         """
         self._max_updates, self._interval = max_updates, interval
-        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption))
 
     def _make_core(self, context: StoreContext) -> EventHubGroups:
         return EventHubGroups(context, self._max_updates, self._interval)

@@ -21,7 +21,7 @@ from pyspark_checkpointer.consumers.store_client import ClosingContext, StoreCli
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing
 
 __all__ = ["CheckpointInfo", "CheckpointManager", "CompleteLease", "LeaseManager"]
 
@@ -58,6 +58,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         fencing: Fencing = "required",
         concurrency: int = 16,
         timeout: float = 60.0,
+        encryption: EncryptionOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
@@ -73,13 +74,14 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
                 two hosts can update one partition.
             concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
+            encryption: What opens the keys of an encrypted root, as in `pyspark_checkpointer.Checkpointer`.
 
         Raises:
             IllegalArgumentError: An argument is not what it must be. The message names it.
         """
         self._folder = _folder(event_hub, consumer_group)
         self._max_updates, self._interval = max_updates, interval
-        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption))
 
     def _make_core(self, context: StoreContext) -> Checkpoints:
         return Checkpoints(context, self._folder, self._max_updates, self._interval)
@@ -310,6 +312,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         fencing: Fencing = "required",
         concurrency: int = 16,
         timeout: float = 60.0,
+        encryption: EncryptionOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
@@ -324,11 +327,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             fencing: As in `CheckpointManager`.
             concurrency: As in `CheckpointManager`.
             timeout: As in `CheckpointManager`.
+            encryption: As in `CheckpointManager`.
 
         Raises:
             IllegalArgumentError: An argument is not what it must be. The message names it.
         """
-        config = StoreConfig(root, storage_options, fencing, concurrency, timeout)
+        config = StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption)
         self._set_up(config, _folder(event_hub, consumer_group), host_name, lease_duration)
 
     def _set_up(self, config: StoreConfig, folder: str, host_name: str | None, duration: float) -> None:

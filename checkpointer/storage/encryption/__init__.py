@@ -1,0 +1,17 @@
+"""Encryption of a root by its clients: the store sees no content.
+
+* `chunked.py` encrypts bytes, and decrypts parts of them;
+* `data_keys.py` has the keys of a root, and says how names and contents are stored;
+* `key_providers.py` wraps the keys of a root with a key that is not in the store;
+* `keyring.py` reads, makes and replaces the object `_keys`, which holds the wrapped keys;
+* `store.py` is the store that encrypts.
+"""
+
+try:
+    import cryptography  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "pyspark_checkpointer.storage.encryption needs cryptography: pip install "
+        "'spark-state-checkpointer[encryption]'",
+        name=error.name,
+    ) from error

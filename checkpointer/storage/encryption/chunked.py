@@ -1,0 +1,185 @@
+"""Encrypt bytes so that a part of them can be decrypted alone, and nothing of them can be changed, cut or moved.
+
+This is the construction of c2sp.org/chunked-encryption with AES-256-GCM and SHA-512: a salt and a commitment to the
+key, then chunks of 16 KiB, of which the last is always shorter. Its published test vectors pass
+(`tests/storage/encryption/test_chunked.py`).
+
+A message is bound to its context: it can only be decrypted as the object that it was encrypted for.
+"""
+
+import hmac
+from collections.abc import Callable, Iterator
+from typing import Generic
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA512
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import S
+
+KEY_BYTES = 32
+SALT_BYTES = 24
+TAG_BYTES = 16
+CHUNK_BYTES = 16 << 10
+"""Bytes of a chunk before it is encrypted."""
+
+_COMMITMENT_BYTES = 32
+HEADER_BYTES = SALT_BYTES + _COMMITMENT_BYTES
+_NONCE_BYTES = 12
+_STORED_CHUNK = CHUNK_BYTES + TAG_BYTES
+_INFO = b"c2sp.org/chunked-encryption@v1+AEAD_AES_256_GCM\0"
+
+
+def encrypted_size(size: int) -> int:
+    """Return the size of a message of `size` bytes once it is encrypted."""
+    return HEADER_BYTES + size + TAG_BYTES * (size // CHUNK_BYTES + 1)
+
+
+def decrypted_size(size: int) -> int | None:
+    """Return the size of the message that is encrypted in `size` bytes, or None where no message has that size."""
+    chunks, rest = divmod(size - HEADER_BYTES, _STORED_CHUNK)
+    return chunks * CHUNK_BYTES + rest - TAG_BYTES if size >= HEADER_BYTES and rest >= TAG_BYTES else None
+
+
+def stored_range(offset: int, length: int) -> tuple[int, int]:
+    """Return offset and length of the whole chunks that hold a range of a message, as they are stored."""
+    first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
+    return HEADER_BYTES + first * _STORED_CHUNK, (last - first + 1) * _STORED_CHUNK
+
+
+class MessageKey:
+    """The key of one message.
+
+    It is made of the input key (32 random bytes), a salt that no other message has, and the context.
+    """
+
+    def __init__(self, name: str, input_key: bytes, salt: bytes, context: bytes) -> None:
+        """Derive the key. `name` is the object that errors speak of."""
+        if len(input_key) != KEY_BYTES:
+            raise IllegalArgumentError(f"{name}: expected a key of {KEY_BYTES} bytes, got {len(input_key)}")
+        size = KEY_BYTES + _NONCE_BYTES + _COMMITMENT_BYTES
+        derived = HKDFExpand(SHA512(), size, _INFO + salt + context).derive(input_key)
+        self._name = name
+        self._cipher = AESGCM(derived[:KEY_BYTES])
+        self._nonce = int.from_bytes(derived[KEY_BYTES : KEY_BYTES + _NONCE_BYTES], "big")
+        self.header = salt + derived[KEY_BYTES + _NONCE_BYTES :]
+        """Bytes with which the message begins: the salt, and the commitment to the key."""
+
+    def encrypt(self, data: Bytes) -> bytes:
+        """Encrypt a message."""
+        view = memoryview(data).cast("B")
+        # Up to and with the end, so that the last chunk is short: an empty one, if need be.
+        starts = range(0, len(view) + 1, CHUNK_BYTES)
+        chunks = (
+            self._cipher.encrypt(self._nonce_of(number), view[start : start + CHUNK_BYTES], None)
+            for number, start in enumerate(starts)
+        )
+        return b"".join([self.header, *chunks])
+
+    def check_header(self, header: Bytes) -> None:
+        """Raise `CorruptionError` for a message that was not encrypted with this key, for this context."""
+        if not hmac.compare_digest(bytes(header), self.header):
+            raise CorruptionError(self._refusal())
+
+    def decrypt(self, data: Bytes) -> bytes:
+        """Decrypt a whole message. Raises `CorruptionError` where it was changed, cut or moved."""
+        view = memoryview(data)
+        if decrypted_size(len(view)) is None:
+            raise CorruptionError(f"{self._name}: {len(view)} bytes are no encrypted object: it was cut")
+        self.check_header(view[:HEADER_BYTES])
+        return b"".join(self.decrypt_chunks(0, view[HEADER_BYTES:]))
+
+    def decrypt_range(self, offset: int, length: int, stored: Bytes) -> bytes:
+        """Return a range of a message from the chunks that hold it, which `stored_range` names.
+
+        Where the message ends before the range does, the rest of the message.
+        """
+        first = offset // CHUNK_BYTES
+        begin = offset - first * CHUNK_BYTES
+        return b"".join(self.decrypt_chunks(first, stored))[begin : begin + length]
+
+    def decrypt_chunks(self, first: int, stored: Bytes) -> Iterator[bytes]:
+        """Yield the content of chunks that follow each other, the first of which has the number `first`."""
+        view = memoryview(stored)
+        for number, start in enumerate(range(0, len(view), _STORED_CHUNK), first):
+            try:
+                yield self._cipher.decrypt(self._nonce_of(number), view[start : start + _STORED_CHUNK], None)
+            except InvalidTag:
+                raise CorruptionError(self._refusal()) from None
+
+    def _nonce_of(self, number: int) -> bytes:
+        return (self._nonce ^ number).to_bytes(_NONCE_BYTES, "big")
+
+    def _refusal(self) -> str:
+        return f"{self._name}: cannot be decrypted: its bytes were changed, or belong to another object, root or key"
+
+
+def check_mark(name: str, found: Bytes, mark: bytes) -> None:
+    """Raise `CorruptionError` for an object that does not begin with its mark."""
+    if bytes(found) != mark:
+        raise CorruptionError(f"{name}: is not encrypted, as all objects of this root are: somebody replaced it")
+
+
+class DecryptingSink(Generic[S]):
+    """A sink that decrypts a message piece by piece and hands its content on to another sink.
+
+    `finish` must be called at the end: only there a message is known to be whole.
+    """
+
+    def __init__(self, name: str, mark: bytes, find_key: Callable[[bytes], MessageKey], sink: S) -> None:
+        """Begin, with the bytes that stand before the message.
+
+        `find_key` returns the key of a message that begins with a header, which it has checked.
+        """
+        self._name = name
+        self._mark = mark
+        self._find_key = find_key
+        self._sink = sink
+        self._rest = bytearray()
+        self._key: MessageKey | None = None
+        self._number = 0
+
+    def update(self, piece: bytes, /) -> None:
+        """Take the next stored bytes."""
+        self._rest += piece
+        if self._key is None:
+            size = len(self._mark) + HEADER_BYTES
+            if len(self._rest) < size:
+                return
+            check_mark(self._name, self._rest[: len(self._mark)], self._mark)
+            self._key = self._find_key(bytes(self._rest[len(self._mark) : size]))
+            del self._rest[:size]
+        self._hand_on(len(self._rest) // _STORED_CHUNK * _STORED_CHUNK)
+
+    def _hand_on(self, size: int) -> None:
+        """Decrypt the next stored bytes, which are whole chunks."""
+        assert self._key is not None
+        # A copy, as a bytearray cannot shrink while somebody views it.
+        for content in self._key.decrypt_chunks(self._number, bytes(self._rest[:size])):
+            self._number += 1
+            self._sink.update(content)
+        del self._rest[:size]
+
+    def finish(self) -> S:
+        """Take the last chunk, and return the sink. Raises `CorruptionError` for a message that was cut."""
+        if self._key is None or len(self._rest) < TAG_BYTES:
+            raise CorruptionError(f"{self._name}: its end is missing: the object was cut")
+        self._hand_on(len(self._rest))
+        return self._sink
+
+
+__all__ = [
+    "CHUNK_BYTES",
+    "HEADER_BYTES",
+    "KEY_BYTES",
+    "SALT_BYTES",
+    "DecryptingSink",
+    "MessageKey",
+    "check_mark",
+    "decrypted_size",
+    "encrypted_size",
+    "stored_range",
+]

@@ -1,0 +1,163 @@
+"""The keys of an encrypted root, as its clients hold them, and what they make of names and contents.
+
+One random data key encrypts a root. All other keys are derived from it, one for each purpose.
+"""
+
+import hmac
+import re
+import secrets
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from cryptography.hazmat.primitives.hashes import SHA512
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED
+from pyspark_checkpointer.manifests.keys_json import SUFFIX
+from pyspark_checkpointer.storage.base import S
+from pyspark_checkpointer.storage.encryption.chunked import (
+    KEY_BYTES,
+    SALT_BYTES,
+    DecryptingSink,
+    MessageKey,
+    check_mark,
+    decrypted_size,
+    encrypted_size,
+)
+
+_PURPOSE = b"spark-state-checkpointer/encryption@1 "
+
+_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{64}(?=\.)")
+_STORED_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{96}(?=\.)")
+"""A digest of 32 bytes, encrypted, with its tag of 16 bytes before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataKeys:
+    """The opened keys of a root. They may travel to tasks, and are shown nowhere."""
+
+    root_id: str
+    data_key: bytes = field(repr=False)
+    _content: bytes = field(init=False, repr=False, compare=False)
+    _salts: bytes = field(init=False, repr=False, compare=False)
+    _names: AESSIV = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Derive the key of each purpose."""
+        object.__setattr__(self, "_content", self._derive(b"content", KEY_BYTES))
+        object.__setattr__(self, "_salts", self._derive(b"salts", KEY_BYTES))
+        object.__setattr__(self, "_names", AESSIV(self._derive(b"names", 2 * KEY_BYTES)))
+
+    def _derive(self, purpose: bytes, size: int) -> bytes:
+        return HKDFExpand(SHA512(), size, _PURPOSE + purpose).derive(self.data_key)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DataKeys, (self.root_id, self.data_key)
+
+    @classmethod
+    def generate(cls) -> "DataKeys":
+        """Make the keys of a new root."""
+        return cls(secrets.token_hex(16), secrets.token_bytes(KEY_BYTES))
+
+    # ---- names -------------------------------------------------------------------------------------------------
+
+    def stored_path(self, path: str) -> str:
+        """Return the path at which an object is stored.
+
+        A digest in it is encrypted: a digest of the content would let anybody who lists the root find out by trial
+        what the content is. Everything else of the path stays.
+        """
+        if object_paths.owner(path) is None:
+            return path
+        folder, slash, name = path.rpartition("/")
+        bound = [_DIGEST.sub("", name).encode(), folder.encode()]
+        stored = _DIGEST.sub(lambda found: self._names.encrypt(bytes.fromhex(found[0]), bound).hex(), name)
+        return folder + slash + stored + SUFFIX
+
+    def logical_path(self, stored: str) -> str | None:
+        """Return the path of a stored object; None for one that is not part of the encrypted root."""
+        if not stored.endswith(SUFFIX):
+            # An object of the format that is not encrypted: it was there before the root was encrypted, or somebody
+            # planted it.
+            return None if object_paths.owner(stored) is not None else stored
+        folder, slash, name = stored.removesuffix(SUFFIX).rpartition("/")
+        bound = [_STORED_DIGEST.sub("", name).encode(), folder.encode()]
+        try:
+            name = _STORED_DIGEST.sub(lambda found: self._names.decrypt(bytes.fromhex(found[0]), bound).hex(), name)
+        except InvalidTag:
+            return None
+        path = folder + slash + name
+        return None if object_paths.owner(path) is None or self.stored_path(path) != stored else path
+
+    # ---- contents ----------------------------------------------------------------------------------------------
+
+    def has_fixed_salt(self, path: str) -> bool:
+        """Return whether the path alone tells the salt of an object, so that a part of it can be decrypted alone."""
+        return object_paths.owner(path) is not None and _DIGEST.search(path.rpartition("/")[2]) is not None
+
+    def key_for(self, path: str, salt: bytes | None = None) -> MessageKey:
+        """Return the key of the object at a path, by default with the salt for the object that is to be written.
+
+        The salt of an object whose path holds the digest of its content comes from the path: other content has
+        another path, and the same content again gives the same bytes. All others have random salts.
+        """
+        if salt is None:
+            salt = (
+                hmac.digest(self._salts, path.encode(), "sha512")[:SALT_BYTES]
+                if self.has_fixed_salt(path)
+                else secrets.token_bytes(SALT_BYTES)
+            )
+        return MessageKey(path, self._content, salt, f"{self.root_id}\0{path}".encode())
+
+    def key_of_header(self, path: str, header: bytes) -> MessageKey:
+        """Return the key of an object that begins with a header.
+
+        Raises `CorruptionError` for an object that was not encrypted with this key, as the object at this path.
+        """
+        key = self.key_for(path, header[:SALT_BYTES])
+        key.check_header(header)
+        return key
+
+    def encrypt(self, path: str, data: Bytes) -> bytes:
+        """Return an object as it is stored."""
+        return mark_of(path) + self.key_for(path).encrypt(data)
+
+    def decrypt(self, path: str, stored: Bytes) -> bytes:
+        """Return the content of a stored object, or raise `CorruptionError`."""
+        view, mark = memoryview(stored), mark_of(path)
+        check_mark(path, view[: len(mark)], mark)
+        message = view[len(mark) :]
+        return self.key_for(path, bytes(message[:SALT_BYTES])).decrypt(message)
+
+    def decrypting(self, path: str, sink: S) -> DecryptingSink[S]:
+        """Return a sink that takes a stored object, piece by piece, and hands its content on."""
+        return DecryptingSink(path, mark_of(path), lambda header: self.key_of_header(path, header), sink)
+
+
+def mark_of(path: str) -> bytes:
+    """Return with what an object begins.
+
+    An object that is written once says by its name that it is encrypted. One that is replaced has the name that it
+    always has, and says it by its first bytes.
+    """
+    return b"" if object_paths.owner(path) is not None else ENCRYPTED
+
+
+def stored_size(path: str, size: int) -> int:
+    """Return the size of an object once it is encrypted."""
+    return len(mark_of(path)) + encrypted_size(size)
+
+
+def logical_size(path: str, size: int) -> int:
+    """Return the size of a stored object's content.
+
+    A size that no encrypted object has is returned as it is. Whoever reads the object gets an error.
+    """
+    found = decrypted_size(size - len(mark_of(path)))
+    return size if found is None else found
+
+
+__all__ = ["DataKeys", "logical_size", "mark_of", "stored_size"]

@@ -1,0 +1,153 @@
+"""Providers of keys: they wrap the data key of a root, and open it again.
+
+A provider is anything with the three members of `KeyProvider`. Two are built in: a key in a file, and a passphrase in a
+file. Neither file is ever written to the store, nor copied into a pickle.
+"""
+
+import hashlib
+import os
+import secrets
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap_with_padding, aes_key_wrap_with_padding
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+
+KEY_BYTES = 32
+
+_SCRYPT = (1 << 17, 8, 1)
+"""Cost, block size and parallelism of scrypt for new passphrases: 128 MiB and some tenths of a second."""
+
+_MAX_SCRYPT_BYTES = 1 << 30
+"""The most memory that a stored cost may make a reader take: who can write to the root can write any."""
+
+_PARAMETERS = struct.Struct(">IHH")
+_SALT_BYTES = 16
+
+
+class UnwrapError(Exception):
+    """The key of this provider did not wrap these bytes."""
+
+
+@runtime_checkable
+class KeyProvider(Protocol):
+    """A provider of keys. Its functions are called in a thread, and may take long."""
+
+    @property
+    def provider(self) -> str:
+        """Return the kind of this provider, such as "key-file". It is stored in `_keys`."""
+
+    @property
+    def key(self) -> str:
+        """Return the name of the key that wraps, or an empty text. It is stored in `_keys`, so it must be no secret."""
+
+    def wrap(self, data: bytes) -> bytes:
+        """Return bytes that only `unwrap` with the same key can open."""
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        """Return what was wrapped, or raise `UnwrapError` where another key wrapped it or it was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A key of 32 random bytes in a file: raw, or as 64 hexadecimal digits.
+
+    `openssl rand -hex 32` makes one.
+    """
+
+    path: str
+
+    provider = "key-file"
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(b"spark-state-checkpointer key " + self._read()).hexdigest()[:16]
+
+    def wrap(self, data: bytes) -> bytes:
+        return aes_key_wrap_with_padding(self._read(), data)
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        return _unwrap(self._read(), wrapped)
+
+    def _read(self) -> bytes:
+        found = _read(self.path)
+        if len(found) == KEY_BYTES:
+            return found
+        try:
+            key = bytes.fromhex(found.decode().strip())
+        except ValueError:
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise IllegalArgumentError(
+                f"{self.path}: expected a key of 32 bytes or 64 hexadecimal digits, found {len(found)} bytes: make one "
+                "with `openssl rand -hex 32`"
+            )
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class PassphraseFile:
+    """A passphrase in a file: its first line, in UTF-8. scrypt makes a key of it."""
+
+    path: str
+
+    provider = "passphrase-file"
+    key = ""
+
+    def wrap(self, data: bytes) -> bytes:
+        salt, parameters = secrets.token_bytes(_SALT_BYTES), _PARAMETERS.pack(*_SCRYPT)
+        return parameters + salt + aes_key_wrap_with_padding(self._stretch(salt, *_SCRYPT), data)
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        if len(wrapped) < _PARAMETERS.size + _SALT_BYTES:
+            raise UnwrapError
+        cost, block, parallel = _PARAMETERS.unpack_from(wrapped)
+        salt, rest = wrapped[_PARAMETERS.size :][:_SALT_BYTES], wrapped[_PARAMETERS.size + _SALT_BYTES :]
+        if cost < 2 or cost & (cost - 1) or not block or not parallel or 128 * cost * block > _MAX_SCRYPT_BYTES:
+            raise UnwrapError
+        return _unwrap(self._stretch(salt, cost, block, parallel), rest)
+
+    def _stretch(self, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+        lines = _read(self.path).splitlines()
+        if not lines or not lines[0]:
+            raise IllegalArgumentError(f"{self.path}: expected a passphrase in its first line, found none")
+        return hashlib.scrypt(
+            lines[0], salt=salt, n=cost, r=block, p=parallel, maxmem=2 * _MAX_SCRYPT_BYTES - 1, dklen=KEY_BYTES
+        )
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise IllegalArgumentError(f"{path}: cannot be read: {error.strerror}: give a file with the key") from None
+
+
+def _unwrap(key: bytes, wrapped: bytes) -> bytes:
+    try:
+        return aes_key_unwrap_with_padding(key, wrapped)
+    except (InvalidUnwrap, ValueError):
+        raise UnwrapError from None
+
+
+FILES = {kind.provider: kind for kind in (KeyFile, PassphraseFile)}
+"""The providers that a text can name, by the word before its colon."""
+
+
+def parse_provider(text: str) -> KeyProvider:
+    """Return the provider that a text names, such as `key-file:/run/secrets/state.key`.
+
+    Raises `IllegalArgumentError` for any other text. It is not repeated, as it may be a key.
+    """
+    kind, colon, path = text.partition(":")
+    if kind not in FILES or not colon or not path:
+        forms = " or ".join(f"{known}:PATH" for known in FILES)
+        raise IllegalArgumentError(f"encryption: expected {forms}, got a text of {len(text)} characters")
+    # Absolute, as a task or a later moment must not resolve it anew.
+    return FILES[kind](os.path.abspath(path))
+
+
+__all__ = ["KeyFile", "KeyProvider", "PassphraseFile", "UnwrapError", "parse_provider"]

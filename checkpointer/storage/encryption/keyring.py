@@ -1,0 +1,124 @@
+"""Open the keys of an encrypted root, make them for a new root, and wrap them for another provider.
+
+They stand in the object `_keys`, which is only ever replaced by a swap.
+"""
+
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import (
+    ConflictError,
+    IllegalArgumentError,
+    InvalidStateError,
+    OutcomeUnknownError,
+)
+from pyspark_checkpointer.manifests.keys_json import (
+    KEYS,
+    MAX_KEYS,
+    RootKeys,
+    WrappedKey,
+    decode_keys,
+    encode_keys,
+)
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
+from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, UnwrapError
+
+_ROOT_BYTES = 16
+"""Bytes of a root's id. They are wrapped with the data key, so that keys cannot be moved to another root."""
+
+
+async def open_keys(store: Store, provider: KeyProvider) -> DataKeys | None:
+    """Return the keys of a root; None where it has none.
+
+    Raises `InvalidStateError` where the provider's key does not open them.
+    """
+    blob = await find(store, KEYS, MAX_KEYS)
+    if blob is None:
+        return None
+    keys = decode_keys(blob.data)
+    name = await runtime.in_thread(lambda: provider.key)
+    for one in keys.wrappings:
+        if (one.provider, one.key) == (provider.provider, name):
+            return await _unwrap(store, provider, keys.root_id, one)
+    known = ", ".join(_shown(one.provider, one.key) for one in keys.wrappings)
+    raise InvalidStateError(
+        f"{store.url}: is encrypted, and its keys are opened by {known}, not by "
+        f"{_shown(provider.provider, name)}: give that one as encryption"
+    )
+
+
+async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
+    """Make the keys of a new root, or return those that another client made at the same time.
+
+    Raises `InvalidStateError` for a root that is not empty: what is there is not encrypted, and would stay so.
+    """
+    page = await store.list_page("")
+    if any(entry.path != KEYS for entry in page.entries):
+        raise InvalidStateError(
+            f"{store.url}: holds objects that are not encrypted, so encryption cannot begin here: choose an empty "
+            "root, and bring the state there with `checkpointer export`"
+        )
+    made = DataKeys.generate()
+    data = encode_keys(RootKeys(made.root_id, (await _wrap(provider, made),)))
+    if await _swap(store, data, None):
+        return made
+    found = await open_keys(store, provider)
+    if found is None:
+        raise ConflictError(f"{store.url}: {KEYS} was written and removed by others at the same time: try again")
+    return found
+
+
+async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
+    """Wrap the data key for another provider in place of all the old ones.
+
+    The content of the root stays as it is: whoever has an old key and an old copy of `_keys` can still open it.
+    """
+    blob = await find(store, KEYS, MAX_KEYS)
+    if blob is None:
+        raise InvalidStateError(f"{store.url}: is not encrypted: there is no key to replace")
+    keys = await open_keys(store, old)
+    assert keys is not None
+    data = encode_keys(RootKeys(keys.root_id, (await _wrap(new, keys),)))
+    if not await _swap(store, data, blob.version):
+        raise ConflictError(f"{store.url}: somebody else replaced {KEYS} at the same time: look which key opens it now")
+
+
+async def _swap(store: Store, data: bytes, expected: str | None) -> bool:
+    """Swap `_keys`, and return whether that took effect."""
+    try:
+        found = await swap_until_decided(store, KEYS, data, expected, MAX_KEYS)
+    except UndecidedError as error:
+        raise OutcomeUnknownError(
+            f"{store.url}: a swap of {KEYS} was sent and nothing proves whether it took effect: try again"
+        ) from error.__cause__
+    return found is not None and found.data == data
+
+
+async def _wrap(provider: KeyProvider, keys: DataKeys) -> WrappedKey:
+    data = bytes.fromhex(keys.root_id) + keys.data_key
+    wrapped = await runtime.in_thread(provider.wrap, data)
+    # Before anything is written with it: a data key that cannot be opened again would lose the whole root.
+    if await runtime.in_thread(provider.unwrap, wrapped) != data:
+        raise IllegalArgumentError(f"the provider {provider.provider!r} does not return what it wrapped")
+    return WrappedKey(provider.provider, await runtime.in_thread(lambda: provider.key), wrapped)
+
+
+async def _unwrap(store: Store, provider: KeyProvider, root_id: str, one: WrappedKey) -> DataKeys:
+    try:
+        data = await runtime.in_thread(provider.unwrap, one.wrapped)
+    except UnwrapError:
+        data = b""
+    if len(data) != _ROOT_BYTES + KEY_BYTES or data[:_ROOT_BYTES].hex() != root_id:
+        raise InvalidStateError(
+            f"{store.url}: {_shown(provider.provider, one.key)} does not open the keys of this root: give the right "
+            f"one, or bring back {KEYS} if somebody changed it"
+        )
+    return DataKeys(root_id, data[_ROOT_BYTES:])
+
+
+def _shown(provider: str, key: str) -> str:
+    return f"{provider!r:.60} ({key!r:.200})" if key else f"{provider!r:.60}"
+
+
+__all__ = ["create_keys", "open_keys", "replace_wrapping"]

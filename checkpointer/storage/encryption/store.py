@@ -1,0 +1,257 @@
+"""A store whose objects are encrypted before they leave this process.
+
+It stands between the library and the path of a request, so no layer above knows of encryption:
+
+    caller
+      -> EncryptedStore   encrypts and decrypts contents, and the digests in paths
+      -> RetryingStore, LimitedStore, S3Store, ...
+
+For all layers above, contents, digests and sizes are those before encryption. `manifests/ENCRYPTION.md` describes what
+is stored.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from pyspark_checkpointer import runtime
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.keys_json import KEYS
+from pyspark_checkpointer.runtime.host import HASH_INLINE
+from pyspark_checkpointer.storage.base import (
+    Blob,
+    ListedObject,
+    ListingPage,
+    ObjectNotFoundError,
+    Range,
+    S,
+    SinkRead,
+    Store,
+    WrappedStore,
+    WriteLeftover,
+    check_path,
+)
+from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, stored_range
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
+from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys, replace_wrapping
+
+T = TypeVar("T")
+
+Encryption = KeyProvider | DataKeys
+"""What opens a root: a provider of keys, or the opened keys themselves, as tasks have them."""
+
+
+def as_encryption(given: "Encryption | str") -> Encryption:
+    """Return what opens a root, also from the text that names it.
+
+    Raises `IllegalArgumentError` for something else. It is not repeated, as it may be a key.
+    """
+    if isinstance(given, str):
+        return parse_provider(given)
+    if isinstance(given, DataKeys | KeyProvider):
+        return given
+    raise IllegalArgumentError(f"encryption: expected a text or a provider of keys, got {type(given).__name__}")
+
+
+class EncryptedStore(WrappedStore):
+    """`inner`, with all objects encrypted.
+
+    The keys are opened by the first request. A root without keys reads as an empty one, and gets them by its first
+    write.
+    """
+
+    def __init__(self, inner: Store, encryption: Encryption) -> None:
+        super().__init__(inner)
+        self.provider = None if isinstance(encryption, DataKeys) else encryption
+        """What opens the keys; None where they were given."""
+        self._keys = encryption if isinstance(encryption, DataKeys) else None
+
+    async def keys(self) -> DataKeys:
+        """Return the keys of the root, which are made if it is new."""
+        return await self._find_keys() or await self._create_keys()
+
+    async def _find_keys(self) -> DataKeys | None:
+        """Return the keys of the root; None for a root without keys, which has nothing to read."""
+        # Several requests at once may all open them. They find the same keys.
+        if self._keys is None:
+            assert self.provider is not None
+            self._keys = await open_keys(self.inner, self.provider)
+        return self._keys
+
+    async def _create_keys(self) -> DataKeys:
+        assert self.provider is not None
+        self._keys = await create_keys(self.inner, self.provider)
+        return self._keys
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        keys = await self._readable(path)
+        most = None if limit is None else stored_size(path, limit)
+        blob = await self.inner.get(keys.stored_path(path), limit=most)
+        data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
+        # The version is that of the stored bytes, which a swap compares.
+        return Blob(data, blob.version, blob.at)
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        keys = await self._readable(path)
+        most = None if limit is None else stored_size(path, limit)
+        sink = await self.inner.read_into(keys.stored_path(path), lambda: keys.decrypting(path, make()), limit=most)
+        return await runtime.on_cpu(sink.finish)
+
+    @property
+    def reads_at_once(self) -> int:
+        return self.inner.reads_at_once
+
+    async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+        keys = await self._readable(reads[0].path)
+
+        def stored(read: SinkRead[S]) -> SinkRead[DecryptingSink[S]]:
+            path, make = read.path, read.make
+            return SinkRead(
+                keys.stored_path(path), lambda: keys.decrypting(path, make()), stored_size(path, read.limit)
+            )
+
+        found = await self.inner.read_each_into([stored(read) for read in reads])
+        return await runtime.on_cpu(lambda: [_finished(answer) for answer in found])
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        keys = await self._readable(path)
+        if not keys.has_fixed_salt(path):  # Such objects are small, and are read as a whole nearly always.
+            return (await self.get(path)).data[offset : offset + length]
+        stored = await self.inner.get_range(keys.stored_path(path), *stored_range(offset, length))
+        return await _compute(len(stored), lambda: keys.key_for(path).decrypt_range(offset, length, stored))
+
+    @property
+    def reads_ranges(self) -> bool:
+        return self.inner.reads_ranges
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        keys = await self._readable(path)
+        if not keys.has_fixed_salt(path):
+            data = (await self.get(path)).data
+            return [data[offset : offset + length] for offset, length in ranges]
+        found = await self.inner.get_ranges(keys.stored_path(path), [stored_range(*wanted) for wanted in ranges])
+
+        def decrypt() -> list[bytes]:
+            key = keys.key_for(path)
+            return [key.decrypt_range(*wanted, stored) for wanted, stored in zip(ranges, found, strict=True)]
+
+        return await _compute(sum(map(len, found)), decrypt)
+
+    async def _readable(self, path: str) -> DataKeys:
+        """Return the keys of the root, or raise where nothing of it can be read."""
+        check_path(path)
+        keys = await self._find_keys()
+        if keys is not None:
+            return keys
+        await self._refuse_plain_text()
+        raise ObjectNotFoundError(f"{self.url}/{path}: not found")
+
+    async def _refuse_plain_text(self) -> None:
+        """Raise `InvalidStateError` where a root without keys holds something: it is not encrypted."""
+        if (await self.inner.list_page("")).entries:
+            raise InvalidStateError(
+                f"{self.url}: is not encrypted, or has lost its {KEYS}. To read it as it is, leave out encryption; to "
+                "encrypt it, bring it to an empty root with `checkpointer export`"
+            )
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    async def put(self, path: str, data: Bytes) -> None:
+        check_path(path)
+        keys = await self.keys()
+        stored = await _compute(len(data), lambda: keys.encrypt(path, data))
+        await self.inner.put(keys.stored_path(path), stored)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        check_path(path)
+        keys = await self.keys()
+        stored = await _compute(len(data), lambda: keys.encrypt(path, data))
+        return await self.inner.compare_and_swap(keys.stored_path(path), stored, expected)
+
+    # ---- listing and deleting ----------------------------------------------------------------------------------
+
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        keys = await self._find_keys()
+        if keys is None:
+            await self._refuse_plain_text()
+            return ListingPage((), None)
+        page = await self.inner.list_page(prefix, more)
+        return ListingPage([found for entry in page.entries if (found := _listed(keys, entry)) is not None], page.more)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self.inner.folders(prefix)
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        keys = await self._find_keys()
+        if keys is not None:  # Without keys nothing was ever written.
+            await self.inner.delete([keys.stored_path(path) for path in paths])
+
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        keys = await self._find_keys()
+        found = [] if keys is None else await self.inner.leftovers()
+        return [
+            replace(left, path=path)
+            for left in found
+            if keys is not None and (path := keys.logical_path(left.path)) is not None
+        ]
+
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        keys = await self.keys()
+        await self.inner.discard([replace(left, path=keys.stored_path(left.path)) for left in leftovers])
+
+
+async def keys_of(store: Store) -> DataKeys:
+    """Return the opened keys of an encrypted root, for tasks of the same job."""
+    return await _encrypted_store(store).keys()
+
+
+async def rekey(store: Store, encryption: Encryption | str | None) -> None:
+    """Let another provider open the keys of an encrypted root, in place of the present one.
+
+    Raises `IllegalArgumentError` where the store was not opened with a provider of keys, or `encryption` is none.
+    """
+    encrypted = _encrypted_store(store)
+    if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
+        raise IllegalArgumentError(f"{store.url}: rekey needs a provider of keys, of the new key and of the old one")
+    await replace_wrapping(encrypted.inner, encrypted.provider, encryption)
+
+
+def _encrypted_store(store: Store) -> EncryptedStore:
+    while isinstance(store, WrappedStore) and not isinstance(store, EncryptedStore):
+        store = store.inner
+    if not isinstance(store, EncryptedStore):
+        raise IllegalArgumentError(f"{store.url}: was opened without encryption: say what opens its keys")
+    return store
+
+
+def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
+    """Return a listed object as the layers above know it; None for one that is not of the encrypted root."""
+    path = None if entry.path == KEYS else keys.logical_path(entry.path)
+    if path is None:
+        return None
+    blob = entry.blob
+    if blob is not None:  # Only small objects are told in a listing.
+        blob = Blob(keys.decrypt(path, blob.data), blob.version, blob.at)
+    return ListedObject(path, logical_size(path, entry.size), blob)
+
+
+def _finished(answer: DecryptingSink[S] | CheckpointError) -> S | CheckpointError:
+    """Return the sink that was fed, or the error of its read."""
+    if isinstance(answer, CheckpointError):
+        return answer
+    try:
+        return answer.finish()
+    except CheckpointError as error:
+        return error
+
+
+async def _compute(size: int, work: Callable[[], T]) -> T:
+    """Return the result of work on `size` bytes; in a thread if these are many."""
+    return work() if size <= HASH_INLINE else await runtime.on_cpu(work)
+
+
+__all__ = ["EncryptedStore", "Encryption", "as_encryption", "keys_of", "rekey"]

@@ -1,0 +1,305 @@
+"""What somebody can do to an encrypted root who can read it, or write to it, or has a key of it that is not valid any
+more. Each row of the table in SECURITY.md is a test here, on every store that has conditional writes.
+"""
+
+import hashlib
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, UnsupportedFormatError
+from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, parse_provider
+from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
+from tests.storage.conftest import CONDITIONAL, Place
+
+SECRET = "4929-1234-secret"
+LARGE = random.Random(1).randbytes(300_000)
+"""Bytes that get an object of their own, and have several chunks."""
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    return make_key(tmp_path / "state.key")
+
+
+def make_key(path: Path) -> str:
+    path.write_text(secrets.token_hex(32))
+    return f"key-file:{path}"
+
+
+class Victim:
+    """A root with three commits, a savepoint and a position, and the states of its commits."""
+
+    def __init__(self, place: Place, encryption: str | None) -> None:
+        self.place, self.encryption = place, encryption
+        self.raw: Store = open_store(place.url, place.storage_options, fencing="none")
+        """The root as an attacker sees it."""
+        client = self.client()
+        state, self.states = KeyedState({f"user-{n}": SECRET for n in range(50)}, partitions=2), []
+        for number in range(3):
+            state[f"user-{number}"] = f"{SECRET}-{number}"
+            with client.begin(epoch=number) as cp:
+                cp.save("totals", state)
+                cp.snapshot("model", 0, LARGE + bytes([number]))
+                cp.positions["orders"] = {"0": f"{SECRET}-{number}"}
+            self.states.append(dict(state))
+        client.savepoint(f"savepoint-{SECRET}")
+
+    def client(self, encryption: Any = ...) -> Checkpointer:
+        chosen = self.encryption if encryption is ... else encryption
+        return Checkpointer(self.place.url, self.place.storage_options, encryption=chosen)
+
+    def objects(self) -> dict[str, bytes]:
+        return {entry.path: run_sync(self.raw.get(entry.path)).data for entry in run_sync(self.raw.list(""))}
+
+    def write(self, path: str, data: bytes) -> None:
+        run_sync(self.raw.delete([path]))
+        run_sync(self.raw.put(path, data))
+
+    def is_safe(self) -> bool:
+        """Whether nobody is deceived: a reader gets the last state, or an error that shows nothing of it."""
+        for read in (self._restore, lambda client: SECRET not in str(client.verify())):
+            try:
+                if not read(self.client()):
+                    return False
+            except CheckpointError as error:
+                if SECRET in str(error):
+                    return False
+        return True
+
+    def _restore(self, client: Checkpointer) -> bool:
+        restored = client.restore()
+        assert restored is not None
+        model = restored.operator("model").partition(0)
+        return dict(restored.keyed("totals")) == self.states[-1] and model == [LARGE + b"\2"]
+
+
+@pytest.fixture(params=CONDITIONAL)
+def victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], key: str) -> Victim:
+    return Victim(place_of(request.param), key)
+
+
+# ---- who reads the root ----------------------------------------------------------------------------------------------
+
+
+def test_no_object_and_no_name_tells_a_content(victim: Victim) -> None:
+    objects = victim.objects()
+    for path, data in objects.items():
+        assert SECRET.encode() not in data, path
+        assert b"user-" not in data, path
+        assert LARGE[:32] not in data, path
+        assert SECRET not in path
+    digests = {hashlib.sha256(LARGE + bytes([number])).hexdigest() for number in range(3)}
+    assert not any(digest in path for digest in digests for path in objects), "a name would confirm a guess"
+    assert {path for path in objects if not path.endswith(".enc")} <= {"_latest", KEYS}
+
+
+def test_a_client_without_the_key_is_refused_by_name(victim: Victim, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedFormatError, match="_latest: is encrypted: say what opens its keys"):
+        victim.client(None).restore()
+    with pytest.raises(UnsupportedFormatError, match="is encrypted"), victim.client(None).begin() as cp:
+        cp.save("totals", KeyedState({"x": 1}))
+    other = make_key(tmp_path / "other.key")
+    with pytest.raises(InvalidStateError, match=r"its keys are opened by 'key-file'.*, not by 'key-file'"):
+        victim.client(other).restore()
+    assert victim.is_safe()
+
+
+# ---- who writes to the root ------------------------------------------------------------------------------------------
+
+
+def damages(data: bytes) -> Iterator[bytes]:
+    """Yield an object that was changed, cut, extended, emptied."""
+    for at in {0, 30, 60, len(data) // 2, len(data) - 1}:
+        if at < len(data):
+            yield data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    yield data[: len(data) // 2]
+    yield data[:-1]
+    yield data + b"\0"
+    yield b""
+
+
+@pytest.mark.parametrize("victim", ["memory", "local"], indirect=True)
+def test_every_change_of_an_object_is_noticed(victim: Victim) -> None:
+    for path, data in victim.objects().items():
+        for damaged in damages(data):
+            victim.write(path, damaged)
+            assert victim.is_safe(), path
+        victim.write(path, data)
+    assert victim.client().verify().findings == ()
+
+
+def test_no_object_can_take_the_place_of_another(victim: Victim) -> None:
+    objects = victim.objects()
+    paths = sorted(objects)
+    for one, other in zip(paths, [*paths[1:], paths[0]], strict=True):
+        victim.write(one, objects[other])
+        assert victim.is_safe(), (one, other)
+        victim.write(one, objects[one])
+
+
+def test_objects_of_another_root_are_refused_although_the_same_key_opens_it(
+    victim: Victim, place_of: Callable[[str], Place]
+) -> None:
+    objects, other = victim.objects(), Victim(place_of(victim.place.kind), victim.encryption).objects()
+    victim.write("_latest", other["_latest"])
+    with pytest.raises(CorruptionError, match="_latest: cannot be decrypted: its bytes were changed, or belong to"):
+        victim.client().restore()
+    victim.write("_latest", objects["_latest"])
+    for path, data in other.items():
+        if path not in objects:
+            victim.write(path, data)
+    assert victim.is_safe()
+    victim.write(KEYS, other[KEYS])
+    assert victim.is_safe(), "the keys of another root"
+
+
+def test_what_is_not_encrypted_is_never_taken_for_state(victim: Victim, place_of: Callable[[str], Place]) -> None:
+    plain = Victim(place_of(victim.place.kind), None).objects()
+    encrypted = victim.objects()
+    for path, data in plain.items():
+        victim.write(path, data)
+        victim.write(f"{path}.enc", data)
+    with pytest.raises(CorruptionError, match="_latest: is not encrypted, as all objects of this root are"):
+        victim.client().restore()
+    # With the right pointer again, all that was planted beside it is as if it were not there.
+    for path, data in encrypted.items():
+        victim.write(path, data)
+    assert victim.client().verify().findings == ()
+    assert victim.is_safe()
+
+
+def test_encryption_does_not_end_with_the_loss_of_the_keys(victim: Victim) -> None:
+    keys = victim.objects()[KEYS]
+    run_sync(victim.raw.delete([KEYS]))
+    for use in (lambda: victim.client().restore(), lambda: victim.client().begin().commit()):
+        with pytest.raises(InvalidStateError, match=r"is not encrypted, or has lost its _keys|holds objects"):
+            use()
+    victim.write(KEYS, keys)
+    assert victim.is_safe()
+
+
+def test_a_root_that_is_not_encrypted_is_refused_with_a_key(place_of: Callable[[str], Place], key: str) -> None:
+    plain = Victim(place_of("memory"), None)
+    with pytest.raises(InvalidStateError, match=r"is not encrypted.*checkpointer export"):
+        plain.client(key).restore()
+    with pytest.raises(InvalidStateError, match=r"holds objects that are not encrypted|is not encrypted"):
+        plain.client(key).begin().commit()
+    assert plain.is_safe()
+
+
+def test_an_old_pointer_is_an_old_state_and_no_other(victim: Victim) -> None:
+    """Encryption does not tell old from new: this is what SECURITY.md says that it cannot do."""
+    old = victim.objects()["_latest"]
+    with victim.client().begin(epoch=3) as cp:
+        cp.save("totals", KeyedState({"new": 1}))
+    victim.write("_latest", old)
+    assert victim.is_safe(), "the state before, whole"
+
+
+# ---- who has an old key ----------------------------------------------------------------------------------------------
+
+
+def test_an_old_key_opens_nothing_after_it_was_replaced(victim: Victim, tmp_path: Path) -> None:
+    old, new = victim.encryption, make_key(tmp_path / "new.key")
+    victim.client().rekey(new)
+    with pytest.raises(InvalidStateError, match="not by 'key-file'"):
+        victim.client(old).restore()
+    victim.encryption = new
+    assert victim.is_safe()
+    with victim.client().begin() as cp:
+        cp.save("totals", KeyedState({"new": 1}))
+    assert victim.client().restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
+
+
+def test_a_key_that_only_seems_to_be_the_same_is_refused(victim: Victim, tmp_path: Path) -> None:
+    class Liar(KeyFile):
+        key = KeyFile(str(tmp_path / "state.key")).key
+
+    make_key(tmp_path / "liar.key")
+    with pytest.raises(InvalidStateError, match="does not open the keys of this root"):
+        victim.client(Liar(str(tmp_path / "liar.key"))).restore()
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_clients_that_create_a_root_at_once_get_the_same_keys(key: str) -> None:
+    url = f"memory://{secrets.token_hex(8)}"
+
+    async def both() -> list[DataKeys]:
+        import asyncio
+
+        stores = [open_store(url) for _ in range(8)]
+        return list(await asyncio.gather(*(create_keys(store, parse_provider(key)) for store in stores)))
+
+    found = run_sync(both())
+    assert len({(one.root_id, one.data_key) for one in found}) == 1
+
+
+def test_a_passphrase_opens_a_root(tmp_path: Path) -> None:
+    phrase = tmp_path / "phrase"
+    phrase.write_text("correct horse battery staple\n")
+    url, encryption = f"memory://{secrets.token_hex(8)}", f"passphrase-file:{phrase}"
+    with Checkpointer(url, encryption=encryption).begin() as cp:
+        cp.save("totals", KeyedState({"x": 1}))
+    assert Checkpointer(url, encryption=encryption).restore().keyed("totals").to_dict() == {"x": 1}  # type: ignore[union-attr]
+    phrase.write_text("wrong\n")
+    with pytest.raises(InvalidStateError, match="does not open the keys"):
+        Checkpointer(url, encryption=encryption).restore()
+    raw = open_store(url)
+    wrapped = decode_keys(run_sync(raw.get(KEYS)).data).wrappings[0].wrapped
+    assert b"correct" not in wrapped
+
+
+def test_wrong_texts_are_not_repeated(tmp_path: Path) -> None:
+    for wrong in ("0" * 64, "key-file:", "vault:x", ":x", ""):
+        with pytest.raises(CheckpointError, match="encryption: expected key-file:PATH or passphrase-file:PATH") as met:
+            Checkpointer("memory://x", encryption=wrong)
+        assert len(wrong) < 20 or wrong not in str(met.value)
+    with pytest.raises(CheckpointError, match="encryption: expected a text or a provider of keys, got bytes"):
+        Checkpointer("memory://x", encryption=b"0" * 32)  # type: ignore[arg-type]
+    (tmp_path / "short").write_text("abc")
+    with pytest.raises(CheckpointError, match="short: expected a key of 32 bytes or 64 hexadecimal digits"):
+        Checkpointer("memory://x", encryption=f"key-file:{tmp_path}/short").restore()
+
+
+def test_positions_of_consumers_are_encrypted(key: str) -> None:
+    url = f"memory://{secrets.token_hex(8)}"
+    ShardLeases(url, "app", "worker-1", encryption=key).create(["shard-secret"])
+    raw = open_store(url)
+    stored = {entry.path: run_sync(raw.get(entry.path)).data for entry in run_sync(raw.list("progress/"))}
+    assert stored
+    assert all(
+        data.startswith(b"checkpointer-encrypted-1\n") and b"shard-secret" not in data for data in stored.values()
+    )
+    with pytest.raises(InvalidStateError, match="is encrypted: say what opens its keys"):
+        ShardLeases(url, "app", "worker-2").create(["shard-secret"])
+
+
+def test_keys_are_shown_nowhere(key: str) -> None:
+    url = f"memory://{secrets.token_hex(8)}"
+    client = Checkpointer(url, encryption=key)
+    with client.begin() as cp:
+        cp.save("totals", KeyedState({"x": 1}))
+    keys = run_sync(open_keys(open_store(url), parse_provider(key)))
+    assert keys is not None
+    for shown in (
+        repr(keys),
+        str(keys),
+        repr(client.for_tasks()),
+        repr(client._config),
+        f"{client.for_tasks()._config}",
+    ):
+        assert repr(keys.data_key)[2:-1] not in shown
+        assert keys.data_key.hex() not in shown

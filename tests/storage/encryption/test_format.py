@@ -1,0 +1,89 @@
+"""The examples of manifests/ENCRYPTION.md are what the library writes and reads."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.manifests.json_text import dump
+from pyspark_checkpointer.manifests.keys_json import RootKeys, WrappedKey, decode_keys, encode_keys
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
+
+PAGE = (Path(__file__).parents[3] / "manifests" / "ENCRYPTION.md").read_text("utf-8")
+EXAMPLES = dict(re.findall(r"^```(?:json|text) (.*)\n((?:.*\n)*?)```$", PAGE, re.M))
+STORED = dump(json.loads(EXAMPLES["_keys"]))
+KEYS = DataKeys("00112233445566778899aabbccddeeff", bytes(range(32)))
+
+
+def test_every_example_is_tested() -> None:
+    assert sorted(EXAMPLES) == ["_keys", "stored artifact", "stored paths"]
+
+
+def test_the_keys_are_opened_as_the_page_says(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(bytes(range(32, 64)))
+    provider, keys = KeyFile(str(tmp_path / "key")), decode_keys(STORED)
+    assert encode_keys(keys) == STORED
+    [wrapping] = keys.wrappings
+    assert (keys.root_id, wrapping.provider, wrapping.key) == (KEYS.root_id, "key-file", provider.key)
+    assert provider.unwrap(wrapping.wrapped) == bytes.fromhex(KEYS.root_id) + KEYS.data_key
+
+
+def test_stored_paths() -> None:
+    for line in EXAMPLES["stored paths"].splitlines():
+        path, stored = line.split()
+        assert KEYS.stored_path(path) == stored
+        assert KEYS.logical_path(stored) == path
+
+
+def test_a_stored_artifact() -> None:
+    path = EXAMPLES["stored paths"].splitlines()[1].split()[0]
+    stored = bytes.fromhex(EXAMPLES["stored artifact"])
+    assert KEYS.encrypt(path, b"abc") == stored
+    assert KEYS.decrypt(path, stored) == b"abc"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        "manifests/0000000042-1a2b3c4d.json",
+        "artifacts/totals/0/0000000042-1a2b3c4d.snapshot." + "0" * 64 + ".raw",
+        "artifacts/totals/0/0000000042-1a2b3c4d.snapshot." + "0" * 64 + ".raw.enc",
+        "artifacts/totals/0/0000000042-1a2b3c4d.snapshot." + "0" * 96 + ".raw.enc",
+        "somebody.enc",
+    ],
+)
+def test_other_stored_paths_are_no_part_of_the_root(stored: str) -> None:
+    assert KEYS.logical_path(stored) is None
+
+
+def test_an_operator_may_be_called_like_a_digest() -> None:
+    for name in ("0" * 64, "a." + "0" * 64 + ".b", "a." + "0" * 96 + ".b", "x.enc"):
+        path = f"artifacts/{name}/0/0000000042-1a2b3c4d.snapshot.{'1' * 64}.raw"
+        assert KEYS.logical_path(KEYS.stored_path(path)) == path
+        assert name in KEYS.stored_path(path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        RootKeys("", (WrappedKey("key-file", "", b"x"),)),
+        RootKeys(KEYS.root_id, ()),
+        RootKeys(KEYS.root_id, (WrappedKey("", "", b"x"),)),
+        RootKeys(KEYS.root_id, (WrappedKey("key-file", "", b""),)),
+    ],
+)
+def test_keys_that_cannot_be_right_are_refused(changed: RootKeys) -> None:
+    with pytest.raises(CorruptionError, match="_keys"):
+        decode_keys(encode_keys(changed))
+
+
+def test_a_text_that_is_no_base64_is_refused() -> None:
+    body = STORED.replace(b'"wrapped":"', b'"wrapped":"!')
+    from pyspark_checkpointer.manifests.digest import sha256
+
+    head = body.rpartition(b',"digest":"')[0]
+    with pytest.raises(CorruptionError, match="_keys: wrapping: wrapped: expected base64"):
+        decode_keys(head + b',"digest":"' + sha256(head).encode() + b'"}')
