@@ -1,8 +1,27 @@
-"""Programs that tests run in a Python of their own."""
+"""Programs that tests run in a Python of their own, and scripts whose functions they call."""
 
+import importlib.util
 import os
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def load_script(name: str) -> Any:
+    """Return a script as a module. Like the script itself, it finds the modules beside it."""
+    if str(SCRIPTS) not in sys.path:
+        sys.path.append(str(SCRIPTS))
+    loader = SourceFileLoader(name.removesuffix(".py"), str(SCRIPTS / name))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    loader.exec_module(module)
+    return module
 
 
 def run_python(program: str, **environment: str) -> str:

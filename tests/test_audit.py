@@ -1,13 +1,17 @@
 """What the audit says of dependencies: known, accepted for a while, or that nobody answered."""
 
-import importlib.util
 import json
+import tomllib
 from datetime import UTC, datetime, timedelta
-from importlib.machinery import SourceFileLoader
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.programs import load_script
 
 ROOT = Path(__file__).parents[1]
 TODAY = datetime.now(UTC).date() + timedelta(days=1)  # of whichever of the two a run that goes past midnight asks
@@ -17,16 +21,7 @@ FOUND = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["1.1"]}
 BAD = {"name": "one", "version": "1.0", "vulns": [FOUND]}
 
 
-def load_script() -> Any:
-    loader = SourceFileLoader("audit", str(ROOT / "scripts" / "audit"))
-    spec = importlib.util.spec_from_loader("audit", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
-
-
-script = load_script()
+script = load_script("audit")
 
 
 @pytest.fixture
@@ -103,3 +98,25 @@ def test_what_the_extras_bring_is_audited_and_what_tests_need_is_not() -> None:
     found = script.installed()
     assert {"msgpack", "pyyaml", "botocore", "azure-core", "pyspark", "aiohttp", "opentelemetry-api"} <= found.keys()
     assert not {"pytest", "mypy", "pip-audit", script.PACKAGE} & found.keys()
+
+
+def test_every_extra_of_pyproject_is_audited() -> None:
+    """An extra that the development group does not install would have no package to ask about."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    assert {canonicalize_name(Requirement(line).name) for line in lines} <= script.installed().keys()
+
+
+def test_a_package_that_is_not_installed_is_no_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = script.distribution
+
+    def distribution(name: str) -> Any:
+        if name == "s3fs":
+            raise PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(script, "distribution", distribution)
+    assert script.main() == 1
+    assert capsys.readouterr().out == "NOT AUDITED: s3fs is needed and not installed; run: make setup\n"
