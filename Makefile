@@ -2,7 +2,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test prove matrix smoke conformance lint docs audit format bench bench-quick servers clean
+.PHONY: help setup demo test prove matrix smoke conformance lint docs audit dist format bench bench-quick servers clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -55,6 +55,9 @@ docs: .venv/.dev ## build the site into build/docs; a warning is an error
 
 audit: .venv/.dev ## ask whether a dependency is known to be vulnerable
 	@.venv/bin/python scripts/audit
+
+dist: .venv/.dev ## build the wheel and its bill of materials of the last commit, twice, into dist
+	@.venv/bin/python scripts/dist
 
 format: .venv/.dev ## format the sources, and generate the blocking faces
 	.venv/bin/python scripts/unasync
