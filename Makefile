@@ -2,7 +2,8 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test prove matrix smoke conformance lint docs audit dist format bench bench-quick servers clean
+.PHONY: help setup demo test prove matrix smoke conformance lint docs audit dist release format bench bench-quick servers \
+	clean
 
 help: ## say what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 14
@@ -58,6 +59,9 @@ audit: .venv/.dev ## ask whether a dependency is known to be vulnerable
 
 dist: .venv/.dev ## build the wheel and its bill of materials of the last commit, twice, into dist
 	@.venv/bin/python scripts/dist
+
+release: .venv/.dev ## make a signed release of a clean clone, up to the upload
+	@.venv/bin/python scripts/release
 
 format: .venv/.dev ## format the sources, and generate the blocking faces
 	.venv/bin/python scripts/unasync
