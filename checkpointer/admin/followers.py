@@ -95,14 +95,14 @@ def _decode(store: Store, blob: Blob | None) -> FollowerPositions:
         ) from None
 
 
-def needed_by(chain: Sequence[Ref], begins: bool, checkpoint: CheckpointId | None) -> int | None:
-    """Return how many of the newest checkpoints of a chain a follower needs; None if it is lost.
+def needed_by(ancestry: Sequence[Ref], begins: bool, checkpoint: CheckpointId | None) -> int | None:
+    """Return how many of the newest checkpoints of an ancestry a follower needs; None if it is lost.
 
-    It needs all after its own, and its own to compare with. `begins` says that nothing came before the chain.
+    It needs all after its own, and its own to compare with. `begins` says that nothing came before the ancestry.
     """
     if checkpoint is None:
-        return len(chain) if begins else None
-    return next((count for count, ref in enumerate(chain, 1) if ref.id == checkpoint), None)
+        return len(ancestry) if begins else None
+    return next((count for count, ref in enumerate(ancestry, 1) if ref.id == checkpoint), None)
 
 
 async def followers(session: Session) -> Followers:
@@ -111,11 +111,11 @@ async def followers(session: Session) -> Followers:
     async def read(head: Head) -> Followers:
         positions = await read_positions(session.store)
         history = await read_history(session.store, head)
-        chain = [ref for ref, _ in history.chain]
-        begins = bool(chain) and history.chain[-1][1].parent is None
+        ancestry = [ref for ref, _ in history.ancestry]
+        begins = bool(ancestry) and history.ancestry[-1][1].parent is None
         found = []
         for one in positions.by_name.values():
-            needed = needed_by(chain, begins, one.checkpoint)
+            needed = needed_by(ancestry, begins, one.checkpoint)
             behind = needed if needed is None or one.checkpoint is None else needed - 1
             found.append(Follower(one.name, one.operator, one.checkpoint, one.modified, behind))
         return Followers(sorted(found, key=lambda follower: follower.name))
@@ -158,8 +158,8 @@ async def hold(session: Session, name: str, operator: str) -> None:
     One that is registered stays at its position. Raises what `register` raises.
     """
     if name not in (await read_positions(session.store)).by_name:
-        chain = (await read_history(session.store, await read_head(session.store))).chain
-        await register(session, name, operator, chain[-1][0].id)
+        ancestry = (await read_history(session.store, await read_head(session.store))).ancestry
+        await register(session, name, operator, ancestry[-1][0].id)
 
 
 async def _touch(session: Session, head: Head) -> Pointer | None:
@@ -169,9 +169,9 @@ async def _touch(session: Session, head: Head) -> Pointer | None:
 async def _require_live(session: Session, head: Head, name: str, checkpoint: CheckpointId | None) -> None:
     """Raise `RetiredError` if what a follower needs first is not live in a version of `_latest`."""
     # Not one that only a savepoint keeps: what came after it may be gone.
-    chain = (await read_history(session.store, head)).chain
-    begins = bool(chain) and chain[-1][1].parent is None
-    if needed_by([ref for ref, _ in chain], begins, checkpoint) is None:
+    ancestry = (await read_history(session.store, head)).ancestry
+    begins = bool(ancestry) and ancestry[-1][1].parent is None
+    if needed_by([ref for ref, _ in ancestry], begins, checkpoint) is None:
         raise RetiredError(
             f"{session.store.url}: follower {name!r}: {checkpoint or 'the first checkpoint'} is not live any more, so "
             "what came after it cannot be read. Begin again, with a new checkpointLocation, after a checkpoint that is "

@@ -178,7 +178,7 @@ async def _find_intact(session: Session) -> Intact | None:
     """
     store = session.store
     try:
-        # An intact committed checkpoint is not enough: where the chain below it is broken, going back is not possible.
+        # An intact committed checkpoint is not enough: where its ancestry is broken, going back is not possible.
         await read_consistent(store, lambda head: read_history(store, head))
         return await find_intact(session)
     # Only damage counts. A store that does not answer is no reason for a repair.

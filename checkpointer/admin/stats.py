@@ -92,7 +92,7 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
         metadata_objects=len(metadata),
         metadata_bytes=sum(metadata.values()),
         current=current,
-        growth=Spread.of(written.get(str(ref.id), 0) for ref, _ in listing.history.chain),
+        growth=Spread.of(written.get(str(ref.id), 0) for ref, _ in listing.history.ancestry),
     )
 
 

@@ -1,4 +1,4 @@
-"""Read the chain of parents between two checkpoints.
+"""Read the ancestry between two checkpoints.
 
 after ──> … ──> to        found from `to` down, parent by parent, and returned oldest first
 """
@@ -127,7 +127,7 @@ async def _live(
         if start in newest and end in newest:
             return newest.keys(), newest
     history = await read_history(session.store, head)
-    return set(history.refs().values()), dict(history.chain)
+    return set(history.refs().values()), dict(history.ancestry)
 
 
 def _other(start: Ref, end: Ref) -> str:

@@ -1,8 +1,8 @@
 """Find out which checkpoints exist.
 
-These are the checkpoints on the parent chain, from the committed one down to the boundary, and those of the catalog.
+These are the ancestry of the committed checkpoint, down to the boundary, and the checkpoints of the catalog.
 
-Liveness is by id on the chain, never by sequence alone: an abandoned attempt can have a good sequence.
+Liveness is by id in the ancestry, never by sequence alone: an abandoned attempt can have a good sequence.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ NONE: Mapping[Ref, Manifest] = MappingProxyType({})
 class History:
     """The live checkpoints of one version of `_latest`.
 
-    These are the contiguous chain, newest first, and the catalog.
+    These are the contiguous ancestry, newest first, and the catalog.
     """
 
-    chain: tuple[tuple[Ref, Manifest], ...]
+    ancestry: tuple[tuple[Ref, Manifest], ...]
     catalog: Catalog | None
 
     @property
@@ -47,7 +47,7 @@ class History:
 
     def refs(self) -> dict[CheckpointId, Ref]:
         """Return every live checkpoint, oldest first."""
-        live = {ref.id: ref for ref, _ in self.chain} | {entry.ref.id: entry.ref for entry in self.entries}
+        live = {ref.id: ref for ref, _ in self.ancestry} | {entry.ref.id: entry.ref for entry in self.entries}
         return dict(sorted(live.items()))
 
     def savepoint(self, name: str) -> CatalogEntry | None:
@@ -57,24 +57,24 @@ class History:
 async def read_history(store: Store, head: Head) -> History:
     """Return all checkpoints that are live in `head`.
 
-    Manifests are fetched in parallel, then proven to be one chain.
+    Manifests are fetched in parallel, then proven to be one ancestry.
 
     Raises `ObjectNotFoundError` if `head` is out of date, or if the store is damaged: see `latest.read_consistent`.
     """
-    catalog, chain = await asyncio.gather(
-        read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_chain(store, head)
+    catalog, ancestry = await asyncio.gather(
+        read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_ancestry(store, head)
     )
-    return History(chain, catalog)
+    return History(ancestry, catalog)
 
 
-async def _read_chain(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
+async def _read_ancestry(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
     return () if head.pointer is None else tuple([pair async for pair in walk(store, head, head.pointer.boundary)])
 
 
 async def walk(
     store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """Yield the chain from the committed checkpoint down to sequence `oldest`.
+    """Yield the ancestry from the committed checkpoint down to sequence `oldest`.
 
     See `walk_from`.
     """
@@ -86,7 +86,7 @@ async def walk(
 async def walk_from(
     store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """Yield the chain from `start` down to sequence `oldest`.
+    """Yield the ancestry from `start` down to sequence `oldest`.
 
     It goes from parent to parent, and each link is proven.
 
@@ -116,14 +116,14 @@ async def walk_from(
 async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
     """Return the manifests that exist and are readable.
 
-    Only the chain decides which of them count.
+    Only the ancestry decides which of them count.
     """
     return await read_found(store, await list_sizes(store, oldest, newest))
 
 
 async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -> dict[Ref, Manifest]:
     found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
-    # What could not be read matters only if the chain leads there; reading it again then says what is wrong.
+    # What could not be read matters only if the ancestry leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
 
 
@@ -135,7 +135,7 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
     """
     if head.committed is not None and head.committed.id == checkpoint:
         return head.committed
-    # The catalog before the chain: it is one request, and needs no manifest that may be damaged.
+    # The catalog before the ancestry: it is one request, and needs no manifest that may be damaged.
     kept = {entry.ref.id: entry.ref for entry in await read_entries(store, head)}
     if checkpoint in kept:
         return kept[checkpoint]
@@ -164,13 +164,13 @@ async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
     if attempt.id in history.refs():
         return True
     # Nothing is committed on this version, and what is committed once never becomes nothing again.
-    if not history.chain:
+    if not history.ancestry:
         return False
-    oldest_ref, oldest = history.chain[-1]
+    oldest_ref, oldest = history.ancestry[-1]
     # Retired meanwhile, but a committed checkpoint was made on top of it.
     if oldest.parent is not None and oldest.parent.id == attempt.id:
         return True
-    # The chain has another checkpoint at its sequence, so this one never was on it.
+    # The ancestry has another checkpoint at its sequence, so this one never was in it.
     if oldest_ref.id.sequence <= attempt.id.sequence:
         return False
     raise OutcomeUnknownError(

@@ -1,6 +1,6 @@
 """Find the newest live checkpoint of which every byte is as it was written.
 
-The search goes from the committed checkpoint down the chain, as far as manifests can be read and proven, and then
+The search goes from the committed checkpoint down the ancestry, as far as manifests can be read and proven, and then
 through the catalog. A checkpoint is intact as a whole or not at all: nothing is put together from two.
 """
 
@@ -77,7 +77,7 @@ class _Search:
             # proven to be live.
             ref = self._read.parent if self._read is not None else None
         for ref in await self._catalogued(pointer.catalog):
-            # A checkpoint of the chain can stand in the catalog too.
+            # A checkpoint of the ancestry can stand in the catalog too.
             if ref not in self.skipped and (found := await self.look(ref)):
                 return found
         return None

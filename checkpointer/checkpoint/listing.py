@@ -15,7 +15,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Ref
 State = Literal["committed", "prepared", "history", "kept"]
 """The role of a checkpoint in the store.
 
-`history`: on the chain below the committed one. `kept`: below the boundary, only in the catalog.
+`history`: in the ancestry below the committed one. `kept`: below the boundary, only in the catalog.
 """
 
 LOAD_BATCH = 8
@@ -72,9 +72,9 @@ def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
 
 async def _listing(session: Session, head: Head) -> Listing:
     history = await read_history(session.store, head)
-    known = dict(history.chain)
+    known = dict(history.ancestry)
     refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
-    # The chain came with its manifests. The catalog and the pointer give only references.
+    # The ancestry came with its manifests. The catalog and the pointer give only references.
     others = [ref for ref in refs.values() if ref not in known]
     known.update(
         zip(

@@ -156,7 +156,7 @@ def _to_time(text: str) -> datetime:
 
     A day alone means its start: `2026-01-01` is 2026-01-01T00:00 in UTC.
 
-    What is meant is the first checkpoint, from the newest of the chain back, that was created at that time or before.
+    What is meant is the first checkpoint, from the committed one back, that was created at that time or before.
     """
     try:
         # A time without a zone is taken as UTC, and never as the zone of this machine: one command must mean one
@@ -239,7 +239,7 @@ async def resolve(session: Session, head: Head, wanted: CheckpointSelector) -> R
 
 
 async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
-    # The prepared one is neither on the chain nor in the catalog, so `is_live` would not find it.
+    # The prepared one is neither in the ancestry nor in the catalog, so `is_live` would not find it.
     if head.prepared is not None and head.prepared.id == wanted:
         return head.prepared
     ref = await is_live(session.store, head, wanted)
@@ -301,15 +301,15 @@ async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]
     """Return the newest live checkpoint that fits.
 
     If none fits, every manifest that was found is returned too. Checkpoints that only the catalog keeps are older than
-    the chain. They are read only if nothing on the chain fits.
+    the ancestry. They are read only if nothing in the ancestry fits.
     """
     history = await read_history(session.store, head)
     # The newest first, because an epoch can be committed again: after a rollback, or by hand.
-    for ref, manifest in history.chain:
+    for ref, manifest in history.ancestry:
         if fits(manifest):
             return ref, []
-    on_chain = {ref for ref, _ in history.chain}
-    kept = sorted({e.ref for e in history.entries} - on_chain, key=lambda ref: ref.id, reverse=True)
+    ancestry = {ref for ref, _ in history.ancestry}
+    kept = sorted({e.ref for e in history.entries} - ancestry, key=lambda ref: ref.id, reverse=True)
     manifests = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in kept))
     found = next((ref for ref, manifest in zip(kept, manifests, strict=True) if fits(manifest)), None)
-    return found, [*(manifest for _, manifest in history.chain), *manifests]
+    return found, [*(manifest for _, manifest in history.ancestry), *manifests]

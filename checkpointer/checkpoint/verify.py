@@ -5,7 +5,7 @@ reported.
 
 Only reads: nothing is repaired, nobody is fenced, and a job may go on writing meanwhile.
 
-_latest → manifests of the chain, the catalog's and the prepared one → segments → objects → slices and tails
+_latest → manifests of the ancestry, the catalog's and the prepared one → segments → objects → slices and tails
 """
 
 import asyncio

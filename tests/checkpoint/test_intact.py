@@ -30,7 +30,7 @@ from tests.world import World, got, latest, line, put
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Live are checkpoints 1 and 2 by name, and 4 to 6 on the chain, of which 5 has a name too."""
+    """Live are checkpoints 1 and 2 by name, and 4 to 6 in the ancestry, of which 5 has a name too."""
     root = tmp_path_factory.mktemp("fallback") / "root"
     with Checkpointer(root) as ck:
         ids = [fill(ck, number) for number in range(6)]
@@ -102,7 +102,7 @@ def test_several_damages_are_stepped_over(root: Path, sound: dict[CheckpointId, 
     assert all(str(known) in record.getMessage() for known in ids[1:])
 
 
-def test_a_broken_chain_leaves_what_the_catalog_proves(root: Path, sound: dict[CheckpointId, Any]) -> None:
+def test_a_broken_ancestry_leaves_what_the_catalog_proves(root: Path, sound: dict[CheckpointId, Any]) -> None:
     ids = live_ids(root)
     flip(manifest_of(root, ids[-1]))
     restored = Checkpointer(root).restore(on_corruption="previous")
@@ -118,7 +118,7 @@ def test_all_damaged_says_what_was_tried(root: Path) -> None:
         flip(manifest_of(root, known))
     with pytest.raises(CorruptionError, match="repair_candidates") as raised:
         Checkpointer(root).restore(on_corruption="previous")
-    # All but one on the chain, which nothing leads to any more.
+    # All but one in the ancestry, which nothing leads to any more.
     assert [known for known in ids if str(known) not in str(raised.value)] == [ids[2]]
 
 

@@ -211,7 +211,7 @@ class GarbageClassifier:
             asked = entry.ref in newest if deed.target is None else entry.ref.id == deed.target
             own = deed.kind == "savepoint" and name == deed.name
             self._must(own and asked, f"{deed.actor} ({deed.kind} {deed.name}) made {name} keep {entry.ref.id}")
-        newest_kept = gone & {*old.chain[: deed.keep_last]}
+        newest_kept = gone & {*old.ancestry[: deed.keep_last]}
         self._must(not newest_kept, f"{deed.actor} ended {newest_kept}, of the newest {deed.keep_last}")
         named = {entry.ref for entry in old.savepoints.values()}
         taken = {name for name, entry in old.savepoints.items() if new.savepoints.get(name) != entry}

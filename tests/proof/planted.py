@@ -103,7 +103,7 @@ PLANTED = (
         scene="two takeovers",
     ),
     Planted(
-        "live by sequence, not by the chain",
+        "live by sequence, not by the ancestry",
         history.is_live,
         "if head.committed is not None and head.committed.id == checkpoint:",
         "if head.pointer is not None and head.pointer.boundary <= checkpoint.sequence <= head.sequence:\n"
@@ -313,8 +313,8 @@ PLANTED = (
     Planted(
         "a boundary that goes back",
         retire.pointer_without,
-        "max(old.boundary, live.chain[run - 1].id.sequence)",
-        "live.chain[run - 1].id.sequence - 1",
+        "max(old.boundary, live.ancestry[run - 1].id.sequence)",
+        "live.ancestry[run - 1].id.sequence - 1",
     ),
     Planted(
         "what a savepoint keeps is deleted",

@@ -28,7 +28,7 @@ class Version:
     """One value of `_latest`, with all that it keeps alive."""
 
     pointer: Pointer | None
-    chain: tuple[Ref, ...] = ()
+    ancestry: tuple[Ref, ...] = ()
     entries: tuple[CatalogEntry, ...] = ()
     paths: frozenset[str] = frozenset()
 
@@ -47,7 +47,7 @@ class Version:
     @property
     def live(self) -> set[Ref]:
         """The prepared one is not."""
-        return {*self.chain, *(entry.ref for entry in self.entries)}
+        return {*self.ancestry, *(entry.ref for entry in self.entries)}
 
     @property
     def savepoints(self) -> dict[str, CatalogEntry]:
@@ -86,12 +86,12 @@ class Reader:
         if pointer.catalog is not None:
             entries = self._catalog(pointer).entries
             paths.add(pointer.catalog.path)
-        chain = tuple(self._chain(pointer))
-        for ref in {*chain, *(entry.ref for entry in entries)} | ({pointer.prepared} if pointer.prepared else set()):
+        ancestry = tuple(self._ancestry(pointer))
+        for ref in {*ancestry, *(entry.ref for entry in entries)} | ({pointer.prepared} if pointer.prepared else set()):
             paths |= self.paths(ref)
         missing = paths - self._objects.keys()
         must(not missing, f"_latest names what is not there: {sorted(missing)}")
-        return Version(pointer, chain, entries, frozenset(paths))
+        return Version(pointer, ancestry, entries, frozenset(paths))
 
     def manifest(self, ref: Ref) -> Manifest:
         path = object_paths.manifest(ref.id)
@@ -128,7 +128,7 @@ class Reader:
             patches.append(segments.decode_segment(segment, name, operator.partitions, operator.codec, data))
         return segments.load(name, operator, patches)
 
-    def _chain(self, pointer: Pointer) -> Iterator[Ref]:
+    def _ancestry(self, pointer: Pointer) -> Iterator[Ref]:
         ref = pointer.committed
         while ref is not None and ref.id.sequence >= pointer.boundary:
             yield ref

@@ -63,7 +63,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
                 f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint(), or "
                 "`checkpointer savepoint ROOT --delete NAME`, first"
             )
-        waiting = find_waiting(await read_positions(session.store), live.chain, live.begins)
+        waiting = find_waiting(await read_positions(session.store), live.ancestry, live.begins)
         if ref in waiting.needed:
             name = waiting.needed[ref]
             raise InvalidStateError(
@@ -87,15 +87,15 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
     """Return the live checkpoints.
 
-    Where the manifest of `ref` cannot be read, the chain ends with `ref`.
+    Where the manifest of `ref` cannot be read, the ancestry ends with `ref`.
     """
     assert head.pointer is not None
     catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
-    chain: list[Ref] = []
+    ancestry: list[Ref] = []
     following: Ref | None = None
     try:
         async for known, manifest in walk(session.store, head, head.pointer.boundary):
-            chain.append(known)
+            ancestry.append(known)
             following = manifest.parent
     except (CorruptionError, ObjectNotFoundError) as error:
         # Only the checkpoint that is to be deleted may be unreadable. Damage of another manifest is an error like any
@@ -103,9 +103,9 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
         if following != ref:
             raise
         logger.warning("%s: nothing older than %s can be proven any more: %s", session.store.url, ref.id, error)
-        # Its child names it, so it is live, and it has to be on the chain to be taken out.
-        chain.append(ref)
-    return LiveCheckpoints(tuple(chain), catalog, begins=following is None)
+        # Its child names it, so it is live, and it has to be in the ancestry to be taken out.
+        ancestry.append(ref)
+    return LiveCheckpoints(tuple(ancestry), catalog, begins=following is None)
 
 
 async def _sweep_deleted(session: Session, gone: Ref) -> None:

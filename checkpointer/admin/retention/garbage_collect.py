@@ -198,9 +198,9 @@ async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[
     if needed is not None:
         raise StalePlanError(f"{url}: this plan retires {needed.id}, which is needed now: make a new plan")
     # Also on the very version that the plan was made on: a follower may have noted its position and not yet swapped.
-    chain, begins = now.live.chain, now.live.begins
-    positions = without_outrun(await read_positions(session.store), plan.followers, plan.retired, chain, begins)
-    waiting = find_waiting(positions, chain, begins)
+    ancestry, begins = now.live.ancestry, now.live.begins
+    positions = without_outrun(await read_positions(session.store), plan.followers, plan.retired, ancestry, begins)
+    waiting = find_waiting(positions, ancestry, begins)
     for ref in plan.retired:
         if name := waiting.needed.get(ref):
             raise StalePlanError(

@@ -109,15 +109,15 @@ async def index_live(
     live = decision.live
     catalog = [] if head.pointer.catalog is None else [head.pointer.catalog.path]
     index.add(Referrer(None, "_latest, or its catalog", KEEP), [object_paths.LATEST, *catalog])
-    chain = set(live.chain)
+    ancestry = set(live.ancestry)
 
     def strength(ref: Ref) -> tuple[bool, bool, CheckpointId]:
-        return (ref == head.committed, ref in chain, ref.id)
+        return (ref == head.committed, ref in ancestry, ref.id)
 
     # Strongest first, since an object keeps the reason of its first referrer.
     order = sorted(decision.kept, key=strength, reverse=True)
     named = [(ref, Referrer(ref.id, decision.kept[ref], KEEP)) for ref in order]
-    # A prepared checkpoint is not on the chain, and may be committed at any moment.
+    # A prepared checkpoint is not in the ancestry, and may be committed at any moment.
     if head.prepared is not None:
         named.append((head.prepared, Referrer(head.prepared.id, "prepared", KEEP)))
     action = LATER if grace else DELETE
@@ -131,7 +131,7 @@ async def index_live(
         found = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref, _ in some))
         whole = await asyncio.gather(*map(segments.load, found))
         segments.forget_but(found)
-        # Retired checkpoints of the chain are reached from what followed them, so the parent of every live one is a
+        # Retired checkpoints of the ancestry are reached from what followed them, so the parent of every live one is a
         # place to begin.
         parents |= {manifest.parent for manifest in found if manifest.parent is not None}
 
@@ -170,14 +170,14 @@ async def _add_retired(
             with suppress(ObjectNotFoundError, CorruptionError):
                 catalog = await metadata.read_catalog(session.store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
-    # On the chain, no entry that still counts kept anything below this sequence.
+    # In the ancestry, no entry that still counts kept anything below this sequence.
     lowest = min((old.boundary for old in young), default=0)
     segments = metadata.Segments(session.store, session.host)
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
         with suppress(ObjectNotFoundError, CorruptionError):
             async for ref, manifest in walk_from(session.store, start, min(lowest, start.id.sequence)):
                 if ref in known:
-                    break  # From here on the chain was walked already.
+                    break  # From here on the ancestry was walked already.
                 known.add(ref)
                 newest = max(
                     (old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at

@@ -2,10 +2,10 @@
 
 The swap raises the boundary and replaces the catalog. Nothing is deleted here.
 
-chain, newest first    5   4   3   2   1        the policy keeps 5, 4 and 2
-history                5   4                    the newest run of kept checkpoints, down to the new boundary
-catalog                            2            what else is kept, beside the savepoints
-retired                        3       1        not live any more; their objects stay for the grace period
+ancestry, newest first   5   4   3   2   1        the policy keeps 5, 4 and 2
+history                  5   4                    the newest run of kept checkpoints, down to the new boundary
+catalog                              2            what else is kept, beside the savepoints
+retired                          3       1        not live any more; their objects stay for the grace period
 """
 
 import asyncio
@@ -37,13 +37,13 @@ It bounds the list `retired` in `_latest`.
 class LiveCheckpoints:
     """The live checkpoints of one version of `_latest`.
 
-    The chain has some of them, newest first; the catalog has the others.
+    The ancestry has some of them, newest first; the catalog has the others.
     """
 
-    chain: tuple[Ref, ...]
+    ancestry: tuple[Ref, ...]
     catalog: Catalog | None
     begins: bool = True
-    """True if nothing came before the chain, as far as is known."""
+    """True if nothing came before the ancestry, as far as is known."""
 
     @property
     def entries(self) -> tuple[CatalogEntry, ...]:
@@ -97,19 +97,19 @@ async def decide_retention(
         # Only `keep_if` can look at the content. Without it, a long history must not fill the memory.
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
     live = LiveCheckpoints(tuple(light), catalog, all(light[ref].parent is None for ref in list(light)[-1:]))
-    # What the catalog alone keeps is not on the chain.
+    # What the catalog alone keeps is not in the ancestry.
     kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     light |= {ref: known[ref] for ref in kept_apart if ref in known}
     others = [ref for ref in kept_apart if ref not in known]
     read = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in others))
     light |= dict(zip(others, read, strict=True))
     known |= light
-    # Sorted by id, since checkpoints of the catalog and of the chain are mixed, and the policy wants the newest first.
+    # Sorted by id: checkpoints of the catalog and of the ancestry are mixed, and the policy wants the newest first.
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)
     waiting = NOBODY
     if not policy.keeps_all:
         # After `head` was read: whoever registered since has made that version an old one, and the swap is refused.
-        waiting = find_waiting(await read_positions(session.store), live.chain, live.begins, policy.max_follower_lag)
+        waiting = find_waiting(await read_positions(session.store), live.ancestry, live.begins, policy.max_follower_lag)
     chosen = {} if policy.keeps_all else await _ask(session, policy, [light[ref] for ref in newest_first])
     kept: dict[Ref, str] = {}
     for ref in newest_first:
@@ -243,15 +243,15 @@ async def pointer_without(
     old, now = head.pointer, session.host.now()
     # The newest run of kept checkpoints stays history, and the boundary rises to the oldest of them.
     run = 0
-    while run < len(live.chain) and live.chain[run] not in gone:
+    while run < len(live.ancestry) and live.ancestry[run] not in gone:
         run += 1
-    # The boundary never decreases: what is below it may be half deleted already. Where nothing of the chain goes, it
+    # The boundary never decreases: what is below it may be half deleted already. Where nothing of the ancestry goes, it
     # stays.
-    boundary = max(old.boundary, live.chain[run - 1].id.sequence) if run < len(live.chain) else old.boundary
+    boundary = max(old.boundary, live.ancestry[run - 1].id.sequence) if run < len(live.ancestry) else old.boundary
     entries = [entry for entry in live.entries if entry.ref not in gone]
     listed = {entry.ref for entry in entries}
-    # What is kept below the new boundary is no longer on the chain, so the catalog has to keep it.
-    for ref in live.chain[run:]:
+    # What is kept below the new boundary is no longer in the ancestry, so the catalog has to keep it.
+    for ref in live.ancestry[run:]:
         if ref not in gone and ref not in listed:
             entries.append(CatalogEntry(ref, None, now, session.host.token(32)))
     # Entries past the grace period are left out in the same swap, so the list stays short.

@@ -72,10 +72,10 @@ def reason_of(name: str) -> str:
 
 
 def find_waiting(
-    positions: FollowerPositions, chain: Sequence[Ref], begins: bool, max_lag: int | None = None
+    positions: FollowerPositions, ancestry: Sequence[Ref], begins: bool, max_lag: int | None = None
 ) -> Waiting:
-    """Return what followers need of a chain, newest first. `begins` says that nothing came before it."""
-    needs = {name: needed_by(chain, begins, one.checkpoint) for name, one in positions.by_name.items()}
+    """Return what followers need of an ancestry, newest first. `begins` says that nothing came before it."""
+    needs = {name: needed_by(ancestry, begins, one.checkpoint) for name, one in positions.by_name.items()}
     behind: dict[str, int | None] = {}
     needed: dict[Ref, str] = {}
     outrun: dict[str, Collection[Ref]] = {}
@@ -86,9 +86,9 @@ def find_waiting(
         if some is None or lag is None:
             continue
         if max_lag is not None and lag > max_lag:
-            outrun[name] = chain[:some]
+            outrun[name] = ancestry[:some]
         else:
-            needed |= {ref: name for ref in chain[:some] if ref not in needed}
+            needed |= {ref: name for ref in ancestry[:some] if ref not in needed}
     return Waiting(needed, behind, outrun)
 
 
@@ -96,7 +96,7 @@ def without_outrun(
     positions: FollowerPositions,
     planned: Collection[PlannedFollower],
     retired: Collection[Ref],
-    chain: Sequence[Ref],
+    ancestry: Sequence[Ref],
     begins: bool,
 ) -> FollowerPositions:
     """Return the positions without the followers that a plan outruns, and names.
@@ -107,7 +107,7 @@ def without_outrun(
     for one in planned:
         if one.outrun and one.name in left:
             alone = replace(positions, by_name={one.name: left[one.name]})
-            if len(gone & find_waiting(alone, chain, begins).needed.keys()) == one.outrun:
+            if len(gone & find_waiting(alone, ancestry, begins).needed.keys()) == one.outrun:
                 del left[one.name]
     return replace(positions, by_name=left)
 

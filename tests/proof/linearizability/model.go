@@ -56,7 +56,7 @@ func (all *nodes) child(parent *node, id, content string) *node {
 
 // ---- what is live ----
 
-func (s *state) chain() []*node {
+func (s *state) ancestry() []*node {
 	var found []*node
 	for one := s.head; one != nil && one.depth >= s.boundary; one = one.parent {
 		found = append(found, one)
@@ -66,7 +66,7 @@ func (s *state) chain() []*node {
 
 // live is every checkpoint that may be restored, newest first.
 func (s *state) live() []*node {
-	found := s.chain()
+	found := s.ancestry()
 	for _, entry := range s.catalog {
 		if !contains(found, entry.node) {
 			found = append(found, entry.node)
@@ -280,8 +280,8 @@ func (s *state) outdated(keepLast int) []*node {
 
 // without raises the boundary above the newest of those that go; what stays below it is kept in the catalog.
 func (s *state) without(gone []*node) *state {
-	chain, run := s.chain(), 0
-	for run < len(chain) && !contains(gone, chain[run]) {
+	ancestry, run := s.ancestry(), 0
+	for run < len(ancestry) && !contains(gone, ancestry[run]) {
 		run++
 	}
 	var entries []kept
@@ -291,14 +291,14 @@ func (s *state) without(gone []*node) *state {
 			entries, listed = append(entries, entry), append(listed, entry.node)
 		}
 	}
-	for _, one := range chain[run:] {
+	for _, one := range ancestry[run:] {
 		if !contains(gone, one) && !contains(listed, one) {
 			entries = append(entries, kept{"", one})
 		}
 	}
 	next := s.withCatalog(entries)
-	if run < len(chain) && run > 0 {
-		next.boundary = chain[run-1].depth
+	if run < len(ancestry) && run > 0 {
+		next.boundary = ancestry[run-1].depth
 	}
 	return next
 }
