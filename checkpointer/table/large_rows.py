@@ -39,7 +39,7 @@ def narrow(rows: pa.Table) -> pa.Table:
     return pa.concat_tables(parts) if parts else cast(rows, lambda field: _narrow(field.type))
 
 
-def compact(rows: pa.Table) -> pa.Table:
+def combine_chunks(rows: pa.Table) -> pa.Table:
     """Return the rows with one chunk in each column.
 
     Rows that are too large for that are returned as they are.
@@ -130,4 +130,4 @@ def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[N
         ) from None
 
 
-__all__ = ["NARROW_BYTES", "cast", "compact", "copied", "explain_arrow_errors", "narrow", "slices", "widen"]
+__all__ = ["NARROW_BYTES", "cast", "combine_chunks", "copied", "explain_arrow_errors", "narrow", "slices", "widen"]

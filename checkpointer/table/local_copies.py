@@ -84,7 +84,7 @@ class LocalCopies:
 
     def put(self, name: str, rows: pa.Table) -> None:
         """Write a copy, if there is room for it."""
-        rows = large_rows.compact(rows)  # One chunk, which numpy can see without another copy.
+        rows = large_rows.combine_chunks(rows)  # One chunk, which numpy can see without another copy.
         if rows.nbytes > min(MAX_COPY_BYTES, self._max_bytes):
             return
         try:

@@ -190,7 +190,7 @@ class Packs:
     def _of_keys(self, rows: pa.Table) -> pa.Table:
         if self._keys is not None:
             rows = merge.matching(rows, self._keys.keys, self._schema.key)
-        return large_rows.compact(rows)
+        return large_rows.combine_chunks(rows)
 
     async def _fetch_pack(self, artifact: Artifact) -> Callable[[], pa.Table]:
         """Fetch a pack, or those row groups of it that are needed.
