@@ -4,17 +4,19 @@ This is decided only here, by pure functions of sizes. These modules ask, and do
 
 - `checkpoint/save_bytes.py` asks for opaque bytes: `opaque_fold_start`.
 - `keyed/partition.py` asks for keyed states: `keyed_delta`.
-- `spark/table_changes.py` asks what a batch rewrites of a table: `table_rewrites`, `rewrites_left` and `all_rewrites`.
-- `spark/table_jobs.py` asks what the driver rewrites, and what tasks do: `within_bytes`; and what is rewritten before
-  the next batch needs it: `early_rewrites`.
+- `spark/table_changes.py` asks what a batch compacts of a table: `table_compactions`, `compactions_left` and
+  `all_compactions`.
+- `spark/table_jobs.py` asks what the driver compacts, and what tasks do: `within_bytes`; and what is compacted before
+  the next batch needs it: `early_compactions`.
 - `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small`.
 - `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest` and `segment_fold_start`. It
   hands both to `manifests/segments.py`, which decides nothing.
-- `admin/forecast.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_rewrites`, and those of
+- `admin/forecast.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and those of
   manifests.
 
-An answer of `…_start` and `…_rewrites` is the index of the first thing to be folded or rewritten: what comes before it
-stays.
+To fold is to make one delta of several. To compact a chain is to put one artifact in the place of its last ones: a
+folded delta, or a snapshot. An answer of `…_start` and `…_compactions` is the index of the first thing to be folded or
+compacted: what comes before it stays.
 
 Each function states its rule and what the rule costs. Who changes a rule also changes what `docs/concepts.md`,
 `docs/cost.md` and `manifests/PROTOCOL.md` (Segments) say of it.
@@ -201,8 +203,10 @@ def keyed_delta(
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int, *, coming: int = 0) -> dict[int, int]:
-    """Return the index of the first artifact to rewrite, for each chain that is to be shortened.
+def table_compactions(
+    chains: Mapping[int, Chain], max_chain: int, partitions: int, *, coming: int = 0
+) -> dict[int, int]:
+    """Return the index of the first artifact to compact, for each chain that is to be compacted.
 
     The result is by partition. 0 is the snapshot: then a new one is written. `coming` is the number of deltas that each
     chain will get before the answer is carried out.
@@ -246,21 +250,21 @@ def table_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int,
     }
 
 
-def rewrites_left(chains: Mapping[int, Chain], max_chain: int, turn: Iterable[int]) -> dict[int, int]:
-    """Return what a batch still has to rewrite if chains were rewritten early, as `table_rewrites` does.
+def compactions_left(chains: Mapping[int, Chain], max_chain: int, turn: Iterable[int]) -> dict[int, int]:
+    """Return what a batch still has to compact if chains were compacted early, as `table_compactions` does.
 
-    `turn` has the partitions that `early_rewrites` left to the batch.
+    `turn` has the partitions that `early_compactions` left to the batch.
 
-    Rule: these get their snapshot, and the chains at a limit are shortened. `early_rewrites` has chosen whose turn it
-    is, so nothing else is.
+    Rule: these get their snapshot, and the chains at a limit are compacted. `early_compactions` has chosen whose turn
+    it is, so nothing else is.
 
-    Cost: that of `table_rewrites`.
+    Cost: that of `table_compactions`.
     """
-    return table_rewrites(chains, max_chain, 0) | dict.fromkeys(turn, 0)
+    return table_compactions(chains, max_chain, 0) | dict.fromkeys(turn, 0)
 
 
-def all_rewrites(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[int, int]:
-    """Return what is rewritten if the user asks to compact a table, as `table_rewrites` does.
+def all_compactions(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[int, int]:
+    """Return what is compacted if the user asks to compact a table, as `table_compactions` does.
 
     Rule: each partition with deltas gets a snapshot. If rows expire (`has_expiry`), all partitions do, since a snapshot
     alone may also hold expired rows.
@@ -271,22 +275,22 @@ def all_rewrites(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[int, 
 
 
 class ByBytes(NamedTuple):
-    """Rewrites, parted by what they cost."""
+    """Compactions, parted by what they cost."""
 
     within: dict[int, int]
-    """The first artifact to rewrite, by partition, of those that cost few bytes together."""
+    """The first artifact to compact, by partition, of those that cost few bytes together."""
     beyond: dict[int, int]
     """The same of the others."""
     cost: int
     """Bytes that the first ones cost."""
 
 
-def within_bytes(chains: Mapping[int, Chain], rewrites: Mapping[int, int], most: int) -> ByBytes:
-    """Return which rewrites cost at most `most` bytes together, and the others.
+def within_bytes(chains: Mapping[int, Chain], compactions: Mapping[int, int], most: int) -> ByBytes:
+    """Return which compactions cost at most `most` bytes together, and the others.
 
-    `rewrites` is an answer of `table_rewrites`.
+    `compactions` is an answer of `table_compactions`.
 
-    Rule: in order of partitions, each rewrite is taken that does not raise the cost above `most`. The cost is the
+    Rule: in order of partitions, each compaction is taken that does not raise the cost above `most`. The cost is the
     stored bytes that are read, where an object that several partitions share counts once, or a quarter of the bytes of
     their rows in memory if that is more.
 
@@ -294,7 +298,7 @@ def within_bytes(chains: Mapping[int, Chain], rewrites: Mapping[int, int], most:
     """
     read: dict[str, int] = {}
     within, beyond, in_memory, cost = {}, {}, 0, 0
-    for partition, first in sorted(rewrites.items()):
+    for partition, first in sorted(compactions.items()):
         artifacts = chains[partition][first:]
         # Partitions that share an object are read by one request, so its bytes count once.
         read_with = read | {artifact.path: artifact.length for artifact in artifacts if artifact.length}
@@ -308,29 +312,30 @@ def within_bytes(chains: Mapping[int, Chain], rewrites: Mapping[int, int], most:
     return ByBytes(within, beyond, cost)
 
 
-class EarlyRewrites(NamedTuple):
-    """Name the partitions that are rewritten before the next batch needs them."""
+class EarlyCompactions(NamedTuple):
+    """Name the partitions that are compacted before the next batch needs them."""
 
     now: dict[int, int]
-    """The first artifact to rewrite now, by partition."""
+    """The first artifact to compact now, by partition."""
     turn: list[int]
-    """Partitions that the next batch rewrites, because it is their turn and they cost too much now."""
+    """Partitions that the next batch compacts, because it is their turn and they cost too much now."""
     cost: int
-    """Bytes that the rewrites of `now` cost, as `within_bytes` counts them."""
+    """Bytes that the compactions of `now` cost, as `within_bytes` counts them."""
 
 
-def early_rewrites(chains: Mapping[int, Chain], max_chain: int, partitions: int, most: int) -> EarlyRewrites:
-    """Return what is rewritten of committed chains before the next batch adds a delta to each.
+def early_compactions(chains: Mapping[int, Chain], max_chain: int, partitions: int, most: int) -> EarlyCompactions:
+    """Return what is compacted of committed chains before the next batch adds a delta to each.
 
-    The arguments are those of `table_rewrites`. `most` is the number of bytes that this may cost.
+    The arguments are those of `table_compactions`. `most` is the number of bytes that this may cost.
 
-    Rule: that of `table_rewrites` with the coming delta, for what `within_bytes` lets through. The next batch rewrites
-    those others that get a snapshot. A chain that is only too long becomes so in the next batch, which finds it then.
+    Rule: that of `table_compactions` with the coming delta, for what `within_bytes` lets through. The next batch
+    compacts those others that get a snapshot. A chain that is only too long becomes so in the next batch, which finds
+    it then.
 
-    Cost: that of `table_rewrites`. What the next batch changes meanwhile is not rewritten.
+    Cost: that of `table_compactions`. What the next batch changes meanwhile is not compacted.
     """
-    parted = within_bytes(chains, table_rewrites(chains, max_chain, partitions, coming=1), most)
-    return EarlyRewrites(parted.within, [p for p, first in parted.beyond.items() if first == 0], parted.cost)
+    parted = within_bytes(chains, table_compactions(chains, max_chain, partitions, coming=1), most)
+    return EarlyCompactions(parted.within, [p for p, first in parted.beyond.items() if first == 0], parted.cost)
 
 
 def is_small(rows: int, size: int) -> bool:

@@ -17,19 +17,19 @@ from pyspark_checkpointer.compaction import (
     MAX_DELTA_BYTES,
     SMALL_BYTES,
     SMALL_PARTITION,
-    all_rewrites,
+    all_compactions,
     changes_all,
-    early_rewrites,
+    compactions_left,
+    early_compactions,
     fits_in_manifest,
     fold_start,
     is_small,
     keyed_delta,
     keyed_fold_start,
     opaque_fold_start,
-    rewrites_left,
     room_for_delta,
     segment_fold_start,
-    table_rewrites,
+    table_compactions,
     within_bytes,
 )
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Kind
@@ -223,17 +223,17 @@ def chains_of(**sizes: list[int]) -> dict[int, Chain]:
         ([0, COMPACT_ROWS, 1, 1, 1], 0),
     ],
 )
-def test_when_a_chain_is_shortened(sizes: list[int], keep: int | None) -> None:
-    assert table_rewrites(chains_of(p0=sizes), 4, 8) == ({} if keep is None else {0: keep})
+def test_when_a_chain_is_compacted(sizes: list[int], keep: int | None) -> None:
+    assert table_compactions(chains_of(p0=sizes), 4, 8) == ({} if keep is None else {0: keep})
 
 
 def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_long() -> None:
     tables = chains_of(
         p0=[0, COMPACT_ROWS + 1], p1=[0, COMPACT_ROWS + 3], p2=[4 * COMPACT_ROWS, COMPACT_ROWS, 1, 1, 0], p3=[0, 1]
     )
-    assert table_rewrites(tables, 4, 12) == {0: 0, 1: 0, 2: 2}
-    assert table_rewrites(tables, 4, 4) == {1: 0, 2: 2}
-    assert table_rewrites(tables, 4, 0) == {2: 2}
+    assert table_compactions(tables, 4, 12) == {0: 0, 1: 0, 2: 2}
+    assert table_compactions(tables, 4, 4) == {1: 0, 2: 2}
+    assert table_compactions(tables, 4, 0) == {2: 2}
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_lo
     ],
 )
 def test_a_chain_that_is_too_long_ends_in_a_snapshot_if_it_outweighs_the_old_one(sizes: list[int], keep: int) -> None:
-    assert table_rewrites(chains_of(p0=sizes), 4, 0) == {0: keep}
+    assert table_compactions(chains_of(p0=sizes), 4, 0) == {0: keep}
 
 
 @given(
@@ -256,7 +256,7 @@ def test_a_chain_that_is_too_long_ends_in_a_snapshot_if_it_outweighs_the_old_one
 )
 def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapshots: int) -> None:
     tables = chains_of(**{f"p{n}": some for n, some in enumerate(sizes)})
-    keep = table_rewrites(tables, max_chain, snapshots * max_chain)
+    keep = table_compactions(tables, max_chain, snapshots * max_chain)
     limit = max_chain - max(1, max_chain // 3)
     early = [number for number, kept in keep.items() if kept == 0 and len(tables[number]) <= limit]
     assert len(early) <= snapshots
@@ -269,12 +269,12 @@ def test_no_chain_stays_too_long(sizes: list[list[int]], max_chain: int, snapsho
     st.lists(st.lists(st.integers(0, 2 * COMPACT_ROWS), min_size=1, max_size=12), max_size=6),
     st.integers(2, 40),
 )
-def test_a_chain_that_would_become_too_long_is_shortened_before(sizes: list[list[int]], max_chain: int) -> None:
-    """Rewrite before a delta comes what would be rewritten with it, and never a single delta."""
+def test_a_chain_that_would_become_too_long_is_compacted_before(sizes: list[list[int]], max_chain: int) -> None:
+    """Compact before a delta comes what would be compacted with it, and never a single delta."""
     now = chains_of(**{f"p{n}": some for n, some in enumerate(sizes)})
     later = {partition: (*chain, artifact(1)) for partition, chain in now.items()}
-    before = table_rewrites(now, max_chain, 0, coming=1)
-    for partition in table_rewrites(later, max_chain, 0):
+    before = table_compactions(now, max_chain, 0, coming=1)
+    for partition in table_compactions(later, max_chain, 0):
         assert partition in before or len(now[partition]) == 2
     for partition, kept in before.items():
         assert kept == 0 or len(now[partition]) - kept > 1
@@ -287,7 +287,7 @@ def test_partitions_that_grow_alike_are_not_all_folded_in_one_batch(partitions: 
     for _ in range(60):
         for chain in chains.values():
             chain.append(1)
-        keep = table_rewrites(chains_of(**chains), 10, 10)
+        keep = table_compactions(chains_of(**chains), 10, 10)
         shares.append(len(keep))
         for number, kept in keep.items():
             chain = chains[f"p{number}"]
@@ -299,14 +299,14 @@ def test_partitions_that_grow_alike_are_not_all_folded_in_one_batch(partitions: 
 def test_deltas_are_written_again_a_few_times_only() -> None:
     """However long a table lives without a snapshot, each row is folded about as often as a logarithm says."""
     chain: list[int] = [10**9]
-    rewritten = 0
+    compacted = 0
     for _ in range(500):
         chain.append(10)
-        for kept in table_rewrites(chains_of(p0=chain), 10, 1).values():
-            rewritten += sum(chain[kept:])
+        for kept in table_compactions(chains_of(p0=chain), 10, 1).values():
+            compacted += sum(chain[kept:])
             chain = [*chain[:kept], sum(chain[kept:])]
     assert len(chain) <= 10
-    assert rewritten / 5000 < 2 * math.log2(500)
+    assert compacted / 5000 < 2 * math.log2(500)
 
 
 def chain_of_bytes(base: int, *deltas: int) -> dict[int, Chain]:
@@ -326,38 +326,38 @@ def chain_of_bytes(base: int, *deltas: int) -> dict[int, Chain]:
         ([10, *[1] * 10], {0: 1}),
     ],
 )
-def test_a_chain_is_shortened_for_its_bytes_too(sizes: list[int], keep: dict[int, int]) -> None:
-    assert table_rewrites(chain_of_bytes(*sizes), 10, 1) == keep
+def test_a_chain_is_compacted_for_its_bytes_too(sizes: list[int], keep: dict[int, int]) -> None:
+    assert table_compactions(chain_of_bytes(*sizes), 10, 1) == keep
 
 
 def test_changes_that_a_task_could_not_hold_wait_for_no_turn() -> None:
-    assert table_rewrites(chain_of_bytes(1, MAX_DELTA_BYTES), 10, 0) == {0: 0}
-    assert table_rewrites(chain_of_bytes(1, COMPACT_BYTES), 10, 0) == {}
+    assert table_compactions(chain_of_bytes(1, MAX_DELTA_BYTES), 10, 0) == {0: 0}
+    assert table_compactions(chain_of_bytes(1, COMPACT_BYTES), 10, 0) == {}
 
 
 def test_what_was_left_to_the_batch_gets_a_snapshot_beside_what_is_too_long() -> None:
     tables = chains_of(p0=[0, COMPACT_ROWS], p1=[10, 1], p2=[10, 1, 1, 1, 1], p3=[10, 100, 10, 1, 1])
-    assert rewrites_left(tables, 4, []) == {2: 1, 3: 3}
-    assert rewrites_left(tables, 4, [1, 3]) == {1: 0, 2: 1, 3: 0}
+    assert compactions_left(tables, 4, []) == {2: 1, 3: 3}
+    assert compactions_left(tables, 4, [1, 3]) == {1: 0, 2: 1, 3: 0}
 
 
 def test_all_partitions_with_deltas_are_compacted_and_with_an_expiry_the_others_too() -> None:
     tables = chains_of(p0=[5], p1=[5, 1])
-    assert all_rewrites(tables, has_expiry=False) == {1: 0}
-    assert all_rewrites(tables, has_expiry=True) == {0: 0, 1: 0}
+    assert all_compactions(tables, has_expiry=False) == {1: 0}
+    assert all_compactions(tables, has_expiry=True) == {0: 0, 1: 0}
 
 
 def stored(path: str, length: int, raw_size: int = 1, records: int = 1) -> Artifact:
     return Artifact(path, DELTA, 0, length, length, raw_size, records, "0" * 64)
 
 
-def test_rewrites_are_taken_in_order_while_they_cost_few_bytes() -> None:
+def test_compactions_are_taken_in_order_while_they_cost_few_bytes() -> None:
     shared = stored("shared", 50)
     chains = {0: (stored("a", 99), shared), 2: (stored("b", 10),), 1: (shared,), 3: (stored("c", 60),)}
-    rewrites = {0: 1, 2: 0, 3: 0, 1: 0}
-    assert within_bytes(chains, rewrites, 60) == ({0: 1, 1: 0, 2: 0}, {3: 0}, 60)
-    assert within_bytes(chains, rewrites, 59) == ({0: 1, 1: 0}, {2: 0, 3: 0}, 50)
-    assert within_bytes(chains, rewrites, 49) == ({2: 0}, {0: 1, 1: 0, 3: 0}, 10)
+    compactions = {0: 1, 2: 0, 3: 0, 1: 0}
+    assert within_bytes(chains, compactions, 60) == ({0: 1, 1: 0, 2: 0}, {3: 0}, 60)
+    assert within_bytes(chains, compactions, 59) == ({0: 1, 1: 0}, {2: 0, 3: 0}, 50)
+    assert within_bytes(chains, compactions, 49) == ({2: 0}, {0: 1, 1: 0, 3: 0}, 10)
     assert within_bytes({0: (stored("a", 1, 40),)}, {0: 0}, 9) == ({}, {0: 0}, 0)
     assert within_bytes({0: (stored("a", 1, 40),)}, {0: 0}, 10) == ({0: 0}, {}, 10)
 
@@ -370,9 +370,9 @@ def test_the_batch_gets_those_large_partitions_whose_turn_it_is() -> None:
         2: (base, *(stored(f"c{n}", 1) for n in range(3))),
     }
     # The delta to come makes those of three deltas too long.
-    assert early_rewrites(chains, 4, 4, 1000) == ({0: 0, 1: 1, 2: 1}, [], 404)
-    assert early_rewrites(chains, 4, 4, 10) == ({2: 1}, [0], 3)
-    assert early_rewrites(chains, 4, 0, 10) == ({2: 1}, [], 3)
+    assert early_compactions(chains, 4, 4, 1000) == ({0: 0, 1: 1, 2: 1}, [], 404)
+    assert early_compactions(chains, 4, 4, 10) == ({2: 1}, [0], 3)
+    assert early_compactions(chains, 4, 0, 10) == ({2: 1}, [], 3)
 
 
 def test_a_small_partition_has_few_rows_and_few_bytes() -> None:

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.upload import PACK, SMALL
-from pyspark_checkpointer.compaction import keyed_delta, table_rewrites
+from pyspark_checkpointer.compaction import keyed_delta, table_compactions
 from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
 from pyspark_checkpointer.manifests.model import (
@@ -279,7 +279,7 @@ class _Table(_Model):
             self._pack(objects, dict.fromkeys(touched[number::packs], (None, self.delta_size)))
         changed = dict.fromkeys(touched)
         folds: dict[int, tuple[int | None, int]] = {}
-        for partition, keep in table_rewrites(self.chains, self.max_chain, self.load.partitions).items():
+        for partition, keep in table_compactions(self.chains, self.max_chain, self.load.partitions).items():
             chain = self.chains[partition]
             objects.reads |= {artifact.path for artifact in chain[max(keep, 1) :]}
             changed[partition] = None

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.compaction import all_rewrites, rewrites_left, table_rewrites
+from pyspark_checkpointer.compaction import all_compactions, compactions_left, table_compactions
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
@@ -232,7 +232,7 @@ class TableChanges:
         # Nothing was written in this batch, or the rows would have been moved then.
         if self.version.partitions != self._partitions:
             self._rescale(self.version.schema)
-        self._shorten(self.version)
+        self._compact_due(self.version)
         if self._has_changed:
             self._checkpoint.put_operator(self.name, self.version.operator())
 
@@ -359,19 +359,19 @@ class TableChanges:
         if below is not None and schema.expire is not None:
             self._written.append(Written.on(below, self.version))
 
-    def _shorten(self, version: TableVersion) -> None:
+    def _compact_due(self, version: TableVersion) -> None:
         """Compact chains that are too long, and some whose deltas outweigh their snapshot, or all."""
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
         if self._compacts_all:
-            self._rewrite(all_rewrites(version.chains, has_expiry=version.schema.expire is not None))
+            self._compact(all_compactions(version.chains, has_expiry=version.schema.expire is not None))
         elif early is None:
-            self._rewrite(table_rewrites(version.chains, max_chain, version.partitions))
-        elif self._has_changed:  # Else there is nothing to shorten, and what was compacted waits for a change.
+            self._compact(table_compactions(version.chains, max_chain, version.partitions))
+        elif self._has_changed:  # Else there is nothing to compact, and what was compacted waits for a change.
             version = replace(version, chains=self._jobs.write_early(early, version))
             self.version = version
-            self._rewrite(rewrites_left(version.chains, max_chain, early.left_to_batch(version.chains)))
+            self._compact(compactions_left(version.chains, max_chain, early.left_to_batch(version.chains)))
 
-    def _rewrite(self, keep: Mapping[int, int]) -> None:
+    def _compact(self, keep: Mapping[int, int]) -> None:
         """Compact chains.
 
         `keep` says how many artifacts of each partition stay as they are.

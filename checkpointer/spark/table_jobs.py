@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointWriter
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.compaction import early_rewrites, within_bytes
+from pyspark_checkpointer.compaction import early_compactions, within_bytes
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
@@ -25,7 +25,7 @@ from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, Table
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
-from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -159,7 +159,7 @@ class TableJobs:
             session = self.client.session
             reader = TableReader(session.store, session.host, version.only([*here]))
             with self._checkpoint.meter.blocking():
-                chains |= run_sync(rewrite(reader, self._writer(version.schema), version.chains, here))
+                chains |= run_sync(compact_chains(reader, self._writer(version.schema), version.chains, here))
         if there:
             sizes = version.sizes(there)
             groups = group_by_bytes(sizes, max(parallelism(self.spark), len(there) // 8))
@@ -175,7 +175,7 @@ class TableJobs:
         Only chains are taken that cost at most `most` bytes in all, as `within_bytes` counts them.
         """
         session = self.client.session
-        early = early_rewrites(version.chains, session.max_chain, version.partitions, most)
+        early = early_compactions(version.chains, session.max_chain, version.partitions, most)
         return EarlyCompaction(session, version, early.now, early.turn, early.cost)
 
     def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
@@ -204,7 +204,7 @@ class TableJobs:
             return {}
         # Each task folded and sorted its own rows, so that one part needs neither.
         if len(parts) > 1:
-            rows = merge.consolidate(rows, schema, self._name)
+            rows = merge.fold_changes(rows, schema, self._name)
             rows = row_order.in_order(rows, schema.key)
         with self._checkpoint.meter.blocking():
             return run_sync(self._writer(schema).pack(rows))

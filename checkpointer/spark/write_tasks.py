@@ -26,7 +26,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.task_client import DriverRoot, Root, TaskRoot
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
-from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.hashing import check_partitions
@@ -202,7 +202,7 @@ class WriteTask:
         # Deletions, and rows that are combined, have no order, so those of one key become one. Both ways end in order
         # of partition and key, as a pack has to be.
         if schema.combines or self.change != MERGE:
-            rows = row_order.in_order(merge.consolidate(rows, schema, table), schema.key)
+            rows = row_order.in_order(merge.fold_changes(rows, schema, table), schema.key)
         else:
             rows = row_order.in_order(rows, schema.key)
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
@@ -257,7 +257,9 @@ class CompactTask:
         reader = TableReader(session.store, session.host, version)
         writer = TableWriter(session.store, session.host, self.owner, version.name, version.schema)
         keep = {partition: self.keep[partition] for partition in partitions}
-        return TaskOutput(chains=run_sync(rewrite(reader, writer, version.chains, keep)), written_by=self.root.executor)
+        return TaskOutput(
+            chains=run_sync(compact_chains(reader, writer, version.chains, keep)), written_by=self.root.executor
+        )
 
 
 def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:

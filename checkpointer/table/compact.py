@@ -40,7 +40,7 @@ class Compacted:
         return {partition: on_top(self.kept[partition], artifact) for partition, artifact in artifacts.items()}
 
 
-async def rewrite(
+async def compact_chains(
     reader: TableReader, writer: TableWriter, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> dict[int, Chain]:
     """Compact the chains of some partitions and return them.
@@ -61,7 +61,7 @@ async def rewrite(
 async def encode_compacted(
     reader: TableReader, encoder: TableEncoder, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> AsyncIterator[Compacted]:
-    """Yield the objects that compact the chains of some partitions, one by one, as `rewrite` writes them."""
+    """Yield the objects that compact the chains of some partitions, one by one, as `compact_chains` writes them."""
     folded: list[pa.Table] = []
     kept: dict[int, Chain] = {}
     for partition, count in keep.items():
@@ -103,4 +103,4 @@ async def _fold(reader: TableReader, partition: int, chain: Chain, count: int) -
         return None
 
 
-__all__ = ["Compacted", "encode_compacted", "rewrite"]
+__all__ = ["Compacted", "compact_chains", "encode_compacted"]

@@ -15,15 +15,15 @@ from pyspark_checkpointer.table.combine import combine
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 
 
-def consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+def fold_changes(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     """Return one change for each key, with the effect of all its changes.
 
     The changes come oldest first.
     """
-    return large_rows.narrow(_consolidate(large_rows.widen(rows)[0], schema, table))
+    return large_rows.narrow(_fold_changes(large_rows.widen(rows)[0], schema, table))
 
 
-def _consolidate(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
+def _fold_changes(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     """Fold rows that one array can hold."""
     groups, count = _groups(rows, schema.key)
     # Each key has one change, so nothing has to be merged.
@@ -119,7 +119,7 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
             given = [name for name in deltas.column_names if name != KEPT]
             changes = kept_columns.concat([below.select(given), deltas])
-    changes = _consolidate(changes, schema, table)
+    changes = _fold_changes(changes, schema, table)
     kept = pc.not_equal(changes[CHANGE], DELETE)
     # A filter copies all rows, even where it drops none.
     living = (changes if pc.all(kept).as_py() else changes.filter(kept)).select(base.column_names)

@@ -203,7 +203,7 @@ class TableReader:
 
         def merged() -> pa.Table:
             with large_rows.explain_arrow_errors(self.version.name, partition):
-                return merge.consolidate(kept_columns.concat(deltas), self.schema, self.version.name)
+                return merge.fold_changes(kept_columns.concat(deltas), self.schema, self.version.name)
 
         return await self.host.run(merged)
 

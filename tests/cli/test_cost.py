@@ -20,10 +20,10 @@ from pyspark_checkpointer.admin import cost
 from pyspark_checkpointer.admin import forecast as model
 from pyspark_checkpointer.admin.cost import STORES, Requests, Schedule, Window, cleanup_requests
 from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast, upload_requests
-from pyspark_checkpointer.compaction import table_rewrites
+from pyspark_checkpointer.compaction import table_compactions
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION
 from pyspark_checkpointer.table.schema_evolution import first_schema
@@ -154,11 +154,11 @@ class TableJob(Job):
             writer, session = self._writer(cp), self.client.session
             for partition, delta in run_sync(writer.pack(self._changes(keys))).items():
                 self.chains[partition] = on_top(self.chains[partition], delta)
-            keep = table_rewrites(self.chains, self.max_chain, math.ceil(self.partitions / self.max_chain))
+            keep = table_compactions(self.chains, self.max_chain, math.ceil(self.partitions / self.max_chain))
             if keep:
                 version = TableVersion("table", self.schema, self.partitions, self.chains).only([*keep])
                 reader = TableReader(session.store, session.host, version)
-                self.chains |= run_sync(rewrite(reader, writer, self.chains, keep))
+                self.chains |= run_sync(compact_chains(reader, writer, self.chains, keep))
             self._put(cp)
 
     def _changes(self, keys: Any) -> pa.Table:

@@ -58,7 +58,7 @@ from pyspark_checkpointer.manifests.zstd import MAX_WINDOW, decompress
 from pyspark_checkpointer.table.expiry import decode_rule, is_past, limit
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_filter import build_filter, key_hashes
-from pyspark_checkpointer.table.merge import apply, consolidate
+from pyspark_checkpointer.table.merge import apply, fold_changes
 from pyspark_checkpointer.table.parquet_decode import decode as decode_file
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.schema_evolution import first_schema
@@ -395,7 +395,7 @@ def test_changes_of_a_table_are_merged_as_shown(given: str, wanted: str) -> None
     )
     there = [] if below == "nothing" else [dict(zip(kinds, [1, *eval(below)], strict=True))]
     base = pa.Table.from_pylist(there, schema.arrow())
-    for some in (changes, consolidate(changes, schema, "t")):
+    for some in (changes, fold_changes(changes, schema, "t")):
         left = [list(row.values())[1:] for row in apply(base, some, schema, "t").to_pylist()]
         assert left == ([] if wanted == "nothing" else [eval(wanted)])
 
@@ -413,7 +413,7 @@ def test_values_of_one_column_are_merged_as_shown(given: str, wanted: str) -> No
         base = pa.Table.from_pylist([{"k": 1, "v": steps[0]}] * (len(steps) - len(above)), schema.arrow())
         columns = [[1] * len(above), above, [0] * len(above), [0] * len(above)]
         changes = pa.table([pa.array(c, f.type) for c, f in zip(columns, stored, strict=True)], schema=stored)
-        for some in (changes, consolidate(changes, schema, "t")):
+        for some in (changes, fold_changes(changes, schema, "t")):
             assert same(apply(base, some, schema, "t")["v"].to_pylist(), [eval(wanted, names)])
 
 

@@ -24,7 +24,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import apply_task, table_jobs
 from pyspark_checkpointer.table import large_rows
-from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.proof.effort import SUMMARY
@@ -87,7 +87,7 @@ def test_large_rows_that_all_change_stay_readable_batch_after_batch(
         delta = run_sync(writer.pack(changes))[0]
         place.chains[0] = on_top(place.chains.get(0, ()), delta)
         place.chains |= run_sync(
-            rewrite(place.reader(), writer, place.chains, compaction.table_rewrites(place.chains, 30, 1))
+            compact_chains(place.reader(), writer, place.chains, compaction.table_compactions(place.chains, 30, 1))
         )
     (rows, size) = run_sync(_measure(place.reader()))
     assert (rows, size) == (count + 11, (count + 11) * width)

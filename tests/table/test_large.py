@@ -19,7 +19,7 @@ from pyspark_checkpointer.table import encoder as encode_module
 from pyspark_checkpointer.table import large_rows, parquet_encode, row_groups
 from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.encoder import MAX_PARTITION_BYTES
-from pyspark_checkpointer.table.merge import apply, consolidate, matching
+from pyspark_checkpointer.table.merge import apply, fold_changes, matching
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import first_beyond, in_order
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
@@ -71,7 +71,7 @@ def test_rows_with_64_bit_offsets_merge_alike_and_come_back_as_they_are_stored()
     found = apply(base, deltas, NESTED, "t")
     assert found.schema.equals(NESTED.arrow(), check_metadata=True)
     assert rows_in(found) == Model(NESTED, NESTED_ROWS).do(changed).rows()
-    folded = consolidate(deltas, NESTED, "t")
+    folded = fold_changes(deltas, NESTED, "t")
     assert folded.schema.equals(NESTED.arrow_delta(), check_metadata=True)
     ordered = in_order(found, NESTED.key)
     assert ordered.schema.equals(NESTED.arrow(), check_metadata=True)
@@ -109,7 +109,7 @@ def test_in_pieces_a_partition_has_the_rows_that_it_has_as_a_whole(
     assert rows_in(whole) == model.rows()
     ordered = in_order(whole.select(schema.key), schema.key)
     assert plain(whole.select(schema.key).to_pylist()) == plain(ordered.to_pylist())
-    place.rewrite({0: 0})
+    place.compact({0: 0})
     assert place.rows(0) == model.rows()
     assert [a.kind for a in place.chains[0]] == ([SNAPSHOT] if model.found else [])
 
@@ -231,7 +231,7 @@ def test_a_partition_that_is_too_large_is_refused_before_it_is_written(monkeypat
         place.pack({0: [(MERGE, (n, n)) for n in range(40)]})
     place.pack({0: [(MERGE, (n, n)) for n in range(40, 80)]})
     with pytest.raises(InvalidStateError, match=r"table 't', partition 0: would have"):
-        place.rewrite({0: 0})
+        place.compact({0: 0})
     assert run_sync(place.store.list("artifacts/t/0")) == []
     assert MAX_PARTITION_BYTES == 4 << 30
 

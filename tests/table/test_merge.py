@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.table import kept_columns
 from pyspark_checkpointer.table.combine import _add_integers
-from pyspark_checkpointer.table.merge import apply, consolidate, matching, positions
+from pyspark_checkpointer.table.merge import apply, fold_changes, matching, positions
 from pyspark_checkpointer.table.row_order import check_unique, first_duplicate, in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.types import arrow_type
@@ -96,7 +96,7 @@ def test_changes_do_what_they_say_one_after_the_other(
 @given(histories())
 def test_one_change_for_each_key_does_what_all_did(history: tuple[TableSchema, list[Row], list[Change], int]) -> None:
     schema, below, above, _ = history
-    folded = consolidate(changes_of(schema, above), schema, "t")
+    folded = fold_changes(changes_of(schema, above), schema, "t")
     assert folded.num_rows == len({Model(schema).key(row) for _, row, *_ in above})
     assert folded.schema.equals(schema.arrow_delta(kept=KEPT in folded.column_names))
     found = apply(snapshot_rows(schema, below), folded, schema, "t")
@@ -109,7 +109,7 @@ def test_changes_may_be_folded_in_parts(history: tuple[TableSchema, list[Row], l
     base = snapshot_rows(schema, below)
     old, new = changes_of(schema, above[:cut]), changes_of(schema, above[cut:])
     wanted = Model(schema, below).do(above).rows()
-    newer, older = consolidate(new, schema, "t"), consolidate(old, schema, "t")
+    newer, older = fold_changes(new, schema, "t"), fold_changes(old, schema, "t")
     for parts in ([old, newer], [older, new], [older, newer]):
         assert rows_in(apply(base, kept_columns.concat(parts), schema, "t")) == wanted
     assert rows_in(apply(apply(base, old, schema, "t"), new, schema, "t")) == wanted
@@ -119,20 +119,20 @@ def test_changes_may_be_folded_in_parts(history: tuple[TableSchema, list[Row], l
 def test_nothing_on_top_of_nothing(schema: TableSchema) -> None:
     base, none = snapshot_rows(schema, []), changes_of(schema, [])
     assert apply(base, none, schema, "t").num_rows == 0
-    assert consolidate(none, schema, "t").num_rows == 0
+    assert fold_changes(none, schema, "t").num_rows == 0
 
 
 def test_what_comes_after_a_deletion_starts_anew() -> None:
     schema = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
     deltas = changes_of(schema, [(MERGE, (1, 5)), (DELETE, (1, None)), (MERGE, (1, 2)), (MERGE, (1, 3))])
-    folded = consolidate(deltas, schema, "t")
+    folded = fold_changes(deltas, schema, "t")
     assert folded[CHANGE].to_pylist() == [RESET]
     assert rows_in(apply(snapshot_rows(schema, [(1, 100)]), folded, schema, "t")) == [(1, 5)]
 
 
 def test_a_deletion_stays_while_something_may_be_below() -> None:
     schema = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
-    folded = consolidate(changes_of(schema, [(MERGE, (1, 5)), (DELETE, (1, None))]), schema, "t")
+    folded = fold_changes(changes_of(schema, [(MERGE, (1, 5)), (DELETE, (1, None))]), schema, "t")
     assert folded[CHANGE].to_pylist() == [DELETE]
     assert apply(snapshot_rows(schema, [(1, 100)]), folded, schema, "t").num_rows == 0
 
@@ -147,7 +147,7 @@ def test_what_a_change_keeps_is_what_is_below(keys: int) -> None:
     base = snapshot_rows(schema, [(*key, "old", "old")])
     assert rows_in(apply(base, changes_of(schema, above), schema, "t")) == [(*key, "old", "new")]
     for first in (DELETE, RESET):
-        folded = consolidate(changes_of(schema, [(first, (*key, None, None)), *above]), schema, "t")
+        folded = fold_changes(changes_of(schema, [(first, (*key, None, None)), *above]), schema, "t")
         assert (folded[CHANGE].to_pylist(), folded[KEPT].null_count) == ([RESET], 1)
         kept_columns.check(folded, schema)
         assert rows_in(apply(base, folded, schema, "t")) == [(*key, None, "new")]
@@ -159,7 +159,7 @@ def test_two_changes_that_keep_each_other_s_columns_give_both() -> None:
         (MERGE, (1, "a", None, None), frozenset(["b", "c"])),
         (MERGE, (1, None, "b", None), frozenset(["a", "c"])),
     ]
-    folded = consolidate(changes_of(schema, above), schema, "t")
+    folded = fold_changes(changes_of(schema, above), schema, "t")
     assert folded.select(["a", "b", "c", KEPT]).to_pylist() == [{"a": "a", "b": "b", "c": None, KEPT: "4"}]
     assert apply(snapshot_rows(schema, []), folded, schema, "t").to_pylist() == [
         {"k": 1, "a": "a", "b": "b", "c": None}
@@ -172,7 +172,7 @@ def test_two_changes_that_keep_each_other_s_columns_give_both() -> None:
 def combined(kind: str, role: str, values: list[Any]) -> Any:
     """Values of one key, combined."""
     schema = schema_of({"k": "long", "v": kind}, ["k"], v=role)
-    found = consolidate(changes_of(schema, [(MERGE, (1, value)) for value in values]), schema, "t")
+    found = fold_changes(changes_of(schema, [(MERGE, (1, value)) for value in values]), schema, "t")
     return plain(found["v"].to_pylist()[0])
 
 
@@ -280,7 +280,7 @@ def test_a_sum_that_does_not_fit_names_its_key_and_the_ways_out(kind: str) -> No
     with localcontext(prec=50):
         rows = [(3, "a", None), (1, "a", largest), (2, "b", largest), (1, "a", -largest), (2, "b", largest)]
     with pytest.raises(InvalidStateError) as refused:
-        consolidate(changes_of(schema, [(MERGE, row) for row in rows]), schema, "t")
+        fold_changes(changes_of(schema, [(MERGE, row) for row in rows]), schema, "t")
     said = str(refused.value)
     assert f"table 't': the sum of column 'v' of the key k=2, part='b' does not fit into its type, {kind}" in said
     assert "drop_columns(['v'])" in said
@@ -298,10 +298,10 @@ def test_sums_of_long_are_exact_or_refused(pairs: list[tuple[int, int | None]]) 
     deltas = changes_of(schema, [(MERGE, pair) for pair in pairs])
     wanted = Model(schema).do([(MERGE, pair) for pair in pairs]).rows()
     if all(total is None or -(2**63) <= total < 2**63 for _, total in wanted):
-        assert rows_in(consolidate(deltas, schema, "t").select(["k", "v"])) == wanted
+        assert rows_in(fold_changes(deltas, schema, "t").select(["k", "v"])) == wanted
     else:
         with pytest.raises(InvalidStateError):
-            consolidate(deltas, schema, "t")
+            fold_changes(deltas, schema, "t")
 
 
 @pytest.mark.parametrize("value", [2**32 - 1, -(2**31) * 2**32 + 1])

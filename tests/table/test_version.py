@@ -25,10 +25,10 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Chec
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import object_files, parquet_encode
 from pyspark_checkpointer.table import packs as packs_module
-from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.encoder import EncodedObject
 from pyspark_checkpointer.table.kept_columns import ids_of
-from pyspark_checkpointer.table.merge import consolidate
+from pyspark_checkpointer.table.merge import fold_changes
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order, split
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema
@@ -90,8 +90,8 @@ class Place:
             self.chains[partition] = on_top(self.chains.get(partition, ()), delta)
         return written
 
-    def rewrite(self, keep: Mapping[int, int]) -> None:
-        self.chains |= run_sync(rewrite(self.reader(), self.writer, self.chains, keep))
+    def compact(self, keep: Mapping[int, int]) -> None:
+        self.chains |= run_sync(compact_chains(self.reader(), self.writer, self.chains, keep))
 
     def rows(self, partition: int) -> list[Row]:
         return rows_in(run_sync(self.reader().rows(partition)))
@@ -240,9 +240,9 @@ def test_a_partition_does_not_grow_when_others_leave_its_pack(monkeypatch: pytes
     assert len({sizes[p] for p in range(8) if p != 3}) == 1
     assert 20 * 5000 < sizes[3] < 20 * 6000, "of rows as wide as its own"
     monkeypatch.setattr(compaction, "MAX_DELTA_BYTES", 2 * sizes[0])
-    assert compaction.table_rewrites(place.chains, 10, 0) == {3: 0}
-    place.rewrite(dict.fromkeys(range(1, 8), 0))
-    assert compaction.table_rewrites(place.chains, 10, 0) == {}, "the last one in a large pack is as small as it was"
+    assert compaction.table_compactions(place.chains, 10, 0) == {3: 0}
+    place.compact(dict.fromkeys(range(1, 8), 0))
+    assert compaction.table_compactions(place.chains, 10, 0) == {}, "the last one in a large pack is as small as it was"
 
 
 @pytest.fixture(autouse=True)
@@ -361,7 +361,7 @@ def test_old_objects_are_read_with_a_later_schema() -> None:
     place.pack({0: [(MERGE, (1, None, 2**40, None))]})
     assert place.rows(0) == [(1, None, 2**31 - 1 + 2**40, None), (2, None, 5, None)]
     assert place.lookup(0, [(2,)]) == [(2, None, 5, None)]
-    place.rewrite({0: 1})
+    place.compact({0: 1})
     assert place.rows(0) == [(1, None, 2**31 - 1 + 2**40, None), (2, None, 5, None)]
 
 
@@ -391,7 +391,7 @@ def test_whatever_is_written_and_rewritten_the_rows_are_those_of_a_dict(steps: l
             for partition, changes in step.items():
                 model[partition].do(changes)
         else:
-            place.rewrite({p: kept for p, kept in step[1].items() if kept < len(place.chains.get(p, ()))})
+            place.compact({p: kept for p, kept in step[1].items() if kept < len(place.chains.get(p, ()))})
         for partition in model:
             assert place.rows(partition) == model[partition].rows()
     for partition in model:
@@ -401,7 +401,7 @@ def test_whatever_is_written_and_rewritten_the_rows_are_those_of_a_dict(steps: l
 
 def standing_alone(schema: TableSchema, changes: list[Change]) -> list[Change]:
     """One change for each key: within a pack nothing says which of two is the later one."""
-    rows = consolidate(changes_of(schema, changes), schema, "t").to_pylist()
+    rows = fold_changes(changes_of(schema, changes), schema, "t").to_pylist()
     names = {column.id: column.name for column in schema.columns}
     return [
         (
@@ -423,11 +423,11 @@ def test_folding_keeps_the_rows_and_shares_one_pack() -> None:
     for turn in range(4):
         place.pack({p: [(MERGE, (turn, 1)), (DELETE, (9 - turn, None))] for p in (0, 1)})
     before = {p: place.rows(p) for p in (0, 1)}
-    place.rewrite({0: 1, 1: 3})
+    place.compact({0: 1, 1: 3})
     assert {p: len(chain) for p, chain in place.chains.items()} == {0: 2, 1: 4}
     assert place.chains[0][-1].path == place.chains[1][-1].path
     assert {p: place.rows(p) for p in (0, 1)} == before
-    place.rewrite({0: 0, 1: 0})
+    place.compact({0: 0, 1: 0})
     assert {p: [a.kind for a in chain] for p, chain in place.chains.items()} == {0: [SNAPSHOT], 1: [SNAPSHOT]}
     assert {p: place.rows(p) for p in (0, 1)} == before
 
@@ -437,13 +437,13 @@ def test_folding_above_nothing_forgets_deletions_but_not_above_a_snapshot() -> N
     place.snapshot(1, [(1, 1), (2, 1)])
     for change in ((MERGE, (1, 1)), (DELETE, (1, None)), (MERGE, (2, 5))):
         place.pack({0: [change], 1: [change]})
-    place.rewrite({0: 1, 1: 1})
+    place.compact({0: 1, 1: 1})
     assert [a.records for a in place.chains[0]] == [0, 1]
     assert [a.records for a in place.chains[1]] == [2, 2]
     assert place.rows(0) == [(2, 5)]
     assert place.rows(1) == [(2, 6)]
     place.pack({0: [(DELETE, (2, None))], 1: [(DELETE, (2, None))]})
-    place.rewrite({0: 1, 1: 0})
+    place.compact({0: 1, 1: 0})
     assert place.chains == {0: (), 1: ()}
     assert place.rows(0) == place.rows(1) == []
 
@@ -461,7 +461,7 @@ def test_a_partition_that_was_not_written_is_never_dropped(monkeypatch: pytest.M
 
     monkeypatch.setattr(TableWriter, "put", forgets)
     with pytest.raises(AssertionError, match=rf"partitions \[{forgotten}\] were to be compacted"):
-        place.rewrite({0: 1, 1: 1})
+        place.compact({0: 1, 1: 1})
 
 
 def test_deltas_whose_sum_does_not_fit_alone_end_in_a_snapshot() -> None:
@@ -471,7 +471,7 @@ def test_deltas_whose_sum_does_not_fit_alone_end_in_a_snapshot() -> None:
     for _ in range(2):
         place.pack({p: [(MERGE, (1, 2**62)), (MERGE, (2, 1))] for p in (0, 1)})
     place.pack({1: [(MERGE, (1, -(2**62)))]})
-    place.rewrite({0: 1, 1: 1})
+    place.compact({0: 1, 1: 1})
     assert [len(place.chains[0]), len(place.chains[1])] == [1, 2]
     assert place.rows(0) == [(1, 2**62), (2, 2)]
     assert place.rows(1) == [(1, 0), (2, 2)]

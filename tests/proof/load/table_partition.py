@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage.local.store import LocalStore
-from pyspark_checkpointer.table.compact import rewrite
+from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, MERGE, PARTITION
 from pyspark_checkpointer.table.version import TableVersion
@@ -87,7 +87,7 @@ async def fold(store: LocalStore, host: SystemHost, chain: Chain, number: int) -
     """Return the partition as one snapshot."""
     version = TableVersion("t", SCHEMA, 1, {0: chain})
     writer = TableWriter(store, host, identify(number), "t", SCHEMA)
-    return (await rewrite(TableReader(store, host, version), writer, {0: chain}, {0: 0}))[0]
+    return (await compact_chains(TableReader(store, host, version), writer, {0: chain}, {0: 0}))[0]
 
 
 def is_right(rows: pa.Table, expected: dict[int, int], written: dict[int, Sequence[int]]) -> bool:
