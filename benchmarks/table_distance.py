@@ -46,7 +46,7 @@ class TableJob:
             table = TableChanges(
                 self._spark,
                 self._client,
-                checkpoint.writer,
+                checkpoint.attempt,
                 "t",
                 ["key"],
                 PARTITIONS,

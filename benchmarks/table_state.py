@@ -87,7 +87,7 @@ class Root:
     def batch(self) -> Iterator[TableChanges]:
         with self._client.begin() as checkpoint:
             table = TableChanges(
-                self._spark, self._client, checkpoint.writer, "t", ["key"], self._partitions, None, None
+                self._spark, self._client, checkpoint.attempt, "t", ["key"], self._partitions, None, None
             )
             yield table
             table.finish()

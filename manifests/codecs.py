@@ -21,7 +21,7 @@ How to add a codec, with the files in the order in which the data passes them:
 A codec of maps is complete with this. How to go on with a codec of a new kind of operator:
 
 6. Add the kind to `Kind` below.
-7. Write with it: a method of `CheckpointWriter` like `save` (`checkpoint/save.py`), which gives the change of an
+7. Write with it: a method of `CheckpointAttempt` like `save` (`checkpoint/save.py`), which gives the change of an
    operator its codec, and each partition that changed to `checkpoint/encode.py`.
 8. Read with it: a method of `CheckpointReader` like `keyed` (`checkpoint/restore.py`), which calls
    `checkpoint/decode.py`.

@@ -65,7 +65,7 @@ def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     """A table of two partitions: a snapshot in one, then packs of deltas in both."""
     session = client.session
     writer = TableWriter(session.store, session.host, cp.id, "table", TABLE)
-    old = cp.writer.operator("table")
+    old = cp.attempt.operator("table")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     if old is None:
         rows = in_order(snapshot_rows(TABLE, [(2, 1), (4, 2)]), TABLE.key)
@@ -74,7 +74,7 @@ def fill_table(client: Checkpointer, cp: Checkpoint, number: int) -> None:
     changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (2 - p, number))], p) for p in range(2)])
     for partition, delta in run_sync(writer.pack(in_order(changes, TABLE.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp.writer.put_operator("table", TableVersion("table", TABLE, 2, chains).operator())
+    cp.attempt.put_operator("table", TableVersion("table", TABLE, 2, chains).operator())
 
 
 def everything(restored: Restored | None) -> Any:

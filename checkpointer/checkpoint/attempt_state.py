@@ -8,7 +8,7 @@ from pyspark_checkpointer.errors import CheckpointError, OutcomeUnknownError
 class AttemptState(Enum):
     """The states of an attempt.
 
-    `CheckpointWriter.state` alone says what the attempt takes.
+    `CheckpointAttempt.state` alone says what the attempt takes.
 
         OPEN ── block ends ──> FROZEN                               it waits for its commit in the background
           └───────────┬──────────┘

@@ -25,7 +25,7 @@ from pyspark_checkpointer.checkpoint.attempt_state import INVISIBLE, NEARLY_PREP
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter, written
 from pyspark_checkpointer.checkpoint.prepared import Prepared
-from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import PendingPut
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
@@ -33,7 +33,7 @@ from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
 
 
-async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointWriter:
+async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointAttempt:
     """Begin an attempt on top of what was restored, measured by `meter`."""
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
@@ -43,54 +43,54 @@ async def begin(session: Session, epoch: int | None, job: Job | None, meter: Met
     session.refuse_prepared(base.head.prepared)
     if epoch is None and base.manifest is not None:  # the same batch, changed by hand: its stream goes on after it
         epoch, job = base.manifest.epoch, base.manifest.job
-    writer = CheckpointWriter(session, base, epoch, job, meter)
+    attempt = CheckpointAttempt(session, base, epoch, job, meter)
     try:
-        if writer.migrated_objects:
-            await _write_migrated_tables(writer)
+        if attempt.migrated_objects:
+            await _write_migrated_tables(attempt)
     except BaseException:
-        # The caller gets no writer, so nobody else could stop the writes that are under way.
-        await abort(writer)
+        # The caller gets no attempt, so nobody else could stop the writes that are under way.
+        await abort(attempt)
         raise
-    return writer
+    return attempt
 
 
-async def commit(writer: CheckpointWriter) -> None:
+async def commit(attempt: CheckpointAttempt) -> None:
     """Make the attempt the committed checkpoint, with one swap."""
-    writer.check_undecided()
-    with writer.session.reports.committing(writer.meter, writer.id, writer.epoch):
-        await _commit(writer)
+    attempt.check_undecided()
+    with attempt.session.reports.committing(attempt.meter, attempt.id, attempt.epoch):
+        await _commit(attempt)
 
 
-async def _commit(writer: CheckpointWriter) -> None:
-    session = writer.session
+async def _commit(attempt: CheckpointAttempt) -> None:
+    session = attempt.session
     async with session.lock:
-        ref, manifest = await _write(writer)
+        ref, manifest = await _write(attempt)
         try:
-            await session.commit_pointer(writer.base, ref, manifest)
+            await session.commit_pointer(attempt.base, ref, manifest)
         except BaseException as error:
-            writer.state = AttemptState.FAILED if proves_failure(error) else AttemptState.UNKNOWN
+            attempt.state = AttemptState.FAILED if proves_failure(error) else AttemptState.UNKNOWN
             # Also where the outcome is unknown: the session has to restore then, and the maps with it.
-            writer.record_outcome(None)
-            await _make_room(writer, error)
+            attempt.record_outcome(None)
+            await _make_room(attempt, error)
             raise
-        writer.decide(manifest)
+        attempt.decide(manifest)
 
 
-async def prepare(writer: CheckpointWriter) -> Prepared:
+async def prepare(attempt: CheckpointAttempt) -> Prepared:
     """Record the attempt in `_latest` without making it the committed checkpoint."""
-    writer.check_undecided()
-    with writer.session.reports.preparing(writer.meter, writer.id, writer.epoch):
-        return await _prepare(writer)
+    attempt.check_undecided()
+    with attempt.session.reports.preparing(attempt.meter, attempt.id, attempt.epoch):
+        return await _prepare(attempt)
 
 
-async def _prepare(writer: CheckpointWriter) -> Prepared:
-    session = writer.session
+async def _prepare(attempt: CheckpointAttempt) -> Prepared:
+    session = attempt.session
     async with session.lock:
-        base = writer.base
-        ref, manifest = await _write(writer)
+        base = attempt.base
+        ref, manifest = await _write(attempt)
         # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
-        prepared = writer.prepared = Prepared(session, base, ref, manifest, writer.decide, writer.meter)
-        writer.state = AttemptState.PREPARING
+        prepared = attempt.prepared = Prepared(session, base, ref, manifest, attempt.decide, attempt.meter)
+        attempt.state = AttemptState.PREPARING
 
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer | None:
             # An earlier try of this swap landed, and others moved the pointer after it.
@@ -102,128 +102,128 @@ async def _prepare(writer: CheckpointWriter) -> Prepared:
         try:
             head = await session.swap_pointer(base, ref, edit_pointer)
         except BaseException as error:
-            writer.state = AttemptState.UNPROVEN
-            await _make_room(writer, error)
+            attempt.state = AttemptState.UNPROVEN
+            await _make_room(attempt, error)
             raise
         if head.prepared == ref:
             prepared.base = replace(base, head=head)
             session.rebase(prepared.base)
-            writer.state = AttemptState.PREPARED
+            attempt.state = AttemptState.PREPARED
         else:  # and what may be committed on top of it was never restored here
             prepared.found_committed()
         return prepared
 
 
-async def abort(writer: CheckpointWriter) -> None:
+async def abort(attempt: CheckpointAttempt) -> None:
     """Give the attempt up, leaving nothing visible.
 
     Objects that were already written are garbage. Cleanup knows them by this attempt's id.
 
     Does nothing in a child process, which leaves its parent's attempt alone, and nothing once the swap has begun.
     """
-    if writer.session.process != os.getpid():
+    if attempt.session.process != os.getpid():
         return
-    if writer.state in NEARLY_PREPARED:
-        assert writer.prepared is not None
-        await writer.prepared.abort()
-    elif writer.state in INVISIBLE:
+    if attempt.state in NEARLY_PREPARED:
+        assert attempt.prepared is not None
+        await attempt.prepared.abort()
+    elif attempt.state in INVISIBLE:
         # Before the first wait: a commit that waits for the lock, or for the writes, has to find that it may not go on.
-        writer.state = AttemptState.ABORTED
-        failure = await writer.uploader.queue.cancel(InvalidStateError(f"{writer.id}: this attempt was aborted"))
-        writer.record_outcome(None)
-        await _make_room(writer, failure)
+        attempt.state = AttemptState.ABORTED
+        failure = await attempt.uploader.queue.cancel(InvalidStateError(f"{attempt.id}: this attempt was aborted"))
+        attempt.record_outcome(None)
+        await _make_room(attempt, failure)
 
 
 # ---- everything up to the manifest: durable, and not yet visible --------------------------------------------------
 
 
-async def _write(writer: CheckpointWriter) -> tuple[Ref, Manifest]:
+async def _write(attempt: CheckpointAttempt) -> tuple[Ref, Manifest]:
     """Write what is left, and the manifest.
 
     From here on the attempt takes no more writes.
     """
-    writer.check_undecided()  # again: another commit of this attempt may have held the lock
+    attempt.check_undecided()  # again: another commit of this attempt may have held the lock
     # Before the first wait, so that nothing is added which the manifest would not name.
-    writer.state = AttemptState.WRITING
-    session, queue = writer.session, writer.uploader.queue
+    attempt.state = AttemptState.WRITING
+    session, queue = attempt.session, attempt.uploader.queue
     try:
         # Before the manifest: an abort while the conditions are tried must find nothing that could still be swapped in.
-        await session.prove_conditions(writer.base.head)
-        writer.freeze()
-        last = await writer.uploader.last_packs()
-        small = writer.is_small
-        make = partial(_manifest, writer, last)
+        await session.prove_conditions(attempt.base.head)
+        attempt.freeze()
+        last = await attempt.uploader.last_packs()
+        small = attempt.is_small
+        make = partial(_manifest, attempt, last)
         manifest, encoded = make() if small else await session.host.run(make)
         # Beside the manifest, and not before it: this saves a round trip. Both are durable before the swap, which is
         # all that matters, since a manifest without its objects is an attempt that died.
         for path, data in last:
-            await queue.submit(writer.uploader.put(path, data), len(data))
-        ref = await metadata.put_manifest(session.store, writer.id, encoded)
+            await queue.submit(attempt.uploader.put(path, data), len(data))
+        ref = await metadata.put_manifest(session.store, attempt.id, encoded)
         await queue.join()
     except BaseException as error:
-        if writer.state is not AttemptState.ABORTED:
-            writer.state = AttemptState.FAILED
+        if attempt.state is not AttemptState.ABORTED:
+            attempt.state = AttemptState.FAILED
         # All writes have to end before anything is deleted: one that lands later would leave its object behind.
         failed = await queue.cancel(error)
-        writer.record_outcome(None)
-        await _make_room(writer, error if isinstance(error, StoreRefusedError) else failed)
+        attempt.record_outcome(None)
+        await _make_room(attempt, error if isinstance(error, StoreRefusedError) else failed)
         raise
     # Nothing is awaited between the join and this line: an abort comes before and makes the join fail, or it comes
     # after and leaves the rest to the swap.
-    writer.state = AttemptState.SWAPPING
+    attempt.state = AttemptState.SWAPPING
     return ref, manifest
 
 
-def _manifest(writer: CheckpointWriter, last: list[PendingPut]) -> tuple[Manifest, bytes]:
+def _manifest(attempt: CheckpointAttempt, last: list[PendingPut]) -> tuple[Manifest, bytes]:
     """Return the attempt's manifest, and its bytes. Adds to `last` what has to be written beside it."""
-    operators, touched = writer.changed_operators()
-    assert writer.frozen is not None
+    operators, touched = attempt.changed_operators()
+    assert attempt.frozen is not None
     manifest = Manifest(
-        id=writer.id,
-        parent=writer.base.head.committed,
-        epoch=writer.epoch,
-        created=writer.session.host.now(),
-        job=writer.job,
+        id=attempt.id,
+        parent=attempt.base.head.committed,
+        epoch=attempt.epoch,
+        created=attempt.session.host.now(),
+        job=attempt.job,
         operators=operators,
-        **writer.frozen,
-        clock=writer.clock,
+        **attempt.frozen,
+        clock=attempt.clock,
     )
-    parent = writer.base.manifest
+    parent = attempt.base.manifest
     manifest, segments = metadata.spill(manifest, parent, touched)
     last += [PendingPut(segment.path, segment.data) for segment in segments]
-    last += _still_named(writer, manifest)
-    writer.meter.operators = written(manifest, parent, touched)
+    last += _still_named(attempt, manifest)
+    attempt.meter.operators = written(manifest, parent, touched)
     # The cost stands in the manifest itself, so the PUTs that follow are counted before they are sent.
-    manifest = replace(manifest, cost=writer.meter.cost(unsent=len(last)))
+    manifest = replace(manifest, cost=attempt.meter.cost(unsent=len(last)))
     return manifest, manifest_json.encode_manifest(manifest)
 
 
-def _still_named(writer: CheckpointWriter, manifest: Manifest) -> list[PendingPut]:
+def _still_named(attempt: CheckpointAttempt, manifest: Manifest) -> list[PendingPut]:
     """Return the objects of a migration that `manifest` still names.
 
     The attempt did not replace them. They are written last, because much of what a migration made may be replaced.
     """
-    if not writer.migrated_objects:
+    if not attempt.migrated_objects:
         return []
     # The digest of the manifest is not known yet. Only the id counts for the paths.
-    named = metadata.objects_of(Ref(writer.id, ""), manifest)
-    return [PendingPut(path, data) for path, data in writer.migrated_objects.items() if path in named]
+    named = metadata.objects_of(Ref(attempt.id, ""), manifest)
+    return [PendingPut(path, data) for path, data in attempt.migrated_objects.items() if path in named]
 
 
-async def _write_migrated_tables(writer: CheckpointWriter) -> None:
+async def _write_migrated_tables(attempt: CheckpointAttempt) -> None:
     """Write the tables that a migration made.
 
     They are written early, because tasks may read and extend them before the commit.
     """
-    uploader = writer.uploader
-    for path in [path for path in writer.migrated_objects if path.endswith(codecs.PARQUET.name)]:
+    uploader = attempt.uploader
+    for path in [path for path in attempt.migrated_objects if path.endswith(codecs.PARQUET.name)]:
         # Taken out, or the commit would write it a second time.
-        data = writer.migrated_objects.pop(path)
+        data = attempt.migrated_objects.pop(path)
         await uploader.queue.submit(uploader.put(path, data), len(data))
     await uploader.queue.join()
 
 
-async def _make_room(writer: CheckpointWriter, failure: BaseException | None) -> None:
+async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) -> None:
     """Delete what the attempt wrote if the store refused to take more.
 
     The reason may be a full disk. No cleanup may delete these objects before the next commit, for which there might
@@ -232,4 +232,4 @@ async def _make_room(writer: CheckpointWriter, failure: BaseException | None) ->
     if isinstance(failure, StoreRefusedError):
         # The caller has to learn of the refusal, not of a deletion that failed after it.
         with suppress(CheckpointError):
-            await writer.session.store.delete([object_paths.manifest(writer.id), *writer.uploader.paths])
+            await attempt.session.store.delete([object_paths.manifest(attempt.id), *attempt.uploader.paths])

@@ -39,7 +39,7 @@ from pyspark_checkpointer.manifests.model import (
 )
 
 
-class CheckpointWriter:
+class CheckpointAttempt:
     """One attempt at a checkpoint on top of `base`.
 
     Everything it writes carries its id. `state` says what it takes: `AttemptState` shows the transitions.

@@ -10,7 +10,7 @@ from itertools import groupby
 from pyspark_checkpointer.checkpoint import download, placement
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
-from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob
 from pyspark_checkpointer.compaction import opaque_fold_start
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -22,15 +22,15 @@ MAX_RAW_DELTAS = 1000
 """Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
 
 
-async def add(writer: CheckpointWriter, operator: str, partition: int, kind: Kind, data: bytes) -> None:
+async def add(attempt: CheckpointAttempt, operator: str, partition: int, kind: Kind, data: bytes) -> None:
     """Take a snapshot or delta of raw bytes.
 
     This waits only if very much is under way already.
     """
-    writer.check_open()
+    attempt.check_open()
     object_paths.encode_name("operator", operator)
     object_paths.check_partition(partition)
-    change = writer.change(operator, codecs.RAW, partition + 1)
+    change = attempt.change(operator, codecs.RAW, partition + 1)
     slot, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
     older: Chain = ()
     if kind == SNAPSHOT:
@@ -38,88 +38,88 @@ async def add(writer: CheckpointWriter, operator: str, partition: int, kind: Kin
         # saw it dead may delete it at any time.
         known = change.parent.get(partition, (None,))[0]
         change.plans[partition] = ChainPlan((), [slot])
-        write = writer.uploader.write(slot, stored, known)
+        write = attempt.uploader.write(slot, stored, known)
     else:
         plan = _below_delta(change, operator, partition)
-        older = _split_for_fold(plan, len(data), writer.session.max_chain)
+        older = _split_for_fold(plan, len(data), attempt.session.max_chain)
         slot.count += len(older)
         plan.added.append(slot)
-        write = _write_folded(writer, slot, older, stored) if older else writer.uploader.write(slot, stored, None)
+        write = _write_folded(attempt, slot, older, stored) if older else attempt.uploader.write(slot, stored, None)
     # Before the wait below, during which a commit may begin: it must find the partition.
     change.grow(partition)
     # A fold reads the older deltas into memory too, so they count as bytes under way.
-    await writer.uploader.queue.submit(write, len(data) + _size(older))
+    await attempt.uploader.queue.submit(write, len(data) + _size(older))
 
 
-async def attach(writer: CheckpointWriter, artifact: Artifact, written_by: str = "another process") -> None:
+async def attach(attempt: CheckpointAttempt, artifact: Artifact, written_by: str = "another process") -> None:
     """Take an artifact that was written under this attempt's id.
 
     `save_snapshot` or `save_delta` wrote it, in any process.
     """
-    writer.check_open()
+    attempt.check_open()
     if not isinstance(artifact, Artifact):
         raise IllegalArgumentError(f"expected an Artifact, got {type(artifact).__name__}")
     name = object_paths.parse_artifact(artifact.path)
-    if name.id != writer.id or name.partition is None or name.codec != codecs.RAW.name:
-        raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {writer.id}")
+    if name.id != attempt.id or name.partition is None or name.codec != codecs.RAW.name:
+        raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {attempt.id}")
     operator, partition = name.operator, name.partition
-    change = writer.change(operator, codecs.RAW, partition + 1)
+    change = attempt.change(operator, codecs.RAW, partition + 1)
     slot = ChainSlot(operator, partition, codecs.RAW.name, (artifact,))
     if artifact.kind == SNAPSHOT:
         change.plans[partition] = ChainPlan((), [slot])
     else:
         plan = _below_delta(change, operator, partition)
         # Unlike in `add` the new delta stands already: what is folded becomes an object of its own beside it.
-        older = _split_for_fold(plan, artifact.size, writer.session.max_chain, is_stored=True)
+        older = _split_for_fold(plan, artifact.size, attempt.session.max_chain, is_stored=True)
         folded = ChainSlot(operator, partition, codecs.RAW.name, count=len(older))
         plan.added += [folded, slot] if older else [slot]
         if older:
             change.grow(partition)  # before the first wait: a commit may begin meanwhile
-            await writer.uploader.queue.submit(_write_folded(writer, folded, older, None), _size(older))
+            await attempt.uploader.queue.submit(_write_folded(attempt, folded, older, None), _size(older))
     change.grow(partition)
-    if written_by not in writer.proven_executors:
-        await writer.uploader.queue.submit(prove(writer, written_by, artifact), 0)
+    if written_by not in attempt.proven_executors:
+        await attempt.uploader.queue.submit(prove(attempt, written_by, artifact), 0)
 
 
-async def prove(writer: CheckpointWriter, written_by: str, artifact: Artifact) -> None:
+async def prove(attempt: CheckpointAttempt, written_by: str, artifact: Artifact) -> None:
     """Check that an artifact that `written_by` wrote is in this store.
 
     There is one check for each executor, however many artifacts it wrote.
     """
-    if written_by in writer.proven_executors:
+    if written_by in attempt.proven_executors:
         return
     # Noted before the wait, so that artifacts of one executor that are attached together send one request.
     # Forgotten after an error: an outage says nothing about the executor, and the next artifact has to ask again.
-    writer.proven_executors.add(written_by)
+    attempt.proven_executors.add(written_by)
     try:
-        await placement.prove(writer.session.store, written_by, artifact)
+        await placement.prove(attempt.session.store, written_by, artifact)
     except BaseException:
-        writer.proven_executors.discard(written_by)
+        attempt.proven_executors.discard(written_by)
         raise
 
 
-def declare(writer: CheckpointWriter, operator: str, schema: Json) -> None:
+def declare(attempt: CheckpointAttempt, operator: str, schema: Json) -> None:
     """Record the layout of an operator's bytes.
 
     Raises `IllegalArgumentError` if the parent's bytes have another layout.
     """
-    writer.check_open()
+    attempt.check_open()
     object_paths.encode_name("operator", operator)
-    old = writer.operator(operator)
+    old = attempt.operator(operator)
     if old is not None and old.schema != schema:
         raise IllegalArgumentError(
             f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
         )
-    change = writer.change(operator, codecs.RAW, 0)
+    change = attempt.change(operator, codecs.RAW, 0)
     change.operator = replace(change.operator, schema=check_json(f"operator {operator!r}: schema", schema))
 
 
-async def _write_folded(writer: CheckpointWriter, slot: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
+async def _write_folded(attempt: CheckpointAttempt, slot: ChainSlot, older: Chain, newest: EncodedBlob | None) -> None:
     """Write older deltas again as one object, with the newest one if there is one."""
-    found = await download.read_all(writer.session.store, writer.session.host, older)
+    found = await download.read_all(attempt.session.store, attempt.session.host, older)
     # Equal deltas of one attempt can be one artifact, which the chain then names more than once.
     blobs = [EncodedBlob(DELTA, bytes(found[artifact]), artifact.length, 1) for artifact in older]
-    await writer.uploader.write_together(slot, blobs if newest is None else [*blobs, newest])
+    await attempt.uploader.write_together(slot, blobs if newest is None else [*blobs, newest])
 
 
 def _below_delta(change: OperatorChange, name: str, partition: int) -> ChainPlan:

@@ -69,7 +69,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self._job = job
         self._background = background
         self._meter = client.session.reports.meter()
-        self._begun: save.CheckpointWriter | None = None
+        self._begun: save.CheckpointAttempt | None = None
         self._made()
 
     async def _begin(self) -> Self:
@@ -80,7 +80,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         return self
 
     @property
-    def writer(self) -> save.CheckpointWriter:
+    def attempt(self) -> save.CheckpointAttempt:
         """The layer below, for other packages of this library."""
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `async with`, or await begin(…)")
@@ -92,7 +92,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     @property
     def id(self) -> CheckpointId:
         """The id of this attempt. Every object that it writes carries it."""
-        return self.writer.id
+        return self.attempt.id
 
     @property
     def epoch(self) -> int | None:
@@ -105,7 +105,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     @property
     def parent(self) -> "AsyncRestored | None":
         """The checkpoint below this one; None for the first."""
-        snapshot = restore.parent_reader(self._client.session, self.writer.base)
+        snapshot = restore.parent_reader(self._client.session, self.attempt.base)
         return None if snapshot is None else AsyncRestored(snapshot)
 
     @property
@@ -114,7 +114,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         It begins as the parent's dict.
         """
-        return self.writer.positions
+        return self.attempt.positions
 
     @property
     def properties(self) -> dict[str, Json]:
@@ -122,16 +122,16 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
         It begins as the parent's dict.
         """
-        return self.writer.properties
+        return self.attempt.properties
 
     @property
     def watermark(self) -> Json:
         """The watermark of the job, a JSON value. It begins as the parent's."""
-        return self.writer.watermark
+        return self.attempt.watermark
 
     @watermark.setter
     def watermark(self, value: Json) -> None:
-        self.writer.watermark = value
+        self.attempt.watermark = value
 
     @blocking
     async def snapshot(self, operator: str, partition: int, data: bytes) -> None:
@@ -153,7 +153,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await restored.operator("totals").partition(0)
             [b'ann=1']
         """
-        await bridge(save_bytes.add(self.writer, operator, partition, SNAPSHOT, as_bytes(data)))
+        await bridge(save_bytes.add(self.attempt, operator, partition, SNAPSHOT, as_bytes(data)))
 
     @blocking
     async def delta(self, operator: str, partition: int, data: bytes) -> None:
@@ -179,7 +179,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await restored.operator("totals").partition(0)
             [b'ann=1', b'ann+=2']
         """
-        await bridge(save_bytes.add(self.writer, operator, partition, DELTA, as_bytes(data)))
+        await bridge(save_bytes.add(self.attempt, operator, partition, DELTA, as_bytes(data)))
 
     @blocking
     async def save(self, operator: str, state: KeyedState) -> None:
@@ -203,7 +203,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> (await restored.keyed("visits")).to_dict()
             {'ann': 1}
         """
-        await bridge(self.writer.save(operator, self.writer.capture(operator, state)))
+        await bridge(self.attempt.save(operator, self.attempt.capture(operator, state)))
 
     @blocking
     async def attach(self, artifact: Artifact) -> None:
@@ -223,7 +223,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await cp.attach(artifact)
             >>> id = await cp.commit()
         """
-        await bridge(save_bytes.attach(self.writer, artifact))
+        await bridge(save_bytes.attach(self.attempt, artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Confirm that an operator, or one partition, stays as it is.
@@ -244,7 +244,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> (await ck.restore()).operators
             ['totals']
         """
-        self.writer.keep(operator, partition)
+        self.attempt.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one partition, out from now on.
@@ -267,7 +267,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> (await ck.restore()).operators
             []
         """
-        self.writer.drop(operator, partition)
+        self.attempt.drop(operator, partition)
 
     @blocking
     async def prepare(self) -> "AsyncPrepared":
@@ -294,7 +294,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> restored.epoch
             1
         """
-        return AsyncPrepared(await bridge(commit.prepare(self.writer)))
+        return AsyncPrepared(await bridge(commit.prepare(self.attempt)))
 
     @blocking
     async def commit(self) -> CheckpointId:
@@ -317,7 +317,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> id == await ck.read_latest()
             True
         """
-        await bridge(commit.commit(self.writer))
+        await bridge(commit.commit(self.attempt))
         return self.id
 
     async def abort(self) -> None:
@@ -335,7 +335,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> await ck.restore() is None
             True
         """
-        await bridge(commit.abort(self.writer))
+        await bridge(commit.abort(self.attempt))
 
     async def __aenter__(self) -> Self:
         return self if self._begun is not None else await self._begin()
@@ -346,18 +346,18 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         if error is not None:
             await self._give_up(error)
         # Not where the block has committed, prepared or aborted it itself.
-        elif self.writer.state in UNDECIDED:
+        elif self.attempt.state in UNDECIDED:
             try:
                 if self._background:
                     with self._meter.blocking():
                         # Now, because the caller goes on and may change positions while the commit waits for its turn.
-                        self.writer.freeze()
-                        session, work = self._client.session, commit.commit(self.writer)
+                        self.attempt.freeze()
+                        session, work = self._client.session, commit.commit(self.attempt)
                         await self._tell(session, session.in_background(work, f"the commit of {self.id}"))
                 else:
                     await self.commit()
             except BaseException as failed:
-                if self.writer.state in UNDECIDED:  # it did not even begin
+                if self.attempt.state in UNDECIDED:  # it did not even begin
                     await self._give_up(failed)
                 raise
 

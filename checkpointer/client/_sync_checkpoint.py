@@ -70,7 +70,7 @@ class Checkpoint(SyncStart, NotPicklable):
         self._job = job
         self._background = background
         self._meter = client.session.reports.meter()
-        self._begun: save.CheckpointWriter | None = None
+        self._begun: save.CheckpointAttempt | None = None
         self._made()
 
     def _begin(self) -> Self:
@@ -81,7 +81,7 @@ class Checkpoint(SyncStart, NotPicklable):
         return self
 
     @property
-    def writer(self) -> save.CheckpointWriter:
+    def attempt(self) -> save.CheckpointAttempt:
         """The layer below, for other packages of this library."""
         if self._begun is None:
             raise InvalidStateError("this checkpoint was not begun: use `with`, or begin(…)")
@@ -93,7 +93,7 @@ class Checkpoint(SyncStart, NotPicklable):
     @property
     def id(self) -> CheckpointId:
         """The id of this attempt. Every object that it writes carries it."""
-        return self.writer.id
+        return self.attempt.id
 
     @property
     def epoch(self) -> int | None:
@@ -106,7 +106,7 @@ class Checkpoint(SyncStart, NotPicklable):
     @property
     def parent(self) -> "Restored | None":
         """The checkpoint below this one; None for the first."""
-        snapshot = restore.parent_reader(self._client.session, self.writer.base)
+        snapshot = restore.parent_reader(self._client.session, self.attempt.base)
         return None if snapshot is None else Restored(snapshot)
 
     @property
@@ -115,7 +115,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         It begins as the parent's dict.
         """
-        return self.writer.positions
+        return self.attempt.positions
 
     @property
     def properties(self) -> dict[str, Json]:
@@ -123,16 +123,16 @@ class Checkpoint(SyncStart, NotPicklable):
 
         It begins as the parent's dict.
         """
-        return self.writer.properties
+        return self.attempt.properties
 
     @property
     def watermark(self) -> Json:
         """The watermark of the job, a JSON value. It begins as the parent's."""
-        return self.writer.watermark
+        return self.attempt.watermark
 
     @watermark.setter
     def watermark(self, value: Json) -> None:
-        self.writer.watermark = value
+        self.attempt.watermark = value
 
     @blocking
     def snapshot(self, operator: str, partition: int, data: bytes) -> None:
@@ -154,7 +154,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.operator("totals").partition(0)
             [b'ann=1']
         """
-        run_sync(save_bytes.add(self.writer, operator, partition, SNAPSHOT, as_bytes(data)))
+        run_sync(save_bytes.add(self.attempt, operator, partition, SNAPSHOT, as_bytes(data)))
 
     @blocking
     def delta(self, operator: str, partition: int, data: bytes) -> None:
@@ -180,7 +180,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.operator("totals").partition(0)
             [b'ann=1', b'ann+=2']
         """
-        run_sync(save_bytes.add(self.writer, operator, partition, DELTA, as_bytes(data)))
+        run_sync(save_bytes.add(self.attempt, operator, partition, DELTA, as_bytes(data)))
 
     @blocking
     def save(self, operator: str, state: KeyedState) -> None:
@@ -204,7 +204,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> (restored.keyed("visits")).to_dict()
             {'ann': 1}
         """
-        run_sync(self.writer.save(operator, self.writer.capture(operator, state)))
+        run_sync(self.attempt.save(operator, self.attempt.capture(operator, state)))
 
     @blocking
     def attach(self, artifact: Artifact) -> None:
@@ -224,7 +224,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> cp.attach(artifact)
             >>> id = cp.commit()
         """
-        run_sync(save_bytes.attach(self.writer, artifact))
+        run_sync(save_bytes.attach(self.attempt, artifact))
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Confirm that an operator, or one partition, stays as it is.
@@ -245,7 +245,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> (ck.restore()).operators
             ['totals']
         """
-        self.writer.keep(operator, partition)
+        self.attempt.keep(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one partition, out from now on.
@@ -268,7 +268,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> (ck.restore()).operators
             []
         """
-        self.writer.drop(operator, partition)
+        self.attempt.drop(operator, partition)
 
     @blocking
     def prepare(self) -> "Prepared":
@@ -295,7 +295,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.epoch
             1
         """
-        return Prepared(run_sync(commit.prepare(self.writer)))
+        return Prepared(run_sync(commit.prepare(self.attempt)))
 
     @blocking
     def commit(self) -> CheckpointId:
@@ -318,7 +318,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> id == ck.read_latest()
             True
         """
-        run_sync(commit.commit(self.writer))
+        run_sync(commit.commit(self.attempt))
         return self.id
 
     def abort(self) -> None:
@@ -336,7 +336,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> ck.restore() is None
             True
         """
-        run_sync(commit.abort(self.writer))
+        run_sync(commit.abort(self.attempt))
 
     def __enter__(self) -> Self:
         return self if self._begun is not None else self._begin()
@@ -347,18 +347,18 @@ class Checkpoint(SyncStart, NotPicklable):
         if error is not None:
             self._give_up(error)
         # Not where the block has committed, prepared or aborted it itself.
-        elif self.writer.state in UNDECIDED:
+        elif self.attempt.state in UNDECIDED:
             try:
                 if self._background:
                     with self._meter.blocking():
                         # Now, because the caller goes on and may change positions while the commit waits for its turn.
-                        self.writer.freeze()
-                        session, work = self._client.session, commit.commit(self.writer)
+                        self.attempt.freeze()
+                        session, work = self._client.session, commit.commit(self.attempt)
                         self._tell(session, session.in_background(work, f"the commit of {self.id}"))
                 else:
                     self.commit()
             except BaseException as failed:
-                if self.writer.state in UNDECIDED:  # it did not even begin
+                if self.attempt.state in UNDECIDED:  # it did not even begin
                     self._give_up(failed)
                 raise
 

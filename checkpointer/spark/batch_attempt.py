@@ -42,7 +42,7 @@ class BatchAttempt:
         self.job = job
         self.checkpoint = checkpoint
         self.operations = Operations(job.batch_id)
-        self.clock = JobClock(checkpoint.writer, _time_of(job))
+        self.clock = JobClock(checkpoint.attempt, _time_of(job))
         self.others = OtherStates(run.client.root, checkpoint.positions)
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []
@@ -74,7 +74,7 @@ class BatchAttempt:
         self.used_names.add(name)
         keyed = run.maps.get(name)
         # A name is that of a map or of a table, so a table must not be opened as a map.
-        known = self.checkpoint.writer.operator(name)
+        known = self.checkpoint.attempt.operator(name)
         if keyed is None and known is not None and codecs.kind_of(known) == "table":
             raise IllegalArgumentError(
                 f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
@@ -92,7 +92,7 @@ class BatchAttempt:
                 f"map {name!r}: is in use with {keyed.partitions} partitions, not {partitions!r}"
             )
         if name not in self.map_rules:
-            maps.set_rule(keyed, after, self.clock, self.checkpoint.writer.base.manifest)
+            maps.set_rule(keyed, after, self.clock, self.checkpoint.attempt.base.manifest)
             self.map_rules[name] = after
         elif after not in (None, self.map_rules[name]):
             raise IllegalArgumentError(
@@ -121,7 +121,7 @@ class BatchAttempt:
         changes = TableChanges(
             spark,
             run.client,
-            self.checkpoint.writer,
+            self.checkpoint.attempt,
             name,
             key,
             num_partitions,
@@ -183,7 +183,7 @@ class BatchAttempt:
                     "expired once it has: call state.advance_clock(time) before the first entry is set"
                 )
             self.checkpoint.save(name, keyed)
-        with self.checkpoint.writer.meter.blocking():
+        with self.checkpoint.attempt.meter.blocking():
             for table in self.tables.values():
                 table.finish()
             self.others.record()

@@ -6,7 +6,7 @@ The clock is part of each checkpoint, so a repeated batch sees the same rows exp
 import threading
 from datetime import UTC, datetime, timedelta
 
-from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Clock
 
@@ -24,8 +24,8 @@ class JobClock:
     never asks for the clock has none.
     """
 
-    def __init__(self, writer: CheckpointWriter, batch_time: datetime | None) -> None:
-        self._writer = writer
+    def __init__(self, attempt: CheckpointAttempt, batch_time: datetime | None) -> None:
+        self._attempt = attempt
         self._batch_time = batch_time
         self._lock = threading.RLock()
         """Threads of the callback may open tables while another one moves the clock."""
@@ -51,7 +51,7 @@ class JobClock:
 
     def _known(self) -> Clock | None:
         """Return the clock in this batch, if there is one."""
-        last = self._writer.clock
+        last = self._attempt.clock
         if self._batch_time is None or (last is not None and last.source == "job"):
             return last
         return Clock(self._batch_time if last is None else max(last.at, self._batch_time), "batch")
@@ -64,9 +64,9 @@ class JobClock:
         """
         at = _in_utc(to)
         with self._lock:
-            known = self._known() if self._is_used else self._writer.clock
+            known = self._known() if self._is_used else self._attempt.clock
             if at is None:
-                self._writer.clock = known or Clock(BEGINNING, "job")
+                self._attempt.clock = known or Clock(BEGINNING, "job")
                 return
             if known is not None and known.source == "batch" and at < known.at:
                 raise InvalidStateError(
@@ -80,7 +80,7 @@ class JobClock:
                     f"{known.at.isoformat()}. Rows that expire between the two times would be lost or counted twice: "
                     "call advance_clock before that"
                 )
-            self._writer.clock = Clock(at if known is None else max(at, known.at), "job")
+            self._attempt.clock = Clock(at if known is None else max(at, known.at), "job")
 
     def hold(self, reason: str) -> None:
         """Refuse to move the clock for the rest of the batch: something that happened depends on the time."""
@@ -90,8 +90,8 @@ class JobClock:
     def move_to_batch(self) -> None:
         """Record the time of this batch for the checkpoint, if the job has a clock."""
         with self._lock:
-            if self._is_used or self._writer.clock is not None:
-                self._writer.clock = self._known()
+            if self._is_used or self._attempt.clock is not None:
+                self._attempt.clock = self._known()
 
     @property
     def has_begun(self) -> bool:

@@ -281,7 +281,7 @@ class State(NotPicklable):
         The batch waits for it, so its time counts as blocked.
         """
         attempt = self._attempt
-        with attempt.checkpoint.writer.meter.blocking(), attempt.operations.one(name, check):
+        with attempt.checkpoint.attempt.meter.blocking(), attempt.operations.one(name, check):
             yield
 
     @_operation
@@ -320,13 +320,13 @@ class State(NotPicklable):
         object_paths.encode_name("operator", name)
         attempt = self._attempt
         attempt.used_names.add(name)
-        writer = attempt.checkpoint.writer
+        made = attempt.checkpoint.attempt
         # Before the tasks run: another key or number of partitions than before is refused, and costs no work.
-        save_bytes.declare(writer, name, partitioning(name, key, num_partitions))
-        with writer.meter.blocking():
+        save_bytes.declare(made, name, partitioning(name, key, num_partitions))
+        with made.meter.blocking():
             written = write_partitions(attempt.run.client, self.id, name, frame, write, key, num_partitions)
             for artifact, place in written:
-                run_sync(save_bytes.attach(writer, artifact, place))
+                run_sync(save_bytes.attach(made, artifact, place))
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:

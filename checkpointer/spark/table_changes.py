@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
-from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import all_compactions, compactions_left, table_compactions
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
@@ -73,7 +73,7 @@ class TableChanges:
         self,
         spark: SparkSession,
         client: Checkpointer,
-        writer: CheckpointWriter,
+        attempt: CheckpointAttempt,
         name: str,
         key: Sequence[str],
         num_partitions: int | None,
@@ -83,18 +83,18 @@ class TableChanges:
         clock: JobClock | None = None,
         hints: TableHints | None = None,
     ) -> None:
-        self._jobs = TableJobs(spark, client, writer, name)
-        self._checkpoint = writer
+        self._jobs = TableJobs(spark, client, attempt, name)
+        self._attempt = attempt
         self._is_dropped = False
         self._hints = hints or TableHints()
         self.name = name
         key, combines = check_key(name, key), check_combine(name, combine)
-        self._expiry = TableExpiry(name, check_expire(name, expire), clock or JobClock(writer, None))
+        self._expiry = TableExpiry(name, check_expire(name, expire), clock or JobClock(attempt, None))
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
         # Of the attempt and not of its parent: the name may have been dropped earlier in this batch.
-        known = writer.operator(name)
-        parent = writer.base.manifest
+        known = attempt.operator(name)
+        parent = attempt.base.manifest
         clock_then = None if parent is None else parent.clock
         self._committed = None if known is None else TableVersion.of(name, known, clock_then)
         """The table as the last checkpoint has it, at its clock."""
@@ -234,7 +234,7 @@ class TableChanges:
             self._rescale(self.version.schema)
         self._compact_due(self.version)
         if self._has_changed:
-            self._checkpoint.put_operator(self.name, self.version.operator())
+            self._attempt.put_operator(self.name, self.version.operator())
 
     def compact_early(self, most: int) -> int:
         """Begin to compact chains for the next batch: this one is committed.

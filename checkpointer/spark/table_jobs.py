@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.checkpoint import save_bytes
-from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import early_compactions, within_bytes
 from pyspark_checkpointer.errors import InvalidStateError
@@ -44,10 +44,10 @@ Tasks compact the other chains. The driver also writes changes of a batch itself
 class TableJobs:
     """The Spark jobs that write one table for one checkpoint."""
 
-    def __init__(self, spark: SparkSession, client: Checkpointer, checkpoint: CheckpointWriter, name: str) -> None:
+    def __init__(self, spark: SparkSession, client: Checkpointer, attempt: CheckpointAttempt, name: str) -> None:
         self.spark = spark
         self.client = client
-        self._checkpoint = checkpoint
+        self._attempt = attempt
         self._name = name
 
     @property
@@ -60,7 +60,7 @@ class TableJobs:
 
         It keeps the objects alive that are read.
         """
-        manifest = self._checkpoint.base.manifest
+        manifest = self._attempt.base.manifest
         return None if manifest is None else manifest.id
 
     @property
@@ -70,7 +70,7 @@ class TableJobs:
 
     def target(self, schema: TableSchema, partitions: int) -> Target:
         """Return what tasks have to know of the table that they write."""
-        return Target(self.root, self._checkpoint.id, self._name, schema, partitions, DRIVER_BYTES // 4)
+        return Target(self.root, self._attempt.id, self._name, schema, partitions, DRIVER_BYTES // 4)
 
     def extend(
         self, chains: dict[int, Chain], outputs: list[TaskOutput], schema: TableSchema, *, deletes_only: bool = False
@@ -97,8 +97,8 @@ class TableJobs:
         for output in outputs:
             output.raise_refused()
             # The driver has to find what the task wrote before it reads any of it to compact chains.
-            if (first := output.first(self._checkpoint.id)) is not None:
-                run_sync(save_bytes.prove(self._checkpoint, output.written_by, first))
+            if (first := output.first(self._attempt.id)) is not None:
+                run_sync(save_bytes.prove(self._attempt, output.written_by, first))
         # Rows of one partition in two tasks: one of two snapshots would be lost, or what one of two calls of a user's
         # function decided.
         counts = Counter(partition for output in outputs for partition in {*output.snapshots, *output.applied})
@@ -158,12 +158,12 @@ class TableJobs:
         if here:
             session = self.client.session
             reader = TableReader(session.store, session.host, version.only([*here]))
-            with self._checkpoint.meter.blocking():
+            with self._attempt.meter.blocking():
                 chains |= run_sync(compact_chains(reader, self._writer(version.schema), version.chains, here))
         if there:
             sizes = version.sizes(there)
             groups = group_by_bytes(sizes, max(parallelism(self.spark), len(there) // 8))
-            task = CompactTask(self.root, self._checkpoint.id, version.only([*there]), groups, dict(keep))
+            task = CompactTask(self.root, self._attempt.id, version.only([*there]), groups, dict(keep))
             for output in self.run(task_numbers(self.spark, len(groups)), task.run):
                 chains |= output.chains
         # A partition of which no row is left has no chain (SPEC, Manifests).
@@ -180,8 +180,8 @@ class TableJobs:
 
     def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
         """Write what was compacted early, and return all chains of the table."""
-        with self._checkpoint.meter.blocking():
-            writer, traffic = self._writer(version.schema), self._checkpoint.meter.traffic
+        with self._attempt.meter.blocking():
+            writer, traffic = self._writer(version.schema), self._attempt.meter.traffic
             chains = {**version.chains, **run_sync(early.write(version.chains, writer, traffic))}
         return {partition: chain for partition, chain in chains.items() if chain}
 
@@ -206,9 +206,9 @@ class TableJobs:
         if len(parts) > 1:
             rows = merge.fold_changes(rows, schema, self._name)
             rows = row_order.in_order(rows, schema.key)
-        with self._checkpoint.meter.blocking():
+        with self._attempt.meter.blocking():
             return run_sync(self._writer(schema).pack(rows))
 
     def _writer(self, schema: TableSchema) -> TableWriter:
         session = self.client.session
-        return TableWriter(session.store, session.host, self._checkpoint.id, self._name, schema)
+        return TableWriter(session.store, session.host, self._attempt.id, self._name, schema)

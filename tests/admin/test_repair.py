@@ -79,7 +79,7 @@ def test_every_manifest_is_a_candidate_with_its_evidence(world: World, loss: Cal
     client.savepoint("first", ids[0])
     whole = client.load_manifest(ids[1])
     abandoned = attempt(world.actor(), b"never committed")
-    runtime.run_sync(commit._write(abandoned.writer))
+    runtime.run_sync(commit._write(abandoned.attempt))
     loss(world)
     found = world.actor().repair_candidates()
     assert {candidate.id for candidate in found} == {*ids, abandoned.id}
@@ -103,7 +103,7 @@ def test_of_equals_the_proven_one_comes_first(world: World) -> None:
     line(world.actor(), 1)
     attempts = [attempt(world.actor(), b"%d" % number) for number in range(6)]
     for one in attempts:
-        runtime.run_sync(commit._write(one.writer))
+        runtime.run_sync(commit._write(one.attempt))
     committed = put(world.actor(), b"2")
     world.actor().savepoint("s")
     missing(world)

@@ -37,7 +37,7 @@ def table(rows: dict[int, int], schema: TableSchema = SCHEMA) -> pa.Table:
 
 def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name: str = "rows") -> None:
     """Write rows on top of a table of four partitions, as changes."""
-    session, known = client.session, cp.writer.operator(name)
+    session, known = client.session, cp.attempt.operator(name)
     writer = TableWriter(session.store, session.host, cp.id, name, SCHEMA)
     chains: dict[int, Chain] = dict(known.chains) if known else {}
     new = table(rows)
@@ -45,7 +45,7 @@ def write_rows(client: Checkpointer, cp: Checkpoint, rows: dict[int, int], name:
     changes = new.append_column(PARTITION, numbers).append_column(CHANGE, pa.array([MERGE] * len(rows), pa.int8()))
     for partition, delta in run_sync(writer.pack(in_order(changes, SCHEMA.key))).items():
         chains[partition] = on_top(chains.get(partition, ()), delta)
-    cp.writer.put_operator(name, TableVersion(name, SCHEMA, 4, chains).operator())
+    cp.attempt.put_operator(name, TableVersion(name, SCHEMA, 4, chains).operator())
 
 
 def old_job(world: World) -> Actor:

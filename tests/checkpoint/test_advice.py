@@ -29,8 +29,8 @@ REFUSED: dict[str, tuple[Callable[[Checkpoint], object], Callable[[Checkpoint], 
         lambda cp: cp.snapshot("old", 0, b"new"),
     ),
     "bytes laid out otherwise": (
-        lambda cp: (save_bytes.declare(cp.writer, "old", {"v": 1}), cp.snapshot("old", 0, b"kept")),
-        lambda cp: save_bytes.declare(cp.writer, "old", {"v": 2}),
+        lambda cp: (save_bytes.declare(cp.attempt, "old", {"v": 1}), cp.snapshot("old", 0, b"kept")),
+        lambda cp: save_bytes.declare(cp.attempt, "old", {"v": 2}),
     ),
 }
 

@@ -448,7 +448,7 @@ def test_an_attempt_that_waits_for_its_commit_says_so(world: World) -> None:
     put(client, b"1")
     with client.begin() as cp:
         cp.snapshot("op", 0, b"2")
-        cp.writer.freeze()
+        cp.attempt.freeze()
         with pytest.raises(InvalidStateError, match="is being committed in the background: begin another"):
             cp.snapshot("op", 0, b"late")
     assert latest(world.actor()) == b"2", "frozen is not yet decided: the end of the block commits it"

@@ -79,7 +79,7 @@ def test_an_abort_beside_a_prepare_leaves_nothing_visible(world: World, client: 
     gate = client.faults.hold("put", path="manifests/")
     cp = client.begin()
     cp.snapshot("op", 0, b"2")
-    preparing = runtime.submit(commit.prepare(cp.writer))
+    preparing = runtime.submit(commit.prepare(cp.attempt))
     gate.wait()
     cp.abort()
     gate.open()
@@ -110,9 +110,9 @@ def test_an_abort_while_a_commit_waits_its_turn_leaves_nothing_visible(world: Wo
     first, second = client.begin(), client.begin()
     first.snapshot("op", 0, b"2")
     second.snapshot("op", 0, b"never")
-    commits = [runtime.submit(commit.commit(first.writer))]
+    commits = [runtime.submit(commit.commit(first.attempt))]
     gate.wait()
-    commits.append(runtime.submit(commit.commit(second.writer)))
+    commits.append(runtime.submit(commit.commit(second.attempt)))
     second.abort()
     gate.open()
     commits[0].result()

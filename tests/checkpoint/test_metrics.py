@@ -330,7 +330,7 @@ def test_a_caller_is_blocked_by_the_commit_and_not_by_what_it_does_itself(watche
 
 def test_calls_within_and_beside_each_other_block_once(watched: Watched) -> None:
     with watched.client.begin() as cp:
-        meter = cp.writer.meter
+        meter = cp.attempt.meter
         with meter.blocking():
             watched.host.pass_by(2)
             with meter.blocking():

@@ -25,7 +25,7 @@ def test_a_table_that_was_transformed_can_be_extended_in_the_same_checkpoint(wor
     """Tasks read the table by themselves, so it is in the store before the callback runs."""
     restored(client, **CHANGES)
     with client.begin() as cp:
-        operator = cp.writer.operator("totals")
+        operator = cp.attempt.operator("totals")
         assert operator is not None
         assert {a.path for chain in operator.chains.values() for a in chain} <= world.objects("artifacts/totals/")
         write_rows(client, cp, {3: 5}, "totals")
@@ -106,7 +106,7 @@ def test_small_partitions_share_an_object(world: World, client: Actor, monkeypat
 def test_a_table_without_rows_gets_its_new_columns(world: World) -> None:
     client = world.actor()
     with client.begin() as cp:
-        cp.writer.put_operator(
+        cp.attempt.put_operator(
             "rows", Operator(4, codecs.PARQUET.partitioner, codecs.PARQUET.name, {}, SCHEMA.to_json())
         )
     restored(client, transform={"rows": lambda rows: rows.append_column("x", pa.nulls(0, pa.string()))})
@@ -142,5 +142,5 @@ def test_parquet_that_is_no_table_is_not_written(world: World) -> None:
         pytest.raises(IllegalArgumentError, match=r"'x': expected the partitioner of parquet, spark-murmur3-1"),
         world.actor().begin() as cp,
     ):
-        cp.writer.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
+        cp.attempt.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
     assert world.actor().restore() is None

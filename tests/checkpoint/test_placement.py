@@ -76,7 +76,7 @@ def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
         with pytest.raises(InvalidStateError, match=re.escape(f"was written by {this_executor(elsewhere.root)}")):
             for number, writer in enumerate((first, second)):
                 artifact = writer.save_snapshot(cp.id, "op", number, BIG)
-                run_sync(save_bytes.attach(cp.writer, artifact, this_executor(writer.root)))
+                run_sync(save_bytes.attach(cp.attempt, artifact, this_executor(writer.root)))
             cp.commit()
 
 

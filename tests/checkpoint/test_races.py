@@ -88,7 +88,7 @@ def write(recorded: Recorded, name: str, numbers: random.Random, outcomes: Outco
                 return
     except REFUSED:
         # A prepare that was recorded may have been promoted by somebody else before this one lost its place.
-        (outcomes.refused if cp.writer.prepared is None else outcomes.unknown).append(name)
+        (outcomes.refused if cp.attempt.prepared is None else outcomes.unknown).append(name)
         raise
     except (OutcomeUnknownError, DependencyError, CrashError):
         outcomes.unknown.append(name)

@@ -240,7 +240,7 @@ def test_positions_changed_after_a_background_block_do_not_reach_the_checkpoint(
     with client.begin() as cp:
         cp.positions["topic"] = {"0": 1}
         cp.watermark = [1]
-        cp.writer.freeze()  # what the end of a background block does; the commit may begin much later
+        cp.attempt.freeze()  # what the end of a background block does; the commit may begin much later
         cp.positions["topic"]["0"] = 777
         cp.properties["late"] = True
         cp.watermark.append(2)

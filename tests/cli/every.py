@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.admin.followers import register
-from pyspark_checkpointer.checkpoint.save import CheckpointWriter
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.runtime import run_sync
@@ -49,13 +49,13 @@ def write(root: Path, encryption: str | None = None) -> None:
                 cp.snapshot(OPERATOR, number, b"x" * 5000)
                 cp.positions["orders-" + "t" * 60] = {"0": str(number) * 50}
                 cp.properties["model"] = f"s3://{LONG_PATH}/{number}"
-                put_table(ck, cp.writer, number)
+                put_table(ck, cp.attempt, number)
             if number == 1:
                 ck.savepoint(SAVEPOINT)
                 ck.savepoint(SAVEPOINT[:59] + "7")
 
 
-def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
+def put_table(ck: Checkpointer, attempt: CheckpointAttempt, number: int) -> None:
     """Write a table as Spark's tasks would: two rows, and one more each time."""
     fields = [
         {"name": "user", "type": "string", "nullable": False, "metadata": {}},
@@ -63,7 +63,7 @@ def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
     ]
     schema: TableSchema = first_schema("table", fields, ["user"], {})
     session = ck.session
-    writer = TableWriter(session.store, session.host, draft.id, "table", schema)
+    writer = TableWriter(session.store, session.host, attempt.id, "table", schema)
     names = [f"{'u' * 80}-{n}" for n in range(number + 2)]
     rows = pa.table({"user": names, "n": list(range(number, number + len(names)))})
     stored = schema.arrow()
@@ -71,7 +71,7 @@ def put_table(ck: Checkpointer, draft: CheckpointWriter, number: int) -> None:
         [rows[name].cast(kind) for name, kind in zip(stored.names, stored.types, strict=True)], schema=stored
     )
     snapshot = run_sync(writer.snapshot(0, table))
-    draft.put_operator("table", TableVersion("table", schema, 1, {0: (snapshot,)}).operator())
+    attempt.put_operator("table", TableVersion("table", schema, 1, {0: (snapshot,)}).operator())
 
 
 def calls(folder: Path) -> Iterator[Call]:

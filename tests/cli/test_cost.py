@@ -174,11 +174,11 @@ class TableJob(Job):
 
     def _writer(self, cp: Any) -> TableWriter:
         session = self.client.session
-        return TableWriter(session.store, session.host, cp.writer.id, "table", self.schema)
+        return TableWriter(session.store, session.host, cp.attempt.id, "table", self.schema)
 
     def _put(self, cp: Any) -> None:
         version = TableVersion("table", self.schema, self.partitions, dict(self.chains))
-        cp.writer.put_operator("table", version.operator())
+        cp.attempt.put_operator("table", version.operator())
 
 
 @pytest.mark.parametrize(

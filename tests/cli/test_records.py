@@ -239,7 +239,7 @@ def test_a_table_is_shown_with_the_values_that_python_lacks(tmp_path: Path, run:
     with Checkpointer(tmp_path / "root") as ck, ck.begin() as cp:
         writer = TableWriter(ck.session.store, ck.session.host, cp.id, "t", schema)
         chains = {0: (run_sync(writer.snapshot(0, held)),)}
-        cp.writer.put_operator("t", TableVersion("t", schema, 1, chains).operator())
+        cp.attempt.put_operator("t", TableVersion("t", schema, 1, chains).operator())
     assert [one["row"] for one in run("cat", tmp_path / "root", "t", "--json").json] == [
         {"k": "a", "at": {"$datetime": "1970-01-01T00:00:00+00:00", "zone": "UTC"}},
         {"k": {"$bytes": "/w=="}, "at": {"$datetime": "+38504-08-17T21:30:06.846976+00:00", "zone": "UTC"}},

@@ -38,7 +38,7 @@ def test_a_dropped_client_whose_commit_failed_is_freed(tmp_path: Path, monkeypat
     task = client.session._background
     assert task is not None
     run_sync(asyncio.wait_for(asyncio.wait([task]), 30))
-    kept = [weakref.ref(one) for one in (client.session, cp.writer, task)]
+    kept = [weakref.ref(one) for one in (client.session, cp.attempt, task)]
     del client, cp, task
     gc.collect()
     assert [one() for one in kept] == [None] * 3

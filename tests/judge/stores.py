@@ -148,7 +148,7 @@ def save_rows(client: Checkpointer, schema: TableSchema, rows: pa.Table, changes
     numbers = pa.array(partitions_of(rows, schema, PARTITIONS))
     with client.begin() as cp:
         writer = TableWriter(client.session.store, client.session.host, cp.id, "table", schema)
-        old = cp.writer.operator("table")
+        old = cp.attempt.operator("table")
         chains = {} if old is None else dict(old.chains)
         for partition in numbers.unique().to_pylist():
             wanted = rows.filter(pc.equal(numbers, partition))
@@ -158,7 +158,7 @@ def save_rows(client: Checkpointer, schema: TableSchema, rows: pa.Table, changes
             changes = changes.set_column(changes.column_names.index(PARTITION), PARTITION, places)
             for partition, delta in run_sync(writer.pack(in_order(changes, schema.key))).items():
                 chains[partition] = on_top(chains.get(partition, ()), delta)
-        cp.writer.put_operator("table", TableVersion("table", schema, PARTITIONS, chains).operator())
+        cp.attempt.put_operator("table", TableVersion("table", schema, PARTITIONS, chains).operator())
 
 
 def all_types(client: Checkpointer) -> None:
@@ -268,7 +268,7 @@ def expiring(client: Checkpointer, kind: str) -> None:
     # The merged time decides: that of a change keeps a row alive, or ends it.
     save_table(client, schema, rows, [(MERGE, (0, 1, given[2])), (RESET, (2, 1, given[0])), (MERGE, (3, 1, given[1]))])
     with client.begin() as cp:
-        cp.writer.clock = Clock(clock, "job")
+        cp.attempt.clock = Clock(clock, "job")
     if kind == "timestamp_ntz":
         far_times = far(pa.timestamp("us"), -(2**63), 2**63 - 1)
         columns = [pa.array([100, 101], pa.int64()), pa.array([1, 1], pa.int64()), far_times]
@@ -284,7 +284,7 @@ def expiring_map(client: Checkpointer) -> None:
     maps = {name: KeyedState({0: "older", "a": [1]}, partitions=2) for name in ("map", "free", "late")}
     for number, at in enumerate([clock - 60 * day, clock - 30 * day, clock - 30 * day + moment, clock]):
         with client.begin(epoch=number) as cp:
-            cp.writer.clock = Clock(at, "job")
+            cp.attempt.clock = Clock(at, "job")
             for name, keyed in maps.items():
                 if number or name == "late":
                     keyed.set_rule((31 if name == "late" else 30) * day // moment, micros(at))

@@ -19,7 +19,7 @@ NOW = micros(AT)
 def save(client: Checkpointer, state: KeyedState, later: int = 0) -> None:
     """Save by a clock of so many microseconds after NOW."""
     with client.begin() as cp:
-        cp.writer.clock = Clock(AT + timedelta(microseconds=later), "job")
+        cp.attempt.clock = Clock(AT + timedelta(microseconds=later), "job")
         cp.save("s", state)
 
 

@@ -93,9 +93,9 @@ def claim(world: World, partitions: int) -> None:
     client = world.actor()
     client.restore()
     with client.begin() as cp:
-        operator = cp.writer.operator("s")
+        operator = cp.attempt.operator("s")
         assert operator is not None
-        cp.writer.put_operator("s", replace(operator, partitions=partitions))
+        cp.attempt.put_operator("s", replace(operator, partitions=partitions))
 
 
 @EVERY_USE

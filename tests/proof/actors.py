@@ -130,25 +130,25 @@ class Actor:
         if not await self._knows():
             return
         with self.deed("commit"):
-            draft = await self._draft(whole=whole)
-            with self._attempts("commit", draft.id):
-                await self._attempt(draft.id, commit.commit(draft))
+            attempt = await self._begin(whole=whole)
+            with self._attempts("commit", attempt.id):
+                await self._attempt(attempt.id, commit.commit(attempt))
 
     async def prepare(self) -> Prepared | None:
         """What may or may not have been prepared is withdrawn: after that it never will be."""
         if not await self._knows():
             return None
         with self.deed("prepare"):
-            draft = await self._draft()
-            attempt = self._attempts("prepare", draft.id)
+            attempt = await self._begin()
+            recorded = self._attempts("prepare", attempt.id)
             self.content = None
             try:
-                with attempt:
-                    return await commit.prepare(draft)
+                with recorded:
+                    return await commit.prepare(attempt)
             except OutcomeUnknownError:
-                with self.deed("abort", str(draft.id)), self.asks("abort", id=str(draft.id)):
-                    await commit.abort(draft)
-                    self.stage.refuse(draft.id, "it was withdrawn")
+                with self.deed("abort", str(attempt.id)), self.asks("abort", id=str(attempt.id)):
+                    await commit.abort(attempt)
+                    self.stage.refuse(attempt.id, "it was withdrawn")
                 raise
 
     async def commit_by_hand(self) -> None:
@@ -180,16 +180,16 @@ class Actor:
             await self.restore(promote=self.dice.random() < 0.5)
         return self.content is not None
 
-    async def _draft(self, *, whole: bool = False) -> save.CheckpointWriter:
+    async def _begin(self, *, whole: bool = False) -> save.CheckpointAttempt:
         """An attempt that adds a token, as a delta or (`whole`, and now and then) with all there is."""
-        draft = await commit.begin(self.session, None, None, self.session.reports.meter())
+        attempt = await commit.begin(self.session, None, None, self.session.reports.meter())
         if whole or self.dice.random() < 0.3 or not self.content:
-            await save_bytes.add(draft, "log", 0, SNAPSHOT, (self.content or b"") + _token(draft.id))
+            await save_bytes.add(attempt, "log", 0, SNAPSHOT, (self.content or b"") + _token(attempt.id))
         else:
-            await save_bytes.add(draft, "log", 0, DELTA, _token(draft.id))
+            await save_bytes.add(attempt, "log", 0, DELTA, _token(attempt.id))
         if self.dice.random() < 0.3 or not self.content:  # often what it was, so that the parent's is used again
-            await save_bytes.add(draft, "rest", 0, SNAPSHOT, self.dice.choice((b"x", b"y")))
-        return draft
+            await save_bytes.add(attempt, "rest", 0, SNAPSHOT, self.dice.choice((b"x", b"y")))
+        return attempt
 
     def _attempts(self, kind: str, checkpoint: CheckpointId) -> AbstractContextManager[Operation]:
         """Record an attempt at what this actor believes and a token more."""

@@ -186,7 +186,7 @@ def table_history(client: Actor) -> None:
 def table_of(client: Actor, cp: Checkpoint) -> TableChanges:
     """What the driver has of a table during a batch. As long as its tasks have nothing to do, it needs no Spark."""
     no_spark = cast(Any, None)
-    return TableChanges(no_spark, client, cp.writer, "table", ["k"], None, {"n": "sum"}, None)
+    return TableChanges(no_spark, client, cp.attempt, "table", ["k"], None, {"n": "sum"}, None)
 
 
 def compact_table(client: Actor, notes: dict[str, Any]) -> None:

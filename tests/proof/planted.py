@@ -98,8 +98,8 @@ PLANTED = (
     Planted(
         "a swap before all that goes beside the manifest has landed",
         commit._write,
-        "writer.id, encoded)\n        await queue.join()",
-        "writer.id, encoded)",
+        "attempt.id, encoded)\n        await queue.join()",
+        "attempt.id, encoded)",
         scene="two takeovers",
     ),
     Planted(
@@ -366,7 +366,7 @@ PLANTED = (
     ),
     Planted(
         "operators that were not touched are lost",
-        save.CheckpointWriter.changed_operators,
+        save.CheckpointAttempt.changed_operators,
         "operators, parent = dict(self._operators), self.base.manifest",
         "operators, parent = {name: one for name, one in self._operators.items() if name == 'log'}, self.base.manifest",
     ),

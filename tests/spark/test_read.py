@@ -54,7 +54,7 @@ def put(
     settings = {"num_partitions": None, "combine": None, "schema": None} | options
     with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
         checkpoint.positions["topic"] = {"0": 5}
-        table = TableChanges(spark, client, checkpoint.writer, "t", key, **settings)
+        table = TableChanges(spark, client, checkpoint.attempt, "t", key, **settings)
         if drop:
             table.drop_columns(drop)
         if rows is not None:

@@ -47,7 +47,7 @@ def change(client: Checkpointer, cp: Checkpoint, changes: list[tuple[Any, ...]],
     """Put changes on top of a table, a pack of deltas for each batch: many old rows stay in the store's objects."""
     session = client.session
     writer = TableWriter(session.store, session.host, cp.id, "totals", schema)
-    old = cp.writer.operator("totals")
+    old = cp.attempt.operator("totals")
     chains: dict[int, Chain] = {} if old is None else dict(old.chains)
     for partition in range(PARTITIONS):
         own = [one for one in changes if crc32(repr(one[1][0]).encode()) % PARTITIONS == partition]
@@ -55,7 +55,7 @@ def change(client: Checkpointer, cp: Checkpoint, changes: list[tuple[Any, ...]],
             packed = runtime.run_sync(writer.pack(in_order(changes_of(schema, own, partition), schema.key)))
             for number, delta in packed.items():
                 chains[number] = on_top(chains.get(number, ()), delta)
-    cp.writer.put_operator("totals", TableVersion("totals", schema, PARTITIONS, chains).operator())
+    cp.attempt.put_operator("totals", TableVersion("totals", schema, PARTITIONS, chains).operator())
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def commit(client: Checkpointer, partitions: int) -> None:
         for number, row in zip(numbers[1:], ROWS[1:], strict=True):
             changes = in_order(changes_of(SCHEMA, [(MERGE, row)], number), SCHEMA.key)
             chains |= {p: on_top(chains.get(p, ()), delta) for p, delta in run_sync(writer.pack(changes)).items()}
-        cp.writer.put_operator("t", TableVersion("t", SCHEMA, partitions, chains).operator())
+        cp.attempt.put_operator("t", TableVersion("t", SCHEMA, partitions, chains).operator())
 
 
 @pytest.mark.parametrize("partitions", [1, 100_000, MAX_TABLE_PARTITIONS])
@@ -123,5 +123,5 @@ def test_a_pack_is_fetched_once_for_all_steps_of_a_lookup(tmp_path: Path, monkey
 def test_a_table_has_a_partition(tmp_path: Path) -> None:
     with Checkpointer(str(tmp_path)) as client:
         with pytest.raises(IllegalArgumentError, match="operator 't': 0 partitions of parquet"), client.begin() as cp:
-            cp.writer.put_operator("t", TableVersion("t", SCHEMA, 0, {}).operator())
+            cp.attempt.put_operator("t", TableVersion("t", SCHEMA, 0, {}).operator())
         assert client.restore() is None

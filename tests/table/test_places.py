@@ -36,7 +36,7 @@ def commit(client: Checkpointer, snapshot_shift: int = 0, delta_shift: int = 0) 
         changes = [changes_of(SCHEMA, [(MERGE, row)], place) for row, place in zip(ROWS, found, strict=True)]
         for partition, delta in run_sync(writer.pack(in_order(pa.concat_tables(changes), SCHEMA.key))).items():
             chains[partition] = on_top(chains[partition], delta)
-        cp.writer.put_operator("t", TableVersion("t", SCHEMA, PARTITIONS, chains).operator())
+        cp.attempt.put_operator("t", TableVersion("t", SCHEMA, PARTITIONS, chains).operator())
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])

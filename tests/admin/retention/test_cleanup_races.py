@@ -106,7 +106,7 @@ def test_an_attempt_in_the_making_is_not_swept(world: World) -> None:
     line(writer, 3)
     running = attempt(writer, b"x" * 200_000)
     gate = writer.faults.hold("swap")
-    work = runtime.submit(commit.commit(running.writer))
+    work = runtime.submit(commit.commit(running.attempt))
     gate.wait()
     janitor.clean(LAST_TWO)
     gate.open()
