@@ -8,7 +8,7 @@ This is decided only here, by pure functions of sizes. These modules ask, and do
   `all_compactions`.
 - `spark/table_jobs.py` asks what the driver compacts, and what tasks do: `within_bytes`; and what is compacted before
   the next batch needs it: `early_compactions`.
-- `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small`.
+- `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small_partition`.
 - `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest` and `segment_fold_start`. It
   hands both to `manifests/segments.py`, which decides nothing.
 - `admin/forecast.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and those of
@@ -240,7 +240,8 @@ def table_compactions(
             found[partition] = 0
         elif len(deltas) > limit:
             outweighs = 2 * changed > base.records or due >= 1
-            small = is_small(base.records + changed, base_bytes + delta_bytes)  # then it shares an object with others
+            # It shares an object with others then.
+            small = is_small_partition(base.records + changed, base_bytes + delta_bytes)
             # One more than the deltas that stay: the snapshot below them stays too.
             found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
         elif due >= 1:
@@ -338,7 +339,7 @@ def early_compactions(chains: Mapping[int, Chain], max_chain: int, partitions: i
     return EarlyCompactions(parted.within, [p for p, first in parted.beyond.items() if first == 0], parted.cost)
 
 
-def is_small(rows: int, size: int) -> bool:
+def is_small_partition(rows: int, size: int) -> bool:
     """Return whether a table's partition is small.
 
     A small partition is better kept in an object with others than in a snapshot of its own.

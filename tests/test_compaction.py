@@ -23,7 +23,7 @@ from pyspark_checkpointer.compaction import (
     early_compactions,
     fits_in_manifest,
     fold_start,
-    is_small,
+    is_small_partition,
     keyed_delta,
     keyed_fold_start,
     opaque_fold_start,
@@ -376,9 +376,9 @@ def test_the_batch_gets_those_large_partitions_whose_turn_it_is() -> None:
 
 
 def test_a_small_partition_has_few_rows_and_few_bytes() -> None:
-    assert is_small(SMALL_PARTITION - 1, SMALL_BYTES - 1)
-    assert not is_small(SMALL_PARTITION, 0)
-    assert not is_small(0, SMALL_BYTES)
+    assert is_small_partition(SMALL_PARTITION - 1, SMALL_BYTES - 1)
+    assert not is_small_partition(SMALL_PARTITION, 0)
+    assert not is_small_partition(0, SMALL_BYTES)
 
 
 # ---- segments of manifests -------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ async def _write(attempt: CheckpointAttempt) -> tuple[Ref, Manifest]:
         await session.prove_conditions(attempt.base.head)
         attempt.freeze()
         last = await attempt.uploader.last_packs()
-        small = attempt.is_small
+        small = attempt.has_small_manifest
         make = partial(_manifest, attempt, last)
         manifest, encoded = make() if small else await session.host.run(make)
         # Beside the manifest, and not before it: this saves a round trip. Both are durable before the swap, which is

@@ -48,13 +48,13 @@ async def read_decoded(
         return {artifact: decode(codec, artifact, data) for artifact, data in zip(group, slices, strict=True)}
 
     # One thread for the whole group: waking one costs more than decoding a small partition.
-    if is_small(group):
+    if is_quick_to_decode(group):
         return decode_all()
     async with turn:
         return await host.run(decode_all)
 
 
-def is_small(artifacts: Iterable[Artifact]) -> bool:
+def is_quick_to_decode(artifacts: Iterable[Artifact]) -> bool:
     """Return whether artifacts are decoded and merged sooner than a thread is woken."""
     return sum(each.length + each.raw_size + ARTIFACT_OVERHEAD for each in artifacts) <= DECODE_INLINE
 

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Literal, TypeVar
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.decode import Records, decode, is_small, merge, merge_all, read_decoded
+from pyspark_checkpointer.checkpoint.decode import Records, decode, is_quick_to_decode, merge, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live
@@ -143,7 +143,7 @@ class CheckpointReader:
             return state
 
         few = operator.partitions <= metadata.SMALL_MANIFEST and partitions in (None, operator.partitions)
-        small = few and is_small(decoded)
+        small = few and is_quick_to_decode(decoded)
         return build() if small else await self.session.host.run(build)
 
     async def entries(self, name: str, partition: int) -> dict[object, bytes]:

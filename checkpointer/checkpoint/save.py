@@ -204,7 +204,7 @@ class CheckpointAttempt:
             self.state = AttemptState.FROZEN
 
     @property
-    def is_small(self) -> bool:
+    def has_small_manifest(self) -> bool:
         """Return whether the manifest is made faster than a thread is woken."""
         touched = sum(len(change.plans) for change in self._changes.values())
         return metadata.is_small_manifest(self._operators) and touched <= metadata.SMALL_MANIFEST

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_checkpointer.checkpoint.restore import explaining
-from pyspark_checkpointer.compaction import is_small
+from pyspark_checkpointer.compaction import is_small_partition
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
@@ -127,7 +127,7 @@ class Target:
         small = []
         for partition, part in split(rows):
             # Small partitions share a pack, so that a table of many small ones does not cost an object each.
-            if partition in whole and not is_small(part.num_rows, part.nbytes):
+            if partition in whole and not is_small_partition(part.num_rows, part.nbytes):
                 into.snapshots[partition] = run_sync(writer.snapshot(partition, part))
             else:
                 small.append(part)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer.checkpoint.migration import Transform, call
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
-from pyspark_checkpointer.compaction import is_small
+from pyspark_checkpointer.compaction import is_small_partition
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
@@ -60,7 +60,7 @@ async def transform(
         given = await rows(partition)
         # `call` and not `run`: the function is the user's, and must not hold a thread that other work waits for.
         made = await host.call(lambda p=partition, g=given: task.run(p, g))  # type: ignore[misc]
-        if not is_small(made.num_rows, made.nbytes):
+        if not is_small_partition(made.num_rows, made.nbytes):
             writer = TableWriter(store, host, owner, new, task.schema)
             chains[partition] = (await writer.snapshot(partition, made),)
         elif made.num_rows:
