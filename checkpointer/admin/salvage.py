@@ -13,7 +13,7 @@ from pyspark_checkpointer.admin.older_states import OlderStates, count_records
 from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.admin.slices import SliceChecks
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.verify import Check
+from pyspark_checkpointer.checkpoint.verify import Verifier
 from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, Chain, CheckpointId, Manifest, Operator, Ref
@@ -87,17 +87,17 @@ class _Search:
     """
 
     def __init__(self, session: Session, found: StoreScan, progress: Progress | None) -> None:
-        self._check = Check(session, None, 1.0, progress)
+        self._verifier = Verifier(session, None, 1.0, progress)
         self._slices = SliceChecks(session)
         self._older = OlderStates(session, found, self._slices)
 
     async def examine(self, ref: Ref, manifest: Manifest) -> Salvage:
         """Return the intact parts of a checkpoint, and the lost ones."""
-        loaded = await self._check.with_chains(ref, manifest)
-        self._check.manifests = {ref: loaded}
-        await self._check.read_objects()
+        loaded = await self._verifier.with_chains(ref, manifest)
+        self._verifier.manifests = {ref: loaded}
+        await self._verifier.read_objects()
         self._raise_refused()
-        problems = {finding.path: finding.problem for finding in self._check.findings}
+        problems = {finding.path: finding.problem for finding in self._verifier.findings}
         losses: list[Loss] = []
         kept: dict[str, Operator] = {}
         older: dict[str, dict[int, Chain]] = {}
@@ -126,7 +126,7 @@ class _Search:
         """Return the names of the savepoints that are damaged."""
         names = []
         for entry in savepoints:
-            if (await self._check.whole(entry.ref))[1]:
+            if (await self._verifier.whole(entry.ref))[1]:
                 names.append(str(entry.name))
         self._raise_refused()
         return names
@@ -136,8 +136,8 @@ class _Search:
 
         Nobody should accept the loss of an object that was not looked at.
         """
-        if self._check.refusals:
-            raise self._check.refusals[0]
+        if self._verifier.refusals:
+            raise self._verifier.refusals[0]
 
     async def _partitions(
         self, name: str, operator: Operator, problems: Mapping[str, str]

@@ -10,7 +10,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding
-from pyspark_checkpointer.checkpoint.verify import Check
+from pyspark_checkpointer.checkpoint.verify import Verifier
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import CatalogRef, Manifest, Ref
 
@@ -57,7 +57,7 @@ class _Search:
     def __init__(self, session: Session, head: Head) -> None:
         self._store = session.store
         self._head = head
-        self._check = Check(session, None, 1.0)
+        self._verifier = Verifier(session, None, 1.0)
         self._read: Manifest | None = None
         self.skipped: dict[Ref, set[str]] = {}
         """Damaged checkpoints, each with the paths of its damaged objects."""
@@ -84,7 +84,7 @@ class _Search:
 
     async def look(self, ref: Ref) -> Manifest | None:
         """Return the checkpoint's manifest if all of it is intact."""
-        self._read, damaged = await self._check.whole(ref)
+        self._read, damaged = await self._verifier.whole(ref)
         if not damaged:
             return self._read
         self.skipped[ref] = damaged
@@ -93,7 +93,7 @@ class _Search:
     async def _catalogued(self, catalog: CatalogRef | None) -> list[Ref]:
         """Return the catalog's checkpoints, the newest first."""
         if catalog is not None:
-            with self._check.noting(catalog.path):
+            with self._verifier.noting(catalog.path):
                 found = await metadata.read_catalog(self._store, catalog)
                 entries = found.entries if found is not None else ()
                 return sorted({entry.ref for entry in entries}, key=lambda ref: ref.id, reverse=True)
@@ -104,13 +104,13 @@ class _Search:
 
         Then it is no damage.
         """
-        before = self._check.findings
-        await self._check.forget_retired(self._head)
-        return self._check.findings != before
+        before = self._verifier.findings
+        await self._verifier.forget_retired(self._head)
+        return self._verifier.findings != before
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what was found, each with all the checkpoints that were skipped for it."""
         return tuple(
             replace(found, checkpoints=tuple(sorted(ref.id for ref, bad in self.skipped.items() if found.path in bad)))
-            for found in self._check.findings
+            for found in self._verifier.findings
         )

@@ -69,20 +69,20 @@ async def verify_store(
     """
     check_share(share)
     checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
-    check = Check(session, operator, share, progress, check_places)
+    verifier = Verifier(session, operator, share, progress, check_places)
     head = None
-    with check.noting(object_paths.LATEST):
+    with verifier.noting(object_paths.LATEST):
         # Not `read_head`, which raises where `_latest` is lost. Here that is a finding like any other.
         head = await find_head(session.store)
     if head is not None and head.pointer is not None:
-        check.objects += 1
-        await check.run(head, checkpoint)
-        await check.forget_retired(head)
+        verifier.objects += 1
+        await verifier.run(head, checkpoint)
+        await verifier.forget_retired(head)
     elif checkpoint is not None and head is not None:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
     if checkpoint is None and head is not None:
-        await check.look_above(head)
-    return check.result()
+        await verifier.look_above(head)
+    return verifier.result()
 
 
 def check_share(share: float) -> None:
@@ -90,7 +90,7 @@ def check_share(share: float) -> None:
         raise IllegalArgumentError(f"share={share!r:.40}: expected a number from 0 to 1")
 
 
-class Check:
+class Verifier:
     """One run: what it has seen so far."""
 
     def __init__(

@@ -15,7 +15,7 @@ from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.listing import State, state_of
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Verification
-from pyspark_checkpointer.checkpoint.verify import Check, check_share
+from pyspark_checkpointer.checkpoint.verify import Verifier, check_share
 from pyspark_checkpointer.cli.report_page.model import (
     CheckpointRow,
     Cleanup,
@@ -74,56 +74,56 @@ async def gather(
     session: Session, policy: RetentionPolicy, share: float | None, progress: Progress | None = None
 ) -> Report:
     """Return the report of a session. See `make_report`."""
-    check = Check(session, None, 0.0, progress)
+    verifier = Verifier(session, None, 0.0, progress)
     head = Head()
     # A damaged `_latest` becomes a finding, and the page is made all the same.
-    with check.noting(object_paths.LATEST):
+    with verifier.noting(object_paths.LATEST):
         head = await find_head(session.store)
     alone: dict[Ref, Manifest] = {}
     left_out = 0
     if head.pointer is not None:
-        check.objects += 1
-        await check.read_manifests(head)
+        verifier.objects += 1
+        await verifier.read_manifests(head)
         # A copy: loading chains replaces manifests, and leaves out operators whose segments are damaged.
-        alone = dict(check.manifests)
-        left_out = await _load_chains(check, whole=share is not None)
-        check.share = _share(check) if share is None else share
-        await check.read_objects()
+        alone = dict(verifier.manifests)
+        left_out = await _load_chains(verifier, whole=share is not None)
+        verifier.share = _share(verifier) if share is None else share
+        await verifier.read_objects()
         # A cleanup may have deleted objects meanwhile. What is missing of a retired checkpoint is no damage.
-        await check.forget_retired(head)
+        await verifier.forget_retired(head)
     # Where `_latest` itself is damaged, nothing can be said of what stands above it.
-    if not any(finding.path == object_paths.LATEST for finding in check.findings):
-        await check.look_above(head)
+    if not any(finding.path == object_paths.LATEST for finding in verifier.findings):
+        await verifier.look_above(head)
     # Without rules a plan keeps all and so reads all chains, of which some were just left out as too many.
     too_much = left_out > 0 and policy.keeps_all
-    current = check.manifests.get(head.committed) if head.committed else None
-    verification = check.result()
+    current = verifier.manifests.get(head.committed) if head.committed else None
+    verification = verifier.result()
     return Report(
         root=session.store.url,
         made=session.host.now(),
         pointer=_position(head),
         committed=None if current is None else _committed(current),
-        checkpoints=_checkpoints(head, check, alone),
+        checkpoints=_checkpoints(head, verifier, alone),
         operators=_operators(current) if current else (),
         unread_operators=_unread(head, alone, current),
         biggest=checkpoint_sizes.biggest_partitions(current) if current else (),
-        savepoints=_savepoints(check),
+        savepoints=_savepoints(verifier),
         cleanup=_skipped_cleanup() if too_much else await _cleanup(session, policy),
         verification=verification,
-        share=check.share,
+        share=verifier.share,
         chains_left_out=left_out,
         candidates=await _candidates(session) if _needs_repair(verification, current) else (),
     )
 
 
-async def _load_chains(check: Check, *, whole: bool) -> int:
+async def _load_chains(verifier: Verifier, *, whole: bool) -> int:
     """Load chains from segments, the newest checkpoints first.
 
     Return how many checkpoints were left out.
     """
     seen: set[tuple[str, ...]] = set()
     read = left_out = 0
-    for ref, manifest in sorted(check.manifests.items(), key=lambda item: item[0].id, reverse=True):
+    for ref, manifest in sorted(verifier.manifests.items(), key=lambda item: item[0].id, reverse=True):
         new = {key: op for op in manifest.operators.values() if (key := _segments(op)) and key not in seen}
         read += sum(segment.entries for operator in new.values() for segment in operator.segments)
         # `seen` is empty at the first checkpoint with segments, so that the newest is read however large it is.
@@ -131,7 +131,7 @@ async def _load_chains(check: Check, *, whole: bool) -> int:
             left_out += 1
             continue
         seen |= new.keys()
-        check.manifests[ref] = await check.with_chains(ref, manifest)
+        verifier.manifests[ref] = await verifier.with_chains(ref, manifest)
     return left_out
 
 
@@ -143,13 +143,13 @@ def _segments(operator: Operator) -> tuple[str, ...]:
     return tuple(segment.path for segment in operator.segments)
 
 
-def _share(check: Check) -> float:
+def _share(verifier: Verifier) -> float:
     """Return the share of the objects to read.
 
     `MAX_BYTES` and `MAX_OBJECTS` limit it.
     """
     sizes: dict[str, int] = {}
-    for manifest in check.manifests.values():
+    for manifest in verifier.manifests.values():
         sizes |= checkpoint_sizes.object_sizes(manifest)
     return min(1.0, MAX_BYTES / max(sum(sizes.values()), 1), MAX_OBJECTS / max(len(sizes), 1))
 
@@ -166,13 +166,13 @@ def _position(head: Head) -> Position | None:
     return Position(pointer.writer, ids[0], ids[1], pointer.boundary, pointer.retired)
 
 
-def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[CheckpointRow, ...]:
+def _checkpoints(head: Head, verifier: Verifier, alone: dict[Ref, Manifest]) -> tuple[CheckpointRow, ...]:
     names: dict[CheckpointId, tuple[str, ...]] = {}
-    for savepoint in _savepoints(check):
+    for savepoint in _savepoints(verifier):
         names[savepoint.id] = (*names.get(savepoint.id, ()), savepoint.name)
-    hurt = {checkpoint for finding in check.findings for checkpoint in finding.checkpoints}
+    hurt = {checkpoint for finding in verifier.findings for checkpoint in finding.checkpoints}
     rows = [
-        _row(ref, manifest, check.manifests[ref], state_of(head, ref), names.get(ref.id, ()), ref.id in hurt)
+        _row(ref, manifest, verifier.manifests[ref], state_of(head, ref), names.get(ref.id, ()), ref.id in hurt)
         for ref, manifest in alone.items()
     ]
     # What `_latest` or the catalog names has a row, even if its manifest cannot be read.
@@ -180,18 +180,18 @@ def _checkpoints(head: Head, check: Check, alone: dict[Ref, Manifest]) -> tuple[
         CheckpointRow(
             unread, None, None, state_of(head, ref), names.get(unread, ()), None, None, None, None, None, True
         )
-        for unread, ref in {ref.id: ref for ref in _named(head, check) if ref not in alone}.items()
+        for unread, ref in {ref.id: ref for ref in _named(head, verifier) if ref not in alone}.items()
     ]
     return tuple(sorted(rows, key=lambda row: row.id))
 
 
-def _named(head: Head, check: Check) -> list[Ref]:
+def _named(head: Head, verifier: Verifier) -> list[Ref]:
     """Return the checkpoints that `_latest` and the catalog name.
 
     Their manifests may be unreadable.
     """
     named = [ref for ref in (head.committed, head.prepared) if ref is not None]
-    return [*named, *(entry.ref for entry in (check.catalog.entries if check.catalog else ()))]
+    return [*named, *(entry.ref for entry in (verifier.catalog.entries if verifier.catalog else ()))]
 
 
 def _row(
@@ -241,8 +241,8 @@ def _unread(head: Head, alone: dict[Ref, Manifest], current: Manifest | None) ->
     return tuple(sorted(alone[head.committed].operators.keys() - current.operators.keys()))
 
 
-def _savepoints(check: Check) -> tuple[SavepointRow, ...]:
-    entries = () if check.catalog is None else check.catalog.entries
+def _savepoints(verifier: Verifier) -> tuple[SavepointRow, ...]:
+    entries = () if verifier.catalog is None else verifier.catalog.entries
     return tuple(SavepointRow(entry.name, entry.ref.id, entry.created) for entry in entries if entry.name is not None)
 
 
