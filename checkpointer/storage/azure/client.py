@@ -55,7 +55,7 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AZURE_STORAGE_")}
 
 
-class Client:
+class AzureClient:
     """A file system of adlfs, and the SDK's clients of the blobs that it swaps."""
 
     def __init__(self, files: Any) -> None:
@@ -66,7 +66,7 @@ class Client:
         """Return the client of a blob that is written again and again."""
 
 
-async def open_client(url: str, options: Mapping[str, Any]) -> Client:
+async def open_client(url: str, options: Mapping[str, Any]) -> AzureClient:
     """Return a client with a file system of adlfs.
 
     Raises `IllegalArgumentError` where nothing names the account.
@@ -80,7 +80,7 @@ async def open_client(url: str, options: Mapping[str, Any]) -> Client:
     files = adlfs.AzureBlobFileSystem(**{**options, **_FORCED})
     take_finalizers_off(files)
     _spare_netrc(files.service_client)
-    return Client(files)
+    return AzureClient(files)
 
 
 def _spare_netrc(service: Any) -> None:
@@ -94,7 +94,7 @@ def _spare_netrc(service: Any) -> None:
         transport._use_env_settings = False
 
 
-async def close_client(client: Client) -> None:
+async def close_client(client: AzureClient) -> None:
     """Close the connections of a client from `open_client`."""
     files = client.files
     await client.service.close()

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.azure.client import Client, account_of, close_client, environment, open_client
+from pyspark_checkpointer.storage.azure.client import AzureClient, account_of, close_client, environment, open_client
 from pyspark_checkpointer.storage.azure.container import read_rules
 from pyspark_checkpointer.storage.azure.errors import (
     REFUSED,
@@ -49,7 +49,7 @@ _MAX_BLOCKS = 50_000
 """Blocks of one blob, at most: a limit of the service."""
 
 
-class AzureStore(CloudStore[Client]):
+class AzureStore(CloudStore[AzureClient]):
     """The store of the blobs of a container below a prefix."""
 
     _delete_batch = _DELETE_BATCH
@@ -58,7 +58,7 @@ class AzureStore(CloudStore[Client]):
         super().__init__(location, account_of(location) | dict(options), close_client, fencing=fencing, timeout=timeout)
         self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
 
-    async def _open_client(self) -> Client:
+    async def _open_client(self) -> AzureClient:
         return await open_client(self._url, self._options)
 
     async def _blob(self, path: str) -> Any:

@@ -29,7 +29,7 @@ GOES_ON = 308
 """Status of the answer to all chunks of an upload but the last one."""
 
 
-class Client:
+class GCSClient:
     """The requests to one bucket."""
 
     def __init__(self, files: Any, session: Any, bucket: str, timeout: Any) -> None:
@@ -170,7 +170,7 @@ async def document(answer: Any, label: str) -> dict[str, Any]:
     return found
 
 
-async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> Client:
+async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> GCSClient:
     """Return a client of a bucket; `given` are the user's options.
 
     Raises `StoreRefusedError` where no credentials were found.
@@ -198,9 +198,9 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
     session._retry_connection = False
     take_finalizers_off(files)
     limits = aiohttp.ClientTimeout(total=None, sock_connect=min(timeout, 10.0), sock_read=timeout)
-    return Client(files, session, bucket, limits)
+    return GCSClient(files, session, bucket, limits)
 
 
-async def close_client(client: Client) -> None:
+async def close_client(client: GCSClient) -> None:
     """Close the connections of a client from `open_client`."""
     await client.close()

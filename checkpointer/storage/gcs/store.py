@@ -21,7 +21,7 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.gcs.bucket import rules_of
-from pyspark_checkpointer.storage.gcs.client import Client, close_client, document, open_client
+from pyspark_checkpointer.storage.gcs.client import GCSClient, close_client, document, open_client
 from pyspark_checkpointer.storage.gcs.errors import AnswerError, meaning, status_of
 from pyspark_checkpointer.storage.gcs.upload import send_chunks, send_whole
 from pyspark_checkpointer.storage.url import Location
@@ -42,7 +42,7 @@ _AS_STORED = {"Accept-Encoding": "identity"}
 """Header for bytes that nobody compresses on the way: then their length is that of the object."""
 
 
-class GCSStore(CloudStore[Client]):
+class GCSStore(CloudStore[GCSClient]):
     """The store of the objects of a bucket below a prefix."""
 
     _delete_batch = _DELETE_BATCH
@@ -59,7 +59,7 @@ class GCSStore(CloudStore[Client]):
         super().__init__(location, options, close_client, fencing=fencing, timeout=timeout)
         self._concurrency = concurrency
 
-    async def _open_client(self) -> Client:
+    async def _open_client(self) -> GCSClient:
         return await open_client(self._url, self._bucket, self._options, self._concurrency, self._timeout)
 
     async def _bucket_rules(self) -> Sequence[BucketRule]:

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.gcs.client import GOES_ON, Client, document
+from pyspark_checkpointer.storage.gcs.client import GOES_ON, GCSClient, document
 from pyspark_checkpointer.storage.gcs.errors import AnswerError
 
 # A multiple of 256 KiB, as the service demands of all chunks but the last one.
@@ -23,13 +23,13 @@ _GONE = (404, 410)
 """Statuses for an upload that the server knows no more."""
 
 
-async def send_whole(client: Client, query: Mapping[str, str], data: Bytes, label: str) -> str:
+async def send_whole(client: GCSClient, query: Mapping[str, str], data: Bytes, label: str) -> str:
     """Write an object in one request, and return its generation."""
     async with client.upload(cloud.body_of(data), {"uploadType": "media", **query}, _BINARY) as answer:
         return await _written(answer, label)
 
 
-async def send_chunks(client: Client, query: Mapping[str, str], data: Bytes, label: str) -> str:
+async def send_chunks(client: GCSClient, query: Mapping[str, str], data: Bytes, label: str) -> str:
     """Write an object in chunks, and return its generation. Nothing is visible before the last chunk."""
     async with client.upload(b"", {"uploadType": "resumable", **query}) as answer:
         upload = answer.headers.get("Location")
@@ -44,7 +44,7 @@ async def send_chunks(client: Client, query: Mapping[str, str], data: Bytes, lab
         raise
 
 
-async def _send_each(client: Client, upload: str, view: memoryview, label: str) -> str:
+async def _send_each(client: GCSClient, upload: str, view: memoryview, label: str) -> str:
     """Send chunk after chunk, from where the server says that it has come."""
     start = 0
     while True:
@@ -66,7 +66,7 @@ async def _send_each(client: Client, upload: str, view: memoryview, label: str) 
         start = int(last) + 1
 
 
-async def _cancel(client: Client, upload: str) -> None:
+async def _cancel(client: GCSClient, upload: str) -> None:
     async with client.continue_upload("DELETE", upload, None, {"Content-Length": "0"}):
         pass
 
