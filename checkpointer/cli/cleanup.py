@@ -18,19 +18,24 @@ from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.arguments import duration
 from pyspark_checkpointer.cli.failures import Failed
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
 
-_TOTALS = (Column("ACTION"), Column("OBJECTS", right=True), Column("SIZE", right=True), Column("REASON", prose=True))
-_CHECKPOINTS = (Column("ID"), Column("ACTION"), Column("REASON", prose=True))
+_TOTALS = (
+    TextColumn("ACTION"),
+    TextColumn("OBJECTS", right=True),
+    TextColumn("SIZE", right=True),
+    TextColumn("REASON", prose=True),
+)
+_CHECKPOINTS = (TextColumn("ID"), TextColumn("ACTION"), TextColumn("REASON", prose=True))
 _ROWS = (
-    Column("ACTION"),
-    Column("SIZE", right=True),
-    Column("PATH"),
-    Column("REASON", prose=True),
-    Column("NAMED BY"),
+    TextColumn("ACTION"),
+    TextColumn("SIZE", right=True),
+    TextColumn("PATH"),
+    TextColumn("REASON", prose=True),
+    TextColumn("NAMED BY"),
 )
 
 

@@ -8,19 +8,19 @@ import click
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.failures import FAILED
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, read_consumers
 from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (
-    Column("INTERFACE"),
-    Column("GROUP"),
-    Column("PARTITION"),
-    Column("OWNER"),
-    Column("RENEWED", right=True, extra=True),
-    Column("RECORDED", right=True, extra=True),
-    Column("POSITION", prose=True),
+    TextColumn("INTERFACE"),
+    TextColumn("GROUP"),
+    TextColumn("PARTITION"),
+    TextColumn("OWNER"),
+    TextColumn("RENEWED", right=True, extra=True),
+    TextColumn("RECORDED", right=True, extra=True),
+    TextColumn("POSITION", prose=True),
 )
 
 

@@ -17,19 +17,19 @@ from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import duration
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.display import duration as show_duration
 from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts
 
 _COLUMNS = (
-    Column("REQUESTS"),
-    Column("EACH BATCH", right=True),
-    Column("EACH START", right=True),
-    Column("EACH CLEANUP", right=True),
-    Column("A MONTH", right=True),
-    Column("USD", right=True),
+    TextColumn("REQUESTS"),
+    TextColumn("EACH BATCH", right=True),
+    TextColumn("EACH START", right=True),
+    TextColumn("EACH CLEANUP", right=True),
+    TextColumn("A MONTH", right=True),
+    TextColumn("USD", right=True),
 )
 _CLASSES: dict[PriceClass, str] = {"put": "PUT, POST, LIST", "get": "GET, HEAD", "delete": "DELETE"}
 

@@ -16,12 +16,12 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import keys, schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, ranges, size
 
-_KEYS = (Column("CHANGE"), Column("KEY"))
-_COLUMNS = (Column("WHAT"), Column("NAME"), Column("CHANGE"), Column("DETAIL", prose=True))
+_KEYS = (TextColumn("CHANGE"), TextColumn("KEY"))
+_COLUMNS = (TextColumn("WHAT"), TextColumn("NAME"), TextColumn("CHANGE"), TextColumn("DETAIL", prose=True))
 
 
 @verb(

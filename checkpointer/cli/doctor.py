@@ -5,18 +5,23 @@ import click
 from pyspark_checkpointer.admin.doctor import ROUNDS, Check, Diagnosis, Latency, examine
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.errors import StoreNotFoundError
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.contest import WRITERS, Contest
 
-_CHECKS = (Column("CHECK"), Column("OUTCOME"), Column("FOUND", prose=True), Column("ADVICE", prose=True))
+_CHECKS = (
+    TextColumn("CHECK"),
+    TextColumn("OUTCOME"),
+    TextColumn("FOUND", prose=True),
+    TextColumn("ADVICE", prose=True),
+)
 _LATENCIES = (
-    Column("VERB"),
-    Column("REQUESTS", right=True),
-    Column("MEDIAN", right=True),
-    Column("SLOWEST", right=True),
+    TextColumn("VERB"),
+    TextColumn("REQUESTS", right=True),
+    TextColumn("MEDIAN", right=True),
+    TextColumn("SLOWEST", right=True),
 )
 
 

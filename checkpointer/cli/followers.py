@@ -4,17 +4,17 @@ import click
 
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, moment
 
 _COLUMNS = (
-    Column("NAME"),
-    Column("TABLE"),
-    Column("HAS READ"),
-    Column("BEHIND", right=True),
-    Column("MODIFIED"),
-    Column("AGE", right=True),
+    TextColumn("NAME"),
+    TextColumn("TABLE"),
+    TextColumn("HAS READ"),
+    TextColumn("BEHIND", right=True),
+    TextColumn("MODIFIED"),
+    TextColumn("AGE", right=True),
 )
 
 

@@ -12,18 +12,18 @@ from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.key_argument import KEY, KeyCommand
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.client.history import key_history
 from pyspark_checkpointer.display import moment
 
 _COLUMNS = (
-    Column("ID"),
-    Column("EPOCH", right=True),
-    Column("CREATED"),
-    Column("CHANGE"),
-    Column("BEFORE", prose=True),
-    Column("AFTER", prose=True),
+    TextColumn("ID"),
+    TextColumn("EPOCH", right=True),
+    TextColumn("CREATED"),
+    TextColumn("CHANGE"),
+    TextColumn("BEFORE", prose=True),
+    TextColumn("AFTER", prose=True),
 )
 
 NOTE = """KEY is written as `cat` and `diff` write it: a JSON value, or an object with one name that begins with `$`.

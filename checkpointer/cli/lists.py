@@ -5,21 +5,21 @@ import click
 from pyspark_checkpointer.checkpoint.listing import read_listing
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.screen import print_json, print_table
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, size
 
 _COLUMNS = (
-    Column("ID"),
-    Column("EPOCH", right=True),
-    Column("CREATED"),
-    Column("AGE", right=True, extra=True),
-    Column("OPERATORS", right=True, extra=True),
-    Column("PARTITIONS", right=True, extra=True),
-    Column("SIZE", right=True),
-    Column("OWN", right=True, extra=True),
-    Column("STATE"),
-    Column("SAVEPOINTS"),
+    TextColumn("ID"),
+    TextColumn("EPOCH", right=True),
+    TextColumn("CREATED"),
+    TextColumn("AGE", right=True, extra=True),
+    TextColumn("OPERATORS", right=True, extra=True),
+    TextColumn("PARTITIONS", right=True, extra=True),
+    TextColumn("SIZE", right=True),
+    TextColumn("OWN", right=True, extra=True),
+    TextColumn("STATE"),
+    TextColumn("SAVEPOINTS"),
 )
 
 

@@ -12,19 +12,19 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, moment, size
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.storage import options_near
 
 _COLUMNS = (
-    Column("ID"),
-    Column("EPOCH", right=True),
-    Column("CREATED"),
-    Column("SIZE", right=True),
-    Column("EVIDENCE", prose=True),
-    Column("PROBLEMS", prose=True),
+    TextColumn("ID"),
+    TextColumn("EPOCH", right=True),
+    TextColumn("CREATED"),
+    TextColumn("SIZE", right=True),
+    TextColumn("EVIDENCE", prose=True),
+    TextColumn("PROBLEMS", prose=True),
 )
 
 

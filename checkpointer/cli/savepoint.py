@@ -6,11 +6,11 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, moment
 
-_COLUMNS = (Column("NAME"), Column("ID"), Column("CREATED"), Column("AGE", right=True))
+_COLUMNS = (TextColumn("NAME"), TextColumn("ID"), TextColumn("CREATED"), TextColumn("AGE", right=True))
 
 
 @verb(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from pyspark_checkpointer.cli.table import GAP, Column, arrange, row_lines
+from pyspark_checkpointer.cli.table import GAP, TextColumn, arrange, row_lines
 from pyspark_checkpointer.display import size
 from pyspark_checkpointer.runtime.host import Progress
 
@@ -106,7 +106,7 @@ def print_facts(facts: Mapping[str, object]) -> None:
         print_line(f"{name.ljust(width)}  {_cell(value)}")
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+def print_table(columns: Sequence[TextColumn], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under their titles; None is shown as `-`."""
     cells = [[_cell(value) for value in row] for row in rows]
     if is_terminal(sys.stdout):
@@ -122,7 +122,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> 
         print(GAP.join(padded).rstrip())
 
 
-def _print_on_terminal(columns: Sequence[Column], cells: list[list[str]]) -> None:
+def _print_on_terminal(columns: Sequence[TextColumn], cells: list[list[str]]) -> None:
     """Print a table that fits the width of the terminal, in colour. See `arrange`."""
     from rich.cells import cell_len
     from rich.text import Text

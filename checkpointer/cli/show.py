@@ -8,27 +8,27 @@ from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import age, size, spread
 
 _OPERATORS = (
-    Column("OPERATOR"),
-    Column("CODEC"),
-    Column("PARTITIONER", extra=True),
-    Column("PARTITIONS", right=True),
-    Column("CHAIN", right=True),
-    Column("SNAPSHOTS", right=True),
-    Column("DELTAS", right=True),
-    Column("RECORDS", right=True),
-    Column("OBJECTS", right=True, extra=True),
+    TextColumn("OPERATOR"),
+    TextColumn("CODEC"),
+    TextColumn("PARTITIONER", extra=True),
+    TextColumn("PARTITIONS", right=True),
+    TextColumn("CHAIN", right=True),
+    TextColumn("SNAPSHOTS", right=True),
+    TextColumn("DELTAS", right=True),
+    TextColumn("RECORDS", right=True),
+    TextColumn("OBJECTS", right=True, extra=True),
 )
 _PARTITIONS = (
-    Column("OPERATOR"),
-    Column("PARTITION", right=True),
-    Column("SIZE", right=True),
-    Column("CHAIN", right=True),
-    Column("RECORDS", right=True),
+    TextColumn("OPERATOR"),
+    TextColumn("PARTITION", right=True),
+    TextColumn("SIZE", right=True),
+    TextColumn("CHAIN", right=True),
+    TextColumn("RECORDS", right=True),
 )
 
 

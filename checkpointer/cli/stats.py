@@ -5,18 +5,18 @@ from dataclasses import asdict
 from pyspark_checkpointer.admin.stats import StoreStats, read_stats
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, progress
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import size, spread
 
-_HELD = (Column("OPERATOR"), Column("KIND"), Column("OBJECTS", right=True), Column("SIZE", right=True))
+_HELD = (TextColumn("OPERATOR"), TextColumn("KIND"), TextColumn("OBJECTS", right=True), TextColumn("SIZE", right=True))
 _CURRENT = (
-    Column("OPERATOR"),
-    Column("PARTITIONS", right=True),
-    Column("CHAIN", right=True),
-    Column("SNAPSHOTS", right=True),
-    Column("DELTAS", right=True),
-    Column("RECORDS", right=True),
+    TextColumn("OPERATOR"),
+    TextColumn("PARTITIONS", right=True),
+    TextColumn("CHAIN", right=True),
+    TextColumn("SNAPSHOTS", right=True),
+    TextColumn("DELTAS", right=True),
+    TextColumn("RECORDS", right=True),
 )
 
 

@@ -18,7 +18,7 @@ It gets fewer only if its texts are shorter.
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TextColumn:
     """A column of a table.
 
     `prose` may be broken over lines at its spaces; every other cell stays whole on one line. `extra` columns repeat
@@ -46,7 +46,7 @@ class Arrangement:
 
 
 def arrange(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], room: int, measure: Callable[[str], int]
+    columns: Sequence[TextColumn], cells: Sequence[Sequence[str]], room: int, measure: Callable[[str], int]
 ) -> Arrangement:
     """Return an arrangement of columns that fits into `room` cells.
 
@@ -75,7 +75,7 @@ def arrange(
     return Arrangement(widths, tuple(sorted(alone)), tuple(extra))
 
 
-def _least(column: Column, natural: int, texts: Sequence[str], measure: Callable[[str], int]) -> int:
+def _least(column: TextColumn, natural: int, texts: Sequence[str], measure: Callable[[str], int]) -> int:
     """Return the smallest width of a column.
 
     Prose can be broken, but not within a word.

@@ -7,11 +7,11 @@ from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
-from pyspark_checkpointer.cli.table import Column
+from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 
-_COLUMNS = (Column("FINDING"), Column("PROBLEM", prose=True), Column("HURTS", prose=True))
+_COLUMNS = (TextColumn("FINDING"), TextColumn("PROBLEM", prose=True), TextColumn("HURTS", prose=True))
 
 
 @verb(

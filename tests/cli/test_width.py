@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_checkpointer.cli import cleanup, screen, table
 from pyspark_checkpointer.cli.app import VERBS
-from pyspark_checkpointer.cli.table import Column, arrange
+from pyspark_checkpointer.cli.table import TextColumn, arrange
 from tests.cli.conftest import Run
 from tests.cli.every import LONG_PATH, OPERATOR, SAVEPOINT, Call, calls
 
@@ -134,13 +134,13 @@ def test_a_list_shows_names_of_sixty_characters(tmp_path: Path, run: Run, column
     assert f"s3://{LONG_PATH}/2" in run("show", root).out
 
 
-def fitted(columns: list[Column], cells: list[list[str]], room: int) -> tuple[dict[int, int], tuple[int, ...], Any]:
+def fitted(columns: list[TextColumn], cells: list[list[str]], room: int) -> tuple[dict[int, int], tuple[int, ...], Any]:
     found = arrange(columns, cells, room, len)
     return found.widths, found.alone, found.left_out
 
 
 def test_columns_find_their_places_by_one_rule() -> None:
-    columns = [Column("ID"), Column("AGE", extra=True), Column("PATH"), Column("REASON", prose=True)]
+    columns = [TextColumn("ID"), TextColumn("AGE", extra=True), TextColumn("PATH"), TextColumn("REASON", prose=True)]
     row = ["1" * 10, "2" * 10, "p" * 30, "it is no longer needed by anybody at all"]
     assert fitted(columns, [row], 200) == ({0: 10, 1: 10, 2: 30, 3: 40}, (), ())
     assert fitted(columns, [row], 82) == ({0: 10, 1: 10, 2: 30, 3: 26}, (), ())  # prose is broken
