@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from pyspark_checkpointer.testing.requests import WRITES, Request
-from pyspark_checkpointer.testing.simulation import Simulation, Waiting
+from pyspark_checkpointer.testing.simulation import Simulation, WaitingRequest
 
 Key = tuple[str, str, str, int, str]
 """An actor, one of its requests, and the outcome that is chosen for it.
@@ -153,7 +153,7 @@ class _Order:
         for one in simulation.late:
             yield _choice(one, "land", partial(simulation.land, one))
 
-    def _ends(self, simulation: Simulation, one: Waiting) -> Iterator[_Choice]:
+    def _ends(self, simulation: Simulation, one: WaitingRequest) -> Iterator[_Choice]:
         """Yield what may become of a write that is still under way at the end.
 
         By then all actors have ended.
@@ -162,11 +162,11 @@ class _Order:
         yield _choice(one, "vanish", partial(simulation.late.remove, one))
 
 
-def _choice(one: Waiting, outcome: str, act: Callable[[], None], is_fault: bool = False) -> _Choice:
+def _choice(one: WaitingRequest, outcome: str, act: Callable[[], None], is_fault: bool = False) -> _Choice:
     return _Choice((*_name(one), outcome), one.request, act, is_fault)
 
 
-def _name(one: Waiting) -> tuple[str, str, str, int]:
+def _name(one: WaitingRequest) -> tuple[str, str, str, int]:
     return one.actor, one.request.kind, one.request.path, one.number
 
 

@@ -60,7 +60,7 @@ class Effect:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingRequest:
     """A request that has not been served."""
 
     actor: str
@@ -107,8 +107,8 @@ class Simulation:
 
     def __init__(self, watch: Callable[[Effect], None] = lambda effect: None) -> None:
         self.store = MemoryStore(f"memory://simulation-{next(_names)}")
-        self.waiting: list[Waiting] = []
-        self.late: list[Waiting] = []
+        self.waiting: list[WaitingRequest] = []
+        self.late: list[WaitingRequest] = []
         """Writes that their senders believe lost, and that may still land."""
         self.steps = 0
         self.watch = watch
@@ -168,7 +168,7 @@ class Simulation:
 
     # ---- what can happen next ------------------------------------------------------------------------------------
 
-    def serve(self, one: Waiting) -> None:
+    def serve(self, one: WaitingRequest) -> None:
         """Let a request reach the store and be answered, or refused."""
         self._take(one)
         answer, refusal = self._reach(one)
@@ -177,36 +177,36 @@ class Simulation:
         else:
             one.answer.set_exception(refusal)
 
-    def serve_stale(self, one: Waiting, drop: Sequence[str]) -> None:
+    def serve_stale(self, one: WaitingRequest, drop: Sequence[str]) -> None:
         """Answer a listing without some of the objects that are there."""
         self._take(one)
         page, _ = self._reach(one)
         assert isinstance(page, ListingPage)
         one.answer.set_result(ListingPage([entry for entry in page.entries if entry.path not in drop], page.more))
 
-    def lose(self, one: Waiting, *, after: bool) -> None:
+    def lose(self, one: WaitingRequest, *, after: bool) -> None:
         """Lose the answer to a request, before or (`after`) after it took effect."""
         self._fail(one, DependencyError, after=after)
 
-    def refuse(self, one: Waiting) -> None:
+    def refuse(self, one: WaitingRequest) -> None:
         """Let the store refuse a request for good.
 
         A real store does so where a right is missing or a disk is full.
         """
         self._fail(one, StoreRefusedError, after=False)
 
-    def _fail(self, one: Waiting, error: type[Exception], *, after: bool) -> None:
+    def _fail(self, one: WaitingRequest, error: type[Exception], *, after: bool) -> None:
         self._take(one)
         if after:
             self._reach(one)
         one.answer.set_exception(error(f"{one.request.kind} {one.request.path}: failed by the simulation"))
 
-    def delay(self, one: Waiting) -> None:
+    def delay(self, one: WaitingRequest) -> None:
         """Lose the answer to a write, which may land later."""
         self.late.append(one)
         self.lose(one, after=False)
 
-    def land(self, one: Waiting) -> None:
+    def land(self, one: WaitingRequest) -> None:
         """Let a late write reach the store."""
         self.late.remove(one)
         self.steps += 1
@@ -242,11 +242,11 @@ class Simulation:
         else:
             raise StuckError(f"after {self.steps} steps nobody can go on: {sorted(set(self._tasks.values()))}")
 
-    def _take(self, one: Waiting) -> None:
+    def _take(self, one: WaitingRequest) -> None:
         self.steps += 1
         self.waiting.remove(one)
 
-    def _reach(self, one: Waiting) -> tuple[Any, Exception | None]:
+    def _reach(self, one: WaitingRequest) -> tuple[Any, Exception | None]:
         """Let a request reach the store.
 
         Return the answer, or the error. What the watcher raises is raised.
@@ -283,7 +283,7 @@ class Simulation:
         # Numbered by actor, kind and path, so that a request has the same name in each history that begins alike.
         kind = (actor, request.kind, request.path)
         self._counts[kind] += 1
-        one = Waiting(actor, self._counts[kind], request, send, self._loop.create_future())
+        one = WaitingRequest(actor, self._counts[kind], request, send, self._loop.create_future())
         self.waiting.append(one)
         try:
             return await one.answer

@@ -11,7 +11,7 @@ from unittest import mock
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.testing.requests import WRITES
-from pyspark_checkpointer.testing.simulation import Simulation, Waiting
+from pyspark_checkpointer.testing.simulation import Simulation, WaitingRequest
 from tests.proof.actors import Act, Actor, Stage
 
 CHANGES = ("swap", "delete")
@@ -127,7 +127,7 @@ class Walk(Stage):
         else:
             simulation.serve(one)
 
-    def _next(self) -> Waiting:
+    def _next(self) -> WaitingRequest:
         """A request of anybody, or of whoever comes first until that changes: what finds rare histories is that others
         stand still for long."""
         waiting = self.simulation.waiting
@@ -141,7 +141,7 @@ class Walk(Stage):
             self._favour.setdefault(one.actor, self.dice.random())
         return max(waiting, key=lambda one: self._favour[one.actor])
 
-    def _fail(self, one: Waiting) -> None:
+    def _fail(self, one: WaitingRequest) -> None:
         kind, simulation = one.request.kind, self.simulation
         if kind != "swap" and self._lossy > 0.1 and self.dice.random() < 0.8:
             simulation.serve(one)  # else nothing is ever done
