@@ -1,7 +1,7 @@
 """Make the values that `checkpointer report --json` prints."""
 
 from pyspark_checkpointer.cli import documents, schemas
-from pyspark_checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, Position, Report
+from pyspark_checkpointer.cli.report_page.model import CheckpointRow, Committed, OperatorRow, PointerSummary, Report
 from pyspark_checkpointer.display import moment
 
 
@@ -35,7 +35,7 @@ def report(found: Report) -> schemas.Report:
     }
 
 
-def _pointer(found: Position) -> schemas.Pointer:
+def _pointer(found: PointerSummary) -> schemas.Pointer:
     return {
         "writer": {"number": found.writer.epoch, "instance": found.writer.instance},
         "committed": documents.id_or_none(found.committed),

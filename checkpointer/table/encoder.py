@@ -23,7 +23,7 @@ As one object they still fit into one request.
 """
 
 
-class Part(NamedTuple):
+class PartSize(NamedTuple):
     """The rows of one partition in an object: how many, and their bytes in memory."""
 
     records: int
@@ -38,7 +38,7 @@ class EncodedObject(NamedTuple):
 
     kind: Kind
     file: parquet_encode.EncodedFile
-    parts: Mapping[int, Part]
+    parts: Mapping[int, PartSize]
 
 
 class TableEncoder:
@@ -70,7 +70,7 @@ class TableEncoder:
                 return parquet_encode.encode(self._stored(rows), self._schema.key)
 
         file = await self._host.run(encode)
-        return EncodedObject(SNAPSHOT, file, {partition: Part(rows.num_rows, file.raw_size)})
+        return EncodedObject(SNAPSHOT, file, {partition: PartSize(rows.num_rows, file.raw_size)})
 
     async def snapshot_of(self, partition: int, pieces: AsyncIterator[pa.Table]) -> EncodedObject | None:
         """Encode the rows of a partition, piece by piece in order of their key.
@@ -90,7 +90,7 @@ class TableEncoder:
         if encoder.num_rows == 0:
             return None
         file = await self._host.run(encoder.finish)
-        return EncodedObject(SNAPSHOT, file, {partition: Part(encoder.num_rows, file.raw_size)})
+        return EncodedObject(SNAPSHOT, file, {partition: PartSize(encoder.num_rows, file.raw_size)})
 
     async def pack(self, rows: pa.Table) -> EncodedObject:
         """Encode changes of any partitions, in order, as one object.
@@ -108,7 +108,7 @@ class TableEncoder:
                 file = parquet_encode.encode(changes, self._schema.key, pack=True)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
-            return EncodedObject(DELTA, file, {p: Part(part.num_rows, part.nbytes) for p, part in split(changes)})
+            return EncodedObject(DELTA, file, {p: PartSize(part.num_rows, part.nbytes) for p, part in split(changes)})
 
         return await self._host.run(encode)
 
@@ -129,4 +129,4 @@ class TableEncoder:
             )
 
 
-__all__ = ["MAX_PARTITION_BYTES", "EncodedObject", "Part", "TableEncoder"]
+__all__ = ["MAX_PARTITION_BYTES", "EncodedObject", "PartSize", "TableEncoder"]

@@ -18,7 +18,7 @@ _GAP = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """One colour of a bar. `style` is its CSS class."""
 
     style: str
@@ -33,7 +33,7 @@ class Bar:
     x: float
     width: float
     label: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _label(column: _Column, legend: tuple[tuple[str, str], ...], unit: Callable[
     return f"{column.name}: {', '.join(shares) or 'nothing'}"
 
 
-def _stack(column: _Column, legend: tuple[tuple[str, str], ...], highest: int) -> tuple[Part, ...]:
+def _stack(column: _Column, legend: tuple[tuple[str, str], ...], highest: int) -> tuple[BarPart, ...]:
     """Return the parts of a bar, one upon the other.
 
     Their y counts from the top of the picture.
@@ -180,5 +180,5 @@ def _stack(column: _Column, legend: tuple[tuple[str, str], ...], highest: int) -
     parts, below = [], 0
     for (style, _), value in zip(legend, column.values, strict=True):
         below += value
-        parts.append(Part(style, round(100 * (highest - below) / highest, 2), round(100 * value / highest, 2)))
+        parts.append(BarPart(style, round(100 * (highest - below) / highest, 2), round(100 * value / highest, 2)))
     return tuple(parts)

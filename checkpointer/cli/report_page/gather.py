@@ -22,7 +22,7 @@ from pyspark_checkpointer.cli.report_page.model import (
     CleanupRow,
     Committed,
     OperatorRow,
-    Position,
+    PointerSummary,
     Report,
     SavepointRow,
 )
@@ -101,7 +101,7 @@ async def gather(
     return Report(
         root=session.store.url,
         made=session.host.now(),
-        pointer=_position(head),
+        pointer=_pointer(head),
         committed=None if current is None else _committed(current),
         checkpoints=_checkpoints(head, verifier, alone),
         operators=_operators(current) if current else (),
@@ -158,12 +158,12 @@ def _committed(manifest: Manifest) -> Committed:
     return Committed(manifest.job, manifest.watermark, manifest.positions, manifest.properties)
 
 
-def _position(head: Head) -> Position | None:
+def _pointer(head: Head) -> PointerSummary | None:
     pointer = head.pointer
     if pointer is None:
         return None
     ids = [None if ref is None else ref.id for ref in (pointer.committed, pointer.prepared)]
-    return Position(pointer.writer, ids[0], ids[1], pointer.boundary, pointer.retired)
+    return PointerSummary(pointer.writer, ids[0], ids[1], pointer.boundary, pointer.retired)
 
 
 def _checkpoints(head: Head, verifier: Verifier, alone: dict[Ref, Manifest]) -> tuple[CheckpointRow, ...]:

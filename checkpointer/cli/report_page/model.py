@@ -91,7 +91,7 @@ class SavepointRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PointerSummary:
     """The content of `_latest`, apart from the committed checkpoint."""
 
     writer: Writer
@@ -120,7 +120,7 @@ class Report:
 
     root: str
     made: datetime
-    pointer: Position | None
+    pointer: PointerSummary | None
     """None if `_latest` is missing or cannot be read."""
     committed: Committed | None
     checkpoints: tuple[CheckpointRow, ...]
