@@ -7,8 +7,8 @@ from typing import Literal
 from pyspark_checkpointer.admin.checkpoint_sizes import object_sizes
 from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest, Operator
 
-Change = Literal["added", "removed", "changed"]
-KeyChange = Literal["inserted", "updated", "deleted", "expired"]
+DiffType = Literal["added", "removed", "changed"]
+KeyDiffType = Literal["inserted", "updated", "deleted", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class OperatorDifference:
     """
 
     name: str
-    change: Change
+    change: DiffType
     added: tuple[int, ...]
     removed: tuple[int, ...]
     changed: tuple[int, ...]
@@ -35,7 +35,7 @@ class ValueDifference:
     """
 
     name: str
-    change: Change
+    change: DiffType
     before: Json
     after: Json
 
@@ -137,7 +137,7 @@ def partitions_to_compare(
 
 def compare_keys(
     before: Mapping[str, bytes], after: Mapping[str, bytes], expired: Collection[str] = ()
-) -> Iterator[tuple[str, KeyChange]]:
+) -> Iterator[tuple[str, KeyDiffType]]:
     """Yield the keys that differ, each with its change from `before` to `after`.
 
     `expired` are keys whose records of `before` have expired since.

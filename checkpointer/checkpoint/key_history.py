@@ -22,7 +22,7 @@ from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import decode_schema, living
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator
 
-Change = Literal["insert", "update", "delete", "expire"]
+ChangeType = Literal["insert", "update", "delete", "expire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class KeyChange:
     id: CheckpointId
     epoch: int | None
     created: datetime | None
-    change: Change
+    change: ChangeType
     before: Any
     after: Any
 
@@ -79,7 +79,7 @@ class KeyHistory:
     changes: tuple[KeyChange, ...]
 
 
-def change_of(manifest: Manifest, change: Change, before: Any, after: Any) -> KeyChange:
+def change_of(manifest: Manifest, change: ChangeType, before: Any, after: Any) -> KeyChange:
     """Return a change that the checkpoint of a manifest made."""
     return KeyChange(manifest.id, manifest.epoch, manifest.created, change, before, after)
 
@@ -102,7 +102,7 @@ async def map_changes(
         after = _living(name, stored, manifest)
         # Values without their times: a key that was set to the value that it had has not changed.
         if before != after:
-            change: Change = "insert" if before is None else "update"
+            change: ChangeType = "insert" if before is None else "update"
             if after is None:
                 # Also where a snapshot has left the entry out already.
                 change = "delete" if _living(name, was, manifest) is not None else "expire"

@@ -43,7 +43,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
         clocks = run_sync(read_clocks(after.session, before.manifest.id, after.manifest))
     rule = _rule(before, name, clocks) if old is not None and kind_of(old) == "table" else None
     counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
-    keys: list[schemas.KeyChange] = []
+    keys: list[schemas.ChangedKey] = []
     shown, differs, moves = None, expires(old) or expires(new), False
     if old is not None and new is not None and kind_of(old) == kind_of(new) == "table":
         shown, exchanged, moves = _tables(before, after, name)

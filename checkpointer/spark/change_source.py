@@ -16,7 +16,7 @@ from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
-from pyspark_checkpointer.table.shown_columns import has_columns, key_change, newest_schema
+from pyspark_checkpointer.table.shown_columns import has_columns, key_columns_change, newest_schema
 from pyspark_checkpointer.table.types import whole_variants
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -122,13 +122,13 @@ class FeedStreamReader(DataSourceStreamReader):
         # What is older is shown in the columns of today, as in any feed.
         is_later = found.last.id.sequence > self._known.to.sequence
         if is_later and found.newest is not None and not has_columns(shown, found.newest):
-            if key_change(self._operator, found.parent, found.manifests, found.newest) is not None:
+            if key_columns_change(self._operator, found.parent, found.manifests, found.newest) is not None:
                 raise self._another_key()
             raise IllegalArgumentError(
                 f"table {self._operator!r}: the next changes have the columns {found.newest}, this query has {shown}: "
                 "start the query again, with the same checkpointLocation: it goes on with the new columns"
             )
-        if key_change(self._operator, found.parent, found.manifests, shown) is not None:
+        if key_columns_change(self._operator, found.parent, found.manifests, shown) is not None:
             raise self._another_key()
         return partitions_of(found.feed(shown))
 
@@ -149,7 +149,7 @@ class FeedStreamReader(DataSourceStreamReader):
         client = self._client.copy()
         line = run_sync(read_line(client.session, None, CheckpointSelector(LATEST)))
         newest = newest_schema(self._operator, None, line)
-        change = None if newest is None else key_change(self._operator, None, line, newest)
+        change = None if newest is None else key_columns_change(self._operator, None, line, newest)
         assert newest is not None, "a live checkpoint has the table"
         assert change is not None, "one of the live checkpoints has another key"
         assert change.first is not None, "the newest one has its own key"

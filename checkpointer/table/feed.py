@@ -14,7 +14,13 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest
 from pyspark_checkpointer.table.row_times import Time, time_of
 from pyspark_checkpointer.table.schema import TableSchema
-from pyspark_checkpointer.table.shown_columns import key_change, shows_others, unshown, version_in, version_shown
+from pyspark_checkpointer.table.shown_columns import (
+    key_columns_change,
+    shows_others,
+    unshown,
+    version_in,
+    version_shown,
+)
 from pyspark_checkpointer.table.version import TableVersion
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE, EXPIRE = "insert", "update_before", "update_after", "delete", "expire"
@@ -61,7 +67,7 @@ def feed_steps(
     one in one of them.
     """
     # At once, and not with the first step.
-    if (change := key_change(name, parent, manifests, shown)) is not None:
+    if (change := key_columns_change(name, parent, manifests, shown)) is not None:
         newer = "" if change.first is None else f", and the newer ones with after={str(change.first)!r}"
         raise IllegalArgumentError(
             f"table {name!r}: its key changed after {change.last}, from {change.schema} to {shown}: "

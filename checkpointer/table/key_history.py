@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_checkpointer.checkpoint.key_history import Change, KeyChange, change_of
+from pyspark_checkpointer.checkpoint.key_history import ChangeType, KeyChange, change_of
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -67,7 +67,7 @@ async def table_changes(
             continue
         found = await _changes(session, step, places, shown, keys)
         if found.num_rows:
-            kind: Change = "update" if found.num_rows > 1 else found[ROW_CHANGE][0].as_py()
+            kind: ChangeType = "update" if found.num_rows > 1 else found[ROW_CHANGE][0].as_py()
             rows = found.drop_columns([ROW_CHANGE])
             row = None if kind in ("delete", "expire") else rows.slice(rows.num_rows - 1)
             old = None if kind == "insert" else show(rows.slice(0, 1))

@@ -75,8 +75,8 @@ def has_key(schema: TableSchema, shown: TableSchema) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChange:
-    """The place in a line of checkpoints where a table got the key that is shown.
+class KeyColumnsChange:
+    """The place among checkpoints where a table got the key columns that are shown.
 
     `last` is the newest checkpoint that has another one, the key of `schema`. `first` is the next one that has the
     table; None where there is none.
@@ -87,9 +87,9 @@ class KeyChange:
     schema: TableSchema
 
 
-def key_change(
+def key_columns_change(
     name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema
-) -> KeyChange | None:
+) -> KeyColumnsChange | None:
     """Return where the table got the key that is shown; None if all checkpoints that have the table have this key."""
     first: CheckpointId | None = None
     for manifest in (*reversed(manifests), parent):
@@ -97,7 +97,7 @@ def key_change(
         if manifest is None or version is None:
             continue
         if not has_key(version.schema, shown):
-            return KeyChange(manifest.id, first, version.schema)
+            return KeyColumnsChange(manifest.id, first, version.schema)
         first = manifest.id
     return None
 
@@ -174,10 +174,10 @@ def hidden_name(column: Column, shown: TableSchema) -> str:
 
 
 __all__ = [
-    "KeyChange",
+    "KeyColumnsChange",
     "has_columns",
     "has_key",
-    "key_change",
+    "key_columns_change",
     "newest_schema",
     "rows_shown",
     "shows_others",

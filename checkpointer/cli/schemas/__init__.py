@@ -52,9 +52,9 @@ from pyspark_checkpointer.cli.schemas.damage import (
 )
 from pyspark_checkpointer.cli.schemas.diagnosis import Check, Contest, Diagnosis, Latency
 from pyspark_checkpointer.cli.schemas.difference import (
+    ChangedKey,
     Difference,
     HistoryChange,
-    KeyChange,
     KeyDifference,
     KeyHistory,
     OperatorDifference,
@@ -109,6 +109,7 @@ __all__ = [
     "Artifact",
     "Candidate",
     "ChainCount",
+    "ChangedKey",
     "Check",
     "Checkpoint",
     "Cleaned",
@@ -136,7 +137,6 @@ __all__ = [
     "Id",
     "Job",
     "KeptCost",
-    "KeyChange",
     "KeyDifference",
     "KeyHistory",
     "Latency",

@@ -42,7 +42,7 @@ class Difference(TypedDict):
     bytes_removed: Annotated[int, "of objects that only `before` has"]
 
 
-class KeyChange(TypedDict):
+class ChangedKey(TypedDict):
     """A key whose value or row is not the same in two checkpoints."""
 
     key: Annotated[Json, "of a table: its key columns, by name; written as `cat` writes it"]
@@ -63,7 +63,7 @@ class KeyDifference(TypedDict):
         "keys of rows that were past their time by the rule and clock of any checkpoint after `before` up to `after`, "
         "as far as they are live",
     ]
-    keys: Annotated[list[KeyChange], "the first of them, as many as `--limit` allows"]
+    keys: Annotated[list[ChangedKey], "the first of them, as many as `--limit` allows"]
     left_out: Annotated[int, "keys that `keys` is without"]
 
 
