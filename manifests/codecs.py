@@ -20,7 +20,7 @@ How to add a codec, with the files in the order in which the data passes them:
 
 A codec of maps is complete with this. How to go on with a codec of a new kind of operator:
 
-6. Add the kind to `Kind` below.
+6. Add the kind to `OperatorKind` below.
 7. Write with it: a method of `CheckpointAttempt` like `save` (`checkpoint/save.py`), which gives the change of an
    operator its codec, and each partition that changed to `checkpoint/encode.py`.
 8. Read with it: a method of `CheckpointReader` like `keyed` (`checkpoint/restore.py`), which calls
@@ -61,7 +61,7 @@ MAX_TABLE_PARTITIONS = 2**31 - 1
 """Partitions of a table, at most: Spark divides the hash of a key by an integer of 32 bits."""
 
 
-Kind = Literal["bytes", "map", "table"]
+OperatorKind = Literal["bytes", "map", "table"]
 """Name what an operator holds: bytes of the job's own format, entries of a keyed state, or rows that Spark wrote."""
 
 
@@ -73,7 +73,7 @@ class Codec:
     """
 
     name: str
-    holds: Kind
+    holds: OperatorKind
     partitioner: str
     min_partitions: int
     max_partitions: int
@@ -130,6 +130,6 @@ PURE_CODECS = {name: codec for name, codec in CODECS.items() if isinstance(codec
 """Those of `CODECS` with functions to encode and decode. Made from it, so nothing is added here."""
 
 
-def kind_of(operator: Operator) -> Kind:
+def kind_of(operator: Operator) -> OperatorKind:
     """Return what an operator holds, by its codec."""
     return CODECS[operator.codec].holds

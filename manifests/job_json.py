@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark_checkpointer.manifests.json_fields import Fields, Kind, Optional, Table, record
+from pyspark_checkpointer.manifests.json_fields import FieldKind, Fields, Optional, Table, record
 from pyspark_checkpointer.manifests.model import Job, Json, SparkProgress
 from pyspark_checkpointer.manifests.shown import show
 
@@ -51,7 +51,7 @@ def _check_offsets(fields: Fields, key: str, value: Json) -> str:
     return text
 
 
-def _texts(names: re.Pattern[str], what: str) -> Kind:
+def _texts(names: re.Pattern[str], what: str) -> FieldKind:
     """Return the check of texts by name. The field is left out where there are none."""
 
     def check(fields: Fields, key: str, value: Json) -> Mapping[str, str]:
@@ -78,7 +78,7 @@ _SPARK: Table = {
     "gone": Optional(_texts(SOURCE, "offsets by the names of sources")),
 }
 
-JOB: Kind = record(
+JOB: FieldKind = record(
     {
         "query_id": Fields.check_text,
         "run_id": Fields.check_text,

@@ -28,17 +28,17 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 HEXADECIMAL = frozenset("0123456789abcdef")
 
-Kind = Callable[["Fields", str, Json], Any]
+FieldKind = Callable[["Fields", str, Json], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Optional:
     """A field that may be left out, and must not be null. It is read as None where it is left out."""
 
-    kind: Kind
+    kind: FieldKind
 
 
-Table = Mapping[str, Kind | Optional]
+Table = Mapping[str, FieldKind | Optional]
 """The fields of a JSON object by name, in the order in which they are checked."""
 
 
@@ -260,12 +260,12 @@ class Fields:
         return value
 
 
-def at_least(minimum: int) -> Kind:
+def at_least(minimum: int) -> FieldKind:
     """Return the kind of an integer from `minimum`."""
     return lambda fields, key, value: fields.check_integer(key, value, minimum)
 
 
-def one_of(*texts: str) -> Kind:
+def one_of(*texts: str) -> FieldKind:
     """Return the kind of a text that is one of these."""
 
     def check(fields: Fields, key: str, value: Json) -> str:
@@ -276,17 +276,17 @@ def one_of(*texts: str) -> Kind:
     return check
 
 
-def nullable(kind: Kind) -> Kind:
+def nullable(kind: FieldKind) -> FieldKind:
     """Return the kind of a value that may be null instead."""
     return lambda fields, key, value: None if value is None else kind(fields, key, value)
 
 
-def required(kind: Kind) -> Kind:
+def required(kind: FieldKind) -> FieldKind:
     """Return the kind of an object of its own that must not be null."""
     return lambda fields, key, value: kind(fields, key, fields.check_mapping(key, value))
 
 
-def inner_objects(what: str, table: Table) -> Kind:
+def inner_objects(what: str, table: Table) -> FieldKind:
     """Return the kind of an object whose values are objects of their own, each with what a table names of it.
 
     `what` is what errors call one of them, with its name.
@@ -300,7 +300,7 @@ def inner_objects(what: str, table: Table) -> Kind:
     return read
 
 
-def record(table: Table, make: Callable[..., Any]) -> Kind:
+def record(table: Table, make: Callable[..., Any]) -> FieldKind:
     """Return the kind of an object of its own. Its fields are the arguments of `make`."""
     return lambda fields, key, value: make(**Fields(f"{fields.name}: {key}", value).read(table))
 

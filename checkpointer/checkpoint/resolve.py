@@ -30,11 +30,11 @@ from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgument
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 
-Kind = Literal["latest", "prepared", "id", "beginning", "epoch", "at", "savepoint", "name"]
+SelectorKind = Literal["latest", "prepared", "id", "beginning", "epoch", "at", "savepoint", "name"]
 """`name` is a savepoint's name without `savepoint=` before it."""
 
-LATEST: Kind = "latest"
-PREPARED: Kind = "prepared"
+LATEST: SelectorKind = "latest"
+PREPARED: SelectorKind = "prepared"
 
 FORMS = "latest, an id or the beginning of one, epoch=41, savepoint=NAME or the bare name, or at=2024-01-02T06:00Z"
 """The grammar in one line, for errors."""
@@ -58,7 +58,7 @@ class CheckpointSelector:
     epoch, an aware `datetime` for a time, and a text for the beginning of an id or the name of a savepoint.
     """
 
-    kind: Kind
+    kind: SelectorKind
     value: CheckpointId | int | datetime | str = ""
 
     @classmethod
