@@ -29,7 +29,7 @@ from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_a
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
-DEFAULT_PARTITIONS = 8
+DEFAULT_MAP_PARTITIONS = 8
 """Partitions of a state unless the caller sets another number.
 
 There are enough for every core of a small driver to encode at once.
@@ -100,7 +100,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     )
 
     def __init__(
-        self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = DEFAULT_PARTITIONS
+        self, initial: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (), *, partitions: int = DEFAULT_MAP_PARTITIONS
     ) -> None:
         if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_MAP_PARTITIONS:
             raise IllegalArgumentError(

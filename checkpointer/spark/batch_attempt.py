@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.keyed.state import DEFAULT_PARTITIONS, KeyedState
+from pyspark_checkpointer.keyed.state import DEFAULT_MAP_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
@@ -85,7 +85,7 @@ class BatchAttempt:
             if restored is not None and name in restored.operators and name not in run.dropped:
                 keyed = restored.keyed(name, partitions)
             else:
-                keyed = KeyedState(partitions=DEFAULT_PARTITIONS if partitions is None else partitions)
+                keyed = KeyedState(partitions=DEFAULT_MAP_PARTITIONS if partitions is None else partitions)
             run.maps[name] = keyed
         elif partitions not in (None, keyed.partitions):
             raise IllegalArgumentError(

@@ -55,7 +55,7 @@ from pyspark_checkpointer.table.version import TableVersion
 
 logger = logging.getLogger("pyspark_checkpointer")
 
-DEFAULT_PARTITIONS = 16
+DEFAULT_TABLE_PARTITIONS = 16
 
 
 class TableChanges:
@@ -99,7 +99,7 @@ class TableChanges:
         self._committed = None if known is None else TableVersion.of(name, known, clock_then)
         """The table as the last checkpoint has it, at its clock."""
         self.version = self._committed
-        before = DEFAULT_PARTITIONS if self.version is None else self.version.partitions
+        before = DEFAULT_TABLE_PARTITIONS if self.version is None else self.version.partitions
         self._partitions = before if num_partitions is None else num_partitions
         if self.version is not None and self.version.schema.key != key:
             raise IllegalArgumentError(
