@@ -26,7 +26,7 @@ REPEATS = 10
 MAX_SKEW = 60.0
 """Seconds between the clocks of this machine and of the store that nobody needs to look at."""
 
-Outcome = Literal["good", "warning", "bad", "unknown"]
+CheckOutcome = Literal["good", "warning", "bad", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Check:
     """One thing that was looked at."""
 
     name: str
-    outcome: Outcome
+    outcome: CheckOutcome
     found: str
     advice: str | None = None
 
@@ -64,7 +64,7 @@ class Diagnosis:
     def __bool__(self) -> bool:
         return not any(check.outcome == "bad" for check in self.checks)
 
-    def add(self, name: str, outcome: Outcome, found: str, advice: str | None = None) -> None:
+    def add(self, name: str, outcome: CheckOutcome, found: str, advice: str | None = None) -> None:
         """Add what was looked at."""
         self.checks.append(Check(name, outcome, found, advice))
 
@@ -255,7 +255,7 @@ async def _look_at_bucket(found: Diagnosis, store: Store) -> None:
         found.add(f"bucket: {rule.name}", _outcome(rule), rule.found, rule.advice)
 
 
-def _outcome(rule: BucketRule) -> Outcome:
+def _outcome(rule: BucketRule) -> CheckOutcome:
     if rule.found.startswith("not known"):
         return "unknown"
     return "bad" if rule.harmful else "warning" if rule.advice else "good"

@@ -12,7 +12,7 @@ from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 
-State = Literal["committed", "prepared", "history", "kept"]
+CheckpointState = Literal["committed", "prepared", "history", "kept"]
 """The role of a checkpoint in the store.
 
 `history`: in the ancestry below the committed one. `kept`: below the boundary, only in the catalog.
@@ -28,7 +28,7 @@ class Listed:
 
     ref: Ref
     manifest: Manifest
-    state: State
+    state: CheckpointState
     savepoints: tuple[str, ...]
 
 
@@ -94,7 +94,7 @@ def _names(history: History) -> dict[Ref, tuple[str, ...]]:
     return names
 
 
-def state_of(head: Head, ref: Ref) -> State:
+def state_of(head: Head, ref: Ref) -> CheckpointState:
     if ref == head.committed:
         return "committed"
     if ref == head.prepared:

@@ -47,7 +47,7 @@ class Copyable(Protocol):
 C = TypeVar("C", bound=Copyable)
 R = TypeVar("R")
 
-Step = tuple[Callable[..., Any], tuple[Any, ...]]
+RunningChange = tuple[Callable[..., Any], tuple[Any, ...]]
 """A change that runs: the function that makes it, and its arguments."""
 
 Guard = Callable[[Callable[..., Any]], None]
@@ -71,7 +71,7 @@ class _Abandoned(tuple[Any, ...]):
     __slots__ = ()
 
 
-_FAILED: Step = (_nothing, ())
+_FAILED: RunningChange = (_nothing, ())
 
 
 class Version(Generic[C]):
@@ -90,11 +90,11 @@ class Version(Generic[C]):
 
     def __init__(self, content: C) -> None:
         self.content = content
-        self.running: dict[int, Step] = {}
+        self.running: dict[int, RunningChange] = {}
         """The change that runs, under the key 0."""
         self.successor: dict[int, Version[C]] = {}
         """The version that took the place of this one, under the key 0."""
-        self.completed: Step | None = None
+        self.completed: RunningChange | None = None
         """The change that was completed here after an interruption.
 
         It was interrupted in the version before.

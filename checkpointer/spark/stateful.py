@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, Step, carry_gone, compare
+from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, BatchStep, carry_gone, compare
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
@@ -251,7 +251,7 @@ class StatefulSink:
             logger.info("%s: its state is at batch %s, Spark begins batch %d", self.checkpointer.root, at, job.batch_id)
         return repeated
 
-    def _step(self, run: QueryRun, job: Job) -> Step:
+    def _step(self, run: QueryRun, job: Job) -> BatchStep:
         """Return how a batch follows the state."""
         root = self.checkpointer.root
         if run.last_job is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer.admin.doctor import REPEATS, Diagnosis, Outcome, examine
+from pyspark_checkpointer.admin.doctor import REPEATS, CheckOutcome, Diagnosis, examine
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import run_sync
@@ -21,7 +21,7 @@ def examined(store: Store, rounds: int = 4) -> Diagnosis:
     return run_sync(examine(store, [store] * WRITERS, SystemHost(), rounds=rounds))
 
 
-def outcomes(found: Diagnosis, outcome: Outcome) -> dict[str, str]:
+def outcomes(found: Diagnosis, outcome: CheckOutcome) -> dict[str, str]:
     return {check.name: check.found for check in found.checks if check.outcome == outcome}
 
 
@@ -124,7 +124,7 @@ def test_what_is_shown_late_is_bad(lag: str) -> None:
         (-3600.0, "warning", "differs by 3599 s"),
     ],
 )
-def test_the_clock_of_the_store_is_compared(ahead: float, outcome: Outcome, said: str) -> None:
+def test_the_clock_of_the_store_is_compared(ahead: float, outcome: CheckOutcome, said: str) -> None:
     host = SystemHost()
 
     class Clock(Empty):

@@ -14,7 +14,7 @@ from pyspark_checkpointer.admin.streaming.offset_log import (
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError
 from pyspark_checkpointer.manifests.model import Job
 
-Step = Literal["next", "repeated"]
+BatchStep = Literal["next", "repeated"]
 
 RESET_ADVICE = (
     'on_reset="continue" keeps the state as it is and starts a new line of batch ids on it: what Spark then reads '
@@ -22,7 +22,7 @@ RESET_ADVICE = (
 )
 
 
-def compare(root: str, last: Job, job: Job) -> Step:
+def compare(root: str, last: Job, job: Job) -> BatchStep:
     """Return how the batch that Spark begins follows the last one of the state.
 
     `job` is the batch that Spark begins. `last` is the last batch in the state of `root`. "next": both are in step.
@@ -50,7 +50,7 @@ def compare(root: str, last: Job, job: Job) -> Step:
             f"{sides}, Spark is already at batch {job.batch_id}: the state lacks the batches between; "
             f"`{rewind_command(root, job, 'latest')}` takes Spark back, to read them again; {RESET_ADVICE}"
         )
-    step: Step = "repeated" if job.batch_id == last.batch_id else "next"
+    step: BatchStep = "repeated" if job.batch_id == last.batch_id else "next"
     # Before the offsets are compared: these can be equal numbers that stand for other files.
     if others := _other_lists(last, job):
         back = rewind_command(root, job, f"epoch={last.batch_id - 1}")
@@ -100,7 +100,7 @@ def _returned(last: Job, job: Job) -> str:
     return ", ".join(f"source {name}, which the state has read up to {offset}" for name, offset in back.items())
 
 
-def _same_input(last: Job, job: Job, step: Step) -> bool:
+def _same_input(last: Job, job: Job, step: BatchStep) -> bool:
     """Return whether Spark's last batch ended at the offsets that the state has.
 
     Offsets that are not known on both sides count as equal.

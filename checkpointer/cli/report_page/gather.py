@@ -12,7 +12,7 @@ from pyspark_checkpointer.admin.repair_candidates import Candidate, candidates
 from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
-from pyspark_checkpointer.checkpoint.listing import State, state_of
+from pyspark_checkpointer.checkpoint.listing import CheckpointState, state_of
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import Verifier, check_share
@@ -195,7 +195,7 @@ def _named(head: Head, verifier: Verifier) -> list[Ref]:
 
 
 def _row(
-    ref: Ref, alone: Manifest, loaded: Manifest, state: State, savepoints: tuple[str, ...], damaged: bool
+    ref: Ref, alone: Manifest, loaded: Manifest, state: CheckpointState, savepoints: tuple[str, ...], damaged: bool
 ) -> CheckpointRow:
     whole = len(loaded.operators) == len(alone.operators)  # operators with a damaged segment are not loaded
     total = checkpoint_sizes.checkpoint_bytes(loaded) if whole else None

@@ -7,7 +7,7 @@ from datetime import datetime
 from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
 from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention.reachability import Action
-from pyspark_checkpointer.checkpoint.listing import State
+from pyspark_checkpointer.checkpoint.listing import CheckpointState
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
@@ -23,7 +23,7 @@ class CheckpointRow:
     id: CheckpointId
     epoch: int | None
     created: datetime | None
-    state: State
+    state: CheckpointState
     savepoints: tuple[str, ...]
     bytes: int | None
     """Bytes of all objects that it is made of, without its manifest."""
