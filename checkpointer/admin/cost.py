@@ -58,18 +58,18 @@ def costs_of(root: str) -> StoreCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class BilledRequests:
     """Requests by price class. LIST counts as PUT, and HEAD as GET."""
 
     put: float = 0
     get: float = 0
     delete: float = 0
 
-    def __add__(self, other: "Requests") -> "Requests":
-        return Requests(self.put + other.put, self.get + other.get, self.delete + other.delete)
+    def __add__(self, other: "BilledRequests") -> "BilledRequests":
+        return BilledRequests(self.put + other.put, self.get + other.get, self.delete + other.delete)
 
-    def times(self, count: float) -> "Requests":
-        return Requests(self.put * count, self.get * count, self.delete * count)
+    def times(self, count: float) -> "BilledRequests":
+        return BilledRequests(self.put * count, self.get * count, self.delete * count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Month:
 
     batches: float
     cleanups: float
-    per_batch: Requests
-    per_start: Requests
-    per_cleanup: Requests
-    requests: Requests
+    per_batch: BilledRequests
+    per_start: BilledRequests
+    per_cleanup: BilledRequests
+    requests: BilledRequests
     bytes_per_batch: float
     written: float
     kept: float
@@ -152,7 +152,7 @@ class Window:
         return self.at_cleanup - (self.gone or self.retired) / 2
 
 
-def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) -> Requests:
+def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) -> BilledRequests:
     """Return what one cleanup asks the store for.
 
     Exact where every checkpoint stands on its own: no savepoints and nothing else in the catalog, nothing prepared, and
@@ -170,7 +170,7 @@ def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) ->
     lists += [math.ceil(objects / store.page), int(store.lists_uploads)]
     going = (window.gone or window.retired) * batch.objects
     swap = min(window.retired, 1)
-    return Requests(sum(lists) + swap, gets + batch.segments, _deletions(going, batch, store))
+    return BilledRequests(sum(lists) + swap, gets + batch.segments, _deletions(going, batch, store))
 
 
 def _deletions(going: float, batch: BatchForecast, store: StoreCosts) -> float:
@@ -204,8 +204,8 @@ def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: 
     """
     present = present or Present(batch.state_objects + 1, batch.state_bytes)
     batches = schedule.batches_per_hour * HOURS
-    per_batch, per_start = Requests(batch.puts, batch.gets), Requests(get=batch.restore_gets)
-    cleanups, per_cleanup = 0.0, Requests()
+    per_batch, per_start = BilledRequests(batch.puts, batch.gets), BilledRequests(get=batch.restore_gets)
+    cleanups, per_cleanup = 0.0, BilledRequests()
     kept = Present(present.objects + batches * batch.objects, present.bytes + batches * batch.bytes)
     if schedule.keep_last is not None:
         window = Window.of(schedule)

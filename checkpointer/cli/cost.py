@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from pyspark_checkpointer.admin import cost
-from pyspark_checkpointer.admin.cost import Month, Requests, Schedule
+from pyspark_checkpointer.admin.cost import BilledRequests, Month, Schedule
 from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import duration
@@ -343,7 +343,7 @@ def _print(
     print_line("Pass your own prices: --price put=0.0055 replaces one.")
 
 
-def _count(requests: Requests, price_class: PriceClass) -> str:
+def _count(requests: BilledRequests, price_class: PriceClass) -> str:
     return f"{getattr(requests, price_class):,.1f}".removesuffix(".0")
 
 

@@ -18,7 +18,7 @@ import pytest
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.admin import cost
 from pyspark_checkpointer.admin import forecast as model
-from pyspark_checkpointer.admin.cost import STORES, Requests, Schedule, Window, cleanup_requests
+from pyspark_checkpointer.admin.cost import STORES, BilledRequests, Schedule, Window, cleanup_requests
 from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast, upload_requests
 from pyspark_checkpointer.compaction import table_compactions
 from pyspark_checkpointer.manifests.model import Chain
@@ -274,7 +274,7 @@ def test_the_requests_of_a_cleanup_are_exactly_those_of_the_formula(between: int
     counts = client.faults.counts
     batch = forecast([OperatorLoad(False, 2500, 1000, 8, 8)], 10)
     window = Window.of(Schedule(between, keep_last=keep, cleanups_per_day=24, grace=timedelta(hours=grace)))
-    assert cleanup_requests(window, batch, STORES["s3"]) == Requests(
+    assert cleanup_requests(window, batch, STORES["s3"]) == BilledRequests(
         counts["list"] + counts["swap"] + counts["leftovers"], counts["get"], counts["delete"]
     )
     assert batch.state_objects + (window.at_cleanup - 1) * batch.objects + 1 == pytest.approx(there, abs=2)
