@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.consumers.journal.yaml_format import (
     MAX_FILE_BYTES,
-    Content,
     EventLogState,
+    JournalContent,
     check_state,
     decode,
     encode,
@@ -35,7 +35,9 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
-CONTENT = Content({"a": EventLogState("a", 2, AT), "b": EventLogState("b", 2**64 - 1, LATER, {"bookmark": "x"})}, {})
+CONTENT = JournalContent(
+    {"a": EventLogState("a", 2, AT), "b": EventLogState("b", 2**64 - 1, LATER, {"bookmark": "x"})}, {}
+)
 DATA = encode(CONTENT, AT, "0123456789abcdef")
 
 
@@ -345,14 +347,14 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.di
 
 
 @st.composite
-def contents(draw: Any) -> Content:
+def contents(draw: Any) -> JournalContent:
     known = {"name", "record_number", "timestamp", "update_time", "event_logs"}
     other = st.dictionaries(TEXT.filter(lambda key: key not in known), VALUES, max_size=2)
     states = [
         check_state(name, draw(st.integers(0, 2**64 - 1)), draw(st.datetimes(timezones=st.just(UTC))), draw(other))
         for name in draw(st.sets(TEXT, max_size=4))
     ]
-    return Content({state.name: state for state in states}, draw(other))
+    return JournalContent({state.name: state for state in states}, draw(other))
 
 
 def test_no_two_writes_are_alike() -> None:
@@ -361,15 +363,15 @@ def test_no_two_writes_are_alike() -> None:
 
 @settings(max_examples=150)
 @given(contents())
-def test_what_is_written_is_read_again(content: Content) -> None:
+def test_what_is_written_is_read_again(content: JournalContent) -> None:
     assert decode("x", encode(content, AT, "0" * 16)) == content
 
 
 @given(st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5))
 def test_a_state_takes_no_more_than_is_reckoned(names: set[str]) -> None:
     states = {name: check_state(name, 2**64 - 1, LATER, {}) for name in names}
-    empty = len(encode(Content({}, {}), AT, "0" * 16))
-    assert len(encode(Content(states, {}), AT, "0" * 16)) - empty <= sum(map(max_entry_bytes, states.values()))
+    empty = len(encode(JournalContent({}, {}), AT, "0" * 16))
+    assert len(encode(JournalContent(states, {}), AT, "0" * 16)) - empty <= sum(map(max_entry_bytes, states.values()))
 
 
 def test_the_file_never_outgrows_what_is_read(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def journals() -> tuple[bytes, ...]:
         yaml_format.EventLogState("Application", 42, AT),
         yaml_format.EventLogState("Sécurité: 'a'\x01", 2**64 - 1, AT, {"bookmark": {"deep": [1, 2.5, None]}}),
     ]
-    content = yaml_format.Content({state.name: state for state in states}, {"colour": "blue"})
+    content = yaml_format.JournalContent({state.name: state for state in states}, {"colour": "blue"})
     foreign = f"update_time: {_AT_TEXT}\nevent_logs:\n- name: System\n  record_number: 7\n  timestamp: {_AT_TEXT}\n"
     return (
         yaml_format.encode(content, AT, "n" * 16),

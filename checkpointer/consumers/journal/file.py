@@ -15,7 +15,7 @@ import logging
 from contextlib import suppress
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.consumers.journal.yaml_format import Content, decode, encode
+from pyspark_checkpointer.consumers.journal.yaml_format import JournalContent, decode, encode
 from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
@@ -58,7 +58,7 @@ class JournalFile:
         self._previous: Blob | None = None
         self._unanswered: set[str] = set()
 
-    async def open(self) -> Content:
+    async def open(self) -> JournalContent:
         """Read the file, and write it again.
 
         The writes of an older journal fail from then on.
@@ -78,7 +78,7 @@ class JournalFile:
             f"{self.url}: other programs wrote it {MAX_ATTEMPTS} times in a row while it was opened; stop them"
         )
 
-    async def _read(self) -> Content:
+    async def _read(self) -> JournalContent:
         """Return the content of the file.
 
         If the file is missing or damaged, return the content of the previous version.
@@ -89,7 +89,7 @@ class JournalFile:
         self._version = None if current is None else current.version
         self._unanswered.clear()
         if current is None and self._previous is None:
-            return Content({}, {})
+            return JournalContent({}, {})
         try:
             content = await self._decode(self._name, current)
         except CorruptionError as damage:
@@ -106,7 +106,7 @@ class JournalFile:
             return bool((await self._decode(self._previous_name, self._previous)).states)
         return False
 
-    async def _recover(self, current: Blob | None, damage: CorruptionError) -> Content:
+    async def _recover(self, current: Blob | None, damage: CorruptionError) -> JournalContent:
         """Return the content of the previous version.
 
         The damaged file is saved under another name.
@@ -135,7 +135,7 @@ class JournalFile:
         )
         return content
 
-    def _warn(self, content: Content) -> None:
+    def _warn(self, content: JournalContent) -> None:
         for entry in content.unreadable:
             logger.warning(
                 "%s: %s: this entry is passed over, the other %d were read; it stays in the file until its "
@@ -145,7 +145,7 @@ class JournalFile:
                 len(content.states),
             )
 
-    async def write(self, content: Content) -> None:
+    async def write(self, content: JournalContent) -> None:
         """Replace the file, durably.
 
         Raise `FencedError` if anybody else has written or removed it.
@@ -212,7 +212,7 @@ class JournalFile:
     async def _get(self, path: str) -> Blob | None:
         return await find(self._store, path, SWAP_LIMIT)
 
-    async def _decode(self, name: str, blob: Blob | None) -> Content:
+    async def _decode(self, name: str, blob: Blob | None) -> JournalContent:
         shown = f"{self._store.url.rstrip('/')}/{name}"
         if blob is None:
             raise MalformedError(f"{shown}: is not there")

@@ -40,7 +40,7 @@ class EventLogState:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class JournalContent:
     """The content of a file.
 
     `states` are by the name of the log; `other` are unknown fields at the top of the file; `unreadable` are entries
@@ -183,7 +183,7 @@ def max_entry_bytes(state: EventLogState) -> int:
     return 200 + 10 * len(state.name)
 
 
-def encode(content: Content, now: datetime, nonce: str) -> bytes:
+def encode(content: JournalContent, now: datetime, nonce: str) -> bytes:
     """Return the bytes of a file.
 
     A fresh `nonce` makes them different from every other version.
@@ -211,13 +211,13 @@ PyYAML lets errors of its constructors through.
 """
 
 
-def decode(name: str, data: bytes) -> Content:
+def decode(name: str, data: bytes) -> JournalContent:
     """Parse a file.
 
     If the file has a digest, it is checked against it. Winlogbeat's own files have none.
 
     An entry that has all fields, and a value that no state can have, does not cost the other entries: it goes to
-    `Content.unreadable`. But the file is malformed if it may have been cut off there. It is whole if its digest
+    `JournalContent.unreadable`. But the file is malformed if it may have been cut off there. It is whole if its digest
     matches, or if it ends with a newline.
     """
     # Checked before parsing: a torn file may still parse.
@@ -237,7 +237,7 @@ def decode(name: str, data: bytes) -> Content:
         raise MalformedError(f"{name}: expected YAML with update_time and event_logs, found {why:.300}") from None
 
 
-def _parse(data: bytes) -> Content:
+def _parse(data: bytes) -> JournalContent:
     document = _load(data)
     if not isinstance(document, dict):
         raise ValueError("an empty file" if document is None else show(document))
@@ -255,7 +255,7 @@ def _parse(data: bytes) -> Content:
     if len(set(names)) != len(names):
         raise ValueError("an event log that stands twice")
     states = {entry.name: entry for entry in entries if isinstance(entry, EventLogState)}
-    return Content(states, document, tuple(entry for entry in entries if isinstance(entry, Unreadable)))
+    return JournalContent(states, document, tuple(entry for entry in entries if isinstance(entry, Unreadable)))
 
 
 def _load(data: bytes) -> Any:
@@ -341,8 +341,8 @@ def _time(value: object) -> datetime:
 
 __all__ = [
     "MAX_FILE_BYTES",
-    "Content",
     "EventLogState",
+    "JournalContent",
     "Unreadable",
     "check_state",
     "decode",
