@@ -54,7 +54,7 @@ async def salvage(
 ) -> Salvage:
     """Read every object of a candidate and savepoints, and find what can be kept."""
     ref, manifest = _choose(session, found, to)
-    search = _Search(session, found, progress)
+    search = _DamageSearch(session, found, progress)
     made = await search.examine(ref, manifest)
     lost = await search.damaged(savepoints)
     return replace(made, plan=replace(made.plan, savepoints=tuple(lost)))
@@ -80,7 +80,7 @@ def _choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, 
     return found.manifests[to]
 
 
-class _Search:
+class _DamageSearch:
     """One search for damage.
 
     Objects that were read for one checkpoint are not read again for another.

@@ -36,7 +36,7 @@ async def find_intact(session: Session) -> Intact:
     """
     while True:
         head = await read_head(session.store)
-        search = _Search(session, head)
+        search = _IntactSearch(session, head)
         manifest = await search.newest()
         # A prepared checkpoint was made on top of the committed one. If that is damaged, promoting it would build on
         # the damage.
@@ -53,7 +53,7 @@ async def find_intact(session: Session) -> Intact:
     return Intact(head, manifest, prepared, search.findings())
 
 
-class _Search:
+class _IntactSearch:
     def __init__(self, session: Session, head: Head) -> None:
         self._store = session.store
         self._head = head

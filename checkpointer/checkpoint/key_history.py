@@ -93,7 +93,7 @@ async def map_changes(
 ) -> tuple[Any, list[KeyChange]]:
     """Return the value of a key of a map in `parent`, and the changes of all that follow."""
     place_key(key, 1)  # Refuses what cannot be a key.
-    known = _Known(session, name, key)
+    known = _StoredValues(session, name, key)
     stored = None if parent is None else await known.stored(parent)
     before = None if parent is None else _living(name, stored, parent)
     first, changes = None if before is None else show(before), []
@@ -124,7 +124,7 @@ def _living(name: str, stored: bytes | None, manifest: Manifest) -> bytes | None
     return values.get(name)
 
 
-class _Known:
+class _StoredValues:
     """The stored value of a key in the chains that were read last."""
 
     def __init__(self, session: Session, name: str, key: Any) -> None:

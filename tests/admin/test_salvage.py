@@ -385,13 +385,13 @@ PLANTED = (
     ),
     Planted(
         "damage is not looked for in slices",
-        salvage._Search._partitions,
+        salvage._DamageSearch._partitions,
         "if not await self._slices.is_intact(artifact)",
         "if False",
     ),
     Planted(
         "a damaged object takes all with it",
-        salvage._Search._partitions,
+        salvage._DamageSearch._partitions,
         "if not await self._slices.is_intact(artifact)",
         "",
     ),
