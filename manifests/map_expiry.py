@@ -54,7 +54,7 @@ def with_time(packed: bytes, time: int) -> bytes:
     return MARK + time.to_bytes(8, "big", signed=True) + packed
 
 
-def split(name: str, value: bytes) -> tuple[int | None, bytes]:
+def split_value(name: str, value: bytes) -> tuple[int | None, bytes]:
     """Return the time that a stored value carries, or None, and the packed value."""
     if value[:1] != MARK:
         return None, value
@@ -98,7 +98,7 @@ def living(
 
     An entry that counts from `rule.since` has no time.
     """
-    apart = {key: split(name, value) for key, value in records.items()}
+    apart = {key: split_value(name, value) for key, value in records.items()}
     if rule is None:
         return {key: packed for key, (_, packed) in apart.items()}, {}
     limit, since = rule.limit(now_of(name, rule, clock)), rule.since

@@ -123,7 +123,7 @@ def _unpack_zone(zone: Any) -> Any:
         return timezone(offset, *zone[3:])
     if not zone.startswith("zone:"):
         raise ValueError(f"{zone!r:.60} in the place of a zone")
-    return zones.find(zone[5:])
+    return zones.find_zone(zone[5:])
 
 
 def _pack_datetime(value: datetime, pack: Pack) -> bytes:

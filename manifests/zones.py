@@ -22,7 +22,7 @@ HOLDERS = frozenset({datetime, tuple, frozenset})
 """Types of keys that may be, or hold, a time in a zone."""
 
 
-def find(name: str) -> ZoneInfo:
+def find_zone(name: str) -> ZoneInfo:
     """Return the zone of a name.
 
     Raises what `ZoneInfo` raises, and `ValueError` if its file cannot be read.

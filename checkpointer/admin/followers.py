@@ -38,7 +38,7 @@ from pyspark_checkpointer.manifests.followers_json import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.storage.base import Blob, Store
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -82,7 +82,7 @@ class Followers(list[Follower]):
 
 async def read_positions(store: Store) -> FollowerPositions:
     """Return all followers of a root; none where nobody ever registered."""
-    return _decode(store, await find(store, object_paths.FOLLOWERS, MAX_FOLLOWERS))
+    return _decode(store, await find_object(store, object_paths.FOLLOWERS, MAX_FOLLOWERS))
 
 
 def _decode(store: Store, blob: Blob | None) -> FollowerPositions:
@@ -229,7 +229,7 @@ async def _change(session: Session, plan: Plan) -> FollowerPositions:
     """Write what `plan` returns for the present positions, and return what is there then."""
     store, path = session.store, object_paths.FOLLOWERS
     for _ in range(ROUNDS):
-        blob = await find(store, path, MAX_FOLLOWERS)
+        blob = await find_object(store, path, MAX_FOLLOWERS)
         known = _decode(store, blob)
         wanted = plan(known)
         if wanted is None:

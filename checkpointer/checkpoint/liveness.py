@@ -14,7 +14,7 @@ from typing import Literal
 
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.runtime.processes import read_start, read_state
+from pyspark_checkpointer.runtime.processes import read_process_state, read_start
 
 Running = Literal["no", "yes", "unknown"]
 
@@ -95,7 +95,8 @@ def _is_alive(pid: int) -> bool:
         return False
     except OSError:
         return True  # somebody else's
-    return read_state(pid) not in ("Z", "X")  # one that ended and was not waited for yet has a number, and does nothing
+    # One that ended and was not waited for yet has a number, and does nothing.
+    return read_process_state(pid) not in ("Z", "X")
 
 
 def _here() -> str:

@@ -27,7 +27,7 @@ from pyspark_checkpointer.manifests.model import (
 from pyspark_checkpointer.manifests.segments import SegmentObject
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store
-from pyspark_checkpointer.storage.compare_and_swap import find
+from pyspark_checkpointer.storage.compare_and_swap import find_object
 
 MAX_MANIFEST = 256 << 20
 MAX_CATALOG = 64 << 20
@@ -172,7 +172,7 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
     try:
         await store.put(path, data)
     except ObjectExistsError:
-        found = await find(store, path, MAX_MANIFEST)
+        found = await find_object(store, path, MAX_MANIFEST)
         if found is None:  # only a cleanup deletes manifests, and of attempts only those that came too late
             raise ConflictError(
                 f"{store.url}: {checkpoint} was swept, since another writer committed meanwhile: it was not "

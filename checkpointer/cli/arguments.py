@@ -166,7 +166,7 @@ def options_for(root: str, options: StorageOptions, name: str = "storage_options
     return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options
 
 
-def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
+def parse_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:
     """Return a duration that is typed as 90s, 30min, 12h, 7d or 4w.
 
     Several of them are added: 1d12h.

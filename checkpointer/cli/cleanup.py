@@ -15,7 +15,7 @@ from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.cli import documents, schemas
-from pyspark_checkpointer.cli.arguments import duration
+from pyspark_checkpointer.cli.arguments import parse_duration
 from pyspark_checkpointer.cli.failures import Failed
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
 from pyspark_checkpointer.cli.table import TextColumn
@@ -49,7 +49,7 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
     }
     options = [
         click.option("--keep-last", type=int, metavar="N", help="Keep the newest N."),
-        *(click.option(name, metavar="DURATION", callback=duration, help=text) for name, text in spans.items()),
+        *(click.option(name, metavar="DURATION", callback=parse_duration, help=text) for name, text in spans.items()),
         click.option("--every-epoch", type=int, metavar="N", help="Keep those whose epoch is a multiple of N."),
         click.option(
             "--max-follower-lag",
@@ -62,7 +62,7 @@ def rules(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="DURATION",
             default="1h",
             show_default=True,
-            callback=duration,
+            callback=parse_duration,
             help="Keep the objects of a retired checkpoint for this time, for its readers.",
         ),
     ]

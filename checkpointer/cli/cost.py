@@ -15,12 +15,11 @@ from pyspark_checkpointer.admin import cost
 from pyspark_checkpointer.admin.cost import BilledRequests, Month, Schedule
 from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast
 from pyspark_checkpointer.cli import schemas
-from pyspark_checkpointer.cli.arguments import duration
+from pyspark_checkpointer.cli.arguments import parse_duration
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
-from pyspark_checkpointer.display import count, size
-from pyspark_checkpointer.display import duration as show_duration
+from pyspark_checkpointer.display import count, duration, size
 from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts
 
 _COLUMNS = (
@@ -131,7 +130,7 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_loads,
             help="A table: state=SIZE,change=SIZE[,partitions=16][,changed=N][,tasks=200][,executors=1].",
         ),
-        click.option("--every", metavar="DURATION", callback=duration, help="The time from batch to batch."),
+        click.option("--every", metavar="DURATION", callback=parse_duration, help="The time from batch to batch."),
         click.option(
             "--batches-per-hour",
             type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
@@ -153,7 +152,7 @@ def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="DURATION",
             default="1h",
             show_default=True,
-            callback=duration,
+            callback=parse_duration,
             help="The grace period of cleanup.",
         ),
         click.option(
@@ -245,7 +244,7 @@ def command(
             click.get_current_context(),
         )
     found = store.read(lambda session: cost.measure(session, last))
-    span = show_duration(found.span // timedelta(microseconds=1))
+    span = duration(found.span // timedelta(microseconds=1))
     why = f"checkpoints made within {span} do not tell how often a batch comes"
     schedule = _schedule(found.batches_per_hour, why, **numbers)
     costs = cost.STORES[kind] if kind else cost.costs_of(store.ck.root)

@@ -76,7 +76,7 @@ def _untag(value: Any) -> Any:
     found = _VALUES[tag](value[tag])
     if "fold" in value:
         found = found.replace(fold=int(value["fold"]))
-    return found.replace(tzinfo=zones.find(value["zone"])) if "zone" in value else found
+    return found.replace(tzinfo=zones.find_zone(value["zone"])) if "zone" in value else found
 
 
 _VALUES: dict[str, Callable[[Any], Any]] = {

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, OutcomeUnknownError, ThrottlingError
 from pyspark_checkpointer.storage.base import Blob
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -200,7 +200,7 @@ class CasObject(Generic[T]):
         return await self._decode(blob)
 
     async def _get(self) -> _Known[T]:
-        return await self._decode(await find(self._context.store, self._path, self._serializer.limit))
+        return await self._decode(await find_object(self._context.store, self._path, self._serializer.limit))
 
     async def _decode(self, blob: Blob | None) -> _Known[T]:
         # The clock is read before a large value is decoded, so that this time counts as passed since the store's

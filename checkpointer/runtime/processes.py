@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def read_state(process: int) -> str:
+def read_process_state(process: int) -> str:
     """Return the state letter of a process, such as `T` for stopped.
 
     It is empty if the state is unknown.

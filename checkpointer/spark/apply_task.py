@@ -21,7 +21,7 @@ from pyspark_checkpointer.spark.task_client import DriverRoot
 from pyspark_checkpointer.spark.write_tasks import Target, TaskOutput, run_task, stream
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_encode, row_order
 from pyspark_checkpointer.table.apply import UserFunction
-from pyspark_checkpointer.table.hashing import check_partitions
+from pyspark_checkpointer.table.hashing import check_row_partitions
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION
 from pyspark_checkpointer.table.user_calls import Keys
 from pyspark_checkpointer.table.version import TableVersion
@@ -90,7 +90,7 @@ class ApplyTask:
         changes = found.changes
         if self.version.schema.expire is not None:
             # A key without a living row may have an expired one.
-            changes = merge.reset(changes, merge.positions(changes, state, self.version.schema.key) < 0)
+            changes = merge.reset(changes, merge.row_positions(changes, state, self.version.schema.key) < 0)
         # In a partition without rows there is nothing to delete.
         known = pa.array(list(self.version.chains), pa.int32())
         useless = pc.and_(pc.equal(changes[CHANGE], DELETE), pc.invert(pc.is_in(changes[PARTITION], known)))
@@ -148,7 +148,7 @@ class _Made:
         target, output = self._task.target, self.output
         if self._changes and not output.packs and target.leaves_to_driver(_size(self._changes)):
             rows = self._held_changes()
-            check_partitions(rows, target.schema, target.partitions, target.table)
+            check_row_partitions(rows, target.schema, target.partitions, target.table)
             output.rows = stream(rows)
         elif self._changes:
             self._write_changes()

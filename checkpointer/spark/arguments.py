@@ -88,7 +88,7 @@ def _has_order(kind: DataType) -> bool:
     return not (isinstance(kind, MapType) or is_variant(kind) or is_interval(kind))
 
 
-def check_key(table: str, given: Any) -> list[str]:
+def check_key_columns(table: str, given: Any) -> list[str]:
     """Return the key of a table as a list of at least one column, none of them twice."""
     key = check_names(f"table {table!r}: key", given)
     if not key or len(set(key)) < len(key):

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
-from pyspark_checkpointer.spark.arguments import check_combine, check_key, check_num_partitions, check_schema
+from pyspark_checkpointer.spark.arguments import check_combine, check_key_columns, check_num_partitions, check_schema
 from pyspark_checkpointer.spark.read import Root, version_of
 from pyspark_checkpointer.storage import EncryptionOption, Fencing
 from pyspark_checkpointer.table.schema import Combine
@@ -87,7 +87,7 @@ def can_restore(
     """
     fields = [field.jsonValue() for field in check_schema(f"table {operator!r}: schema", schema).fields]
     if key is not None:
-        key = check_key(operator, key)
+        key = check_key_columns(operator, key)
     if combine is not None:
         combine = check_combine(operator, combine)
     if num_partitions is not None:

@@ -29,7 +29,7 @@ class FeedPartition(InputPartition):
     feed: ChangeFeed
 
 
-def partitions_of(feed: ChangeFeed) -> list[InputPartition]:
+def input_partitions(feed: ChangeFeed) -> list[InputPartition]:
     """Return the parts of a feed, in the order of its rows."""
     # For no partitions PySpark would make one of its own, which `read_part` cannot understand.
     return [FeedPartition(replace(feed, tasks=[task])) for task in feed.tasks or [[]]]
@@ -50,7 +50,7 @@ class FeedSourceReader(DataSourceReader):
         self._feed = feed
 
     def partitions(self) -> Sequence[InputPartition]:
-        return partitions_of(self._feed)
+        return input_partitions(self._feed)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from read_part(self._client, partition)
@@ -117,7 +117,7 @@ class FeedStreamReader(DataSourceStreamReader):
         shown, after = self._known.shown, start["checkpoint"] or None
         self._register(_checkpoint_of(start))
         if start == end:
-            return partitions_of(self._known)
+            return input_partitions(self._known)
         found = self._read_range(after, end["checkpoint"])
         # What is older is shown in the columns of today, as in any feed.
         is_later = found.last.id.sequence > self._known.to.sequence
@@ -130,7 +130,7 @@ class FeedStreamReader(DataSourceStreamReader):
             )
         if key_columns_change(self._operator, found.parent, found.manifests, shown) is not None:
             raise self._another_key()
-        return partitions_of(found.feed(shown))
+        return input_partitions(found.feed(shown))
 
     def _read_range(self, after: str | None, to: str) -> FeedRange:
         client = self._client.copy()

@@ -88,7 +88,7 @@ def share(spark: SparkSession, value: T, what: str) -> Callable[[], T]:
     return lambda: value
 
 
-def probe(spark: SparkSession, packages: Sequence[str]) -> Executors:
+def probe_executors(spark: SparkSession, packages: Sequence[str]) -> Executors:
     """Run a job of Spark Connect whose tasks import some packages.
 
     Spark gives a range without a number of partitions as many as it runs tasks at once.
@@ -111,7 +111,7 @@ def probe(spark: SparkSession, packages: Sequence[str]) -> Executors:
 
 
 def _executors(spark: SparkSession) -> Executors:
-    return _probed.get(spark) or probe(spark, NEEDED)
+    return _probed.get(spark) or probe_executors(spark, NEEDED)
 
 
 def make_probe() -> Any:
@@ -138,4 +138,13 @@ def make_probe() -> Any:
     return look
 
 
-__all__ = ["NEEDED", "Executors", "driver_hosts", "executor_hosts", "make_probe", "parallelism", "probe", "share"]
+__all__ = [
+    "NEEDED",
+    "Executors",
+    "driver_hosts",
+    "executor_hosts",
+    "make_probe",
+    "parallelism",
+    "probe_executors",
+    "share",
+]

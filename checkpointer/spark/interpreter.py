@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark.connect import is_connect
-from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe
+from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe_executors
 from pyspark_checkpointer.storage import parse
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _check_packages(context: Any, packages: list[str]) -> None:
 def _check_connect(spark: SparkSession, packages: list[str]) -> None:
     """Import the packages in tasks of Spark Connect, as `_check_packages` does."""
     try:
-        seen = probe(spark, packages).found
+        seen = probe_executors(spark, packages).found
     except Exception as error:
         if "PYTHON_VERSION_MISMATCH" not in str(error):
             raise

@@ -24,7 +24,7 @@ from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_order import in_order, split
+from pyspark_checkpointer.table.row_order import in_order, split_partitions
 from pyspark_checkpointer.table.schema import PARTITION
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -199,7 +199,7 @@ def read_keys(
     session = root.open().session
     key = version.schema.key
     sought = keys.select(key).cast(pa.schema([version.schema.arrow().field(name) for name in key]))
-    of_partition = dict(split(sought.append_column(PARTITION, keys[PARTITION])))
+    of_partition = dict(split_partitions(sought.append_column(PARTITION, keys[PARTITION])))
     steps, reads = lookup_steps(version, {partition: part.select(key) for partition, part in of_partition.items()})
     read = version.only(list(reads))
     reader = TableReader(session.store, session.host, read, columns, sought, root.copies(), reads)

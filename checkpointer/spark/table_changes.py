@@ -24,7 +24,7 @@ from pyspark_checkpointer.spark.arguments import (
     check_combine,
     check_expire,
     check_frame,
-    check_key,
+    check_key_columns,
     check_names,
     check_num_partitions,
     check_schema,
@@ -88,7 +88,7 @@ class TableChanges:
         self._is_dropped = False
         self._hints = hints or TableHints()
         self.name = name
-        key, combines = check_key(name, key), check_combine(name, combine)
+        key, combines = check_key_columns(name, key), check_combine(name, combine)
         self._expiry = TableExpiry(name, check_expire(name, expire), clock or JobClock(attempt, None))
         if num_partitions is not None:
             check_num_partitions(f"table {name!r}", num_partitions)

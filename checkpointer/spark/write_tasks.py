@@ -29,9 +29,9 @@ from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_orde
 from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.expiry import is_expired
-from pyspark_checkpointer.table.hashing import check_partitions
+from pyspark_checkpointer.table.hashing import check_row_partitions
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_order import split
+from pyspark_checkpointer.table.row_order import split_partitions
 from pyspark_checkpointer.table.schema import CHANGE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
@@ -117,7 +117,7 @@ class Target:
         `whole` has the partitions of which these are all rows, with nothing below: a snapshot of them has no deletions.
         """
         # Before anything is written: in a wrong partition no reader would find the row.
-        check_partitions(rows, self.schema, self.partitions, self.table)
+        check_row_partitions(rows, self.schema, self.partitions, self.table)
         session = self.root.open().session
         writer = TableWriter(session.store, session.host, self.owner, self.table, self.schema)
         into.written_by = self.root.executor
@@ -125,7 +125,7 @@ class Target:
             into.packs.append(run_sync(writer.pack(rows)))
             return
         small = []
-        for partition, part in split(rows):
+        for partition, part in split_partitions(rows):
             # Small partitions share a pack, so that a table of many small ones does not cost an object each.
             if partition in whole and not is_small_partition(part.num_rows, part.nbytes):
                 into.snapshots[partition] = run_sync(writer.snapshot(partition, part))
@@ -160,7 +160,7 @@ class ExpiredRows:
         unlimited, columns = replace(version, expired_until=None), [*dict.fromkeys([*key, rule.column])]
         found = pa.concat_tables(read_keys(root, self.checkpoint, unlimited, keys, columns))
         expired = found.filter(is_expired(found[rule.column], limit))
-        return merge.reset(rows, merge.positions(rows, expired, key) >= 0)
+        return merge.reset(rows, merge.row_positions(rows, expired, key) >= 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class WriteTask:
         if self.expired is not None:
             rows = self.expired.begin_anew(rows, self.target.root)
         if self.target.leaves_to_driver(rows.nbytes):
-            check_partitions(rows, schema, self.target.partitions, table)
+            check_row_partitions(rows, schema, self.target.partitions, table)
             return TaskOutput(rows=stream(rows))
         output = TaskOutput()
         self.target.write(rows, range(self.target.partitions) if self.whole else (), output)

@@ -122,7 +122,7 @@ def connections(concurrency: int) -> int:
     return concurrency * (PARALLEL_PARTS + SMALL_SLOTS)
 
 
-async def gather(pieces: AsyncIterator[bytes]) -> bytes:
+async def gather_pieces(pieces: AsyncIterator[bytes]) -> bytes:
     """Return all pieces as one object.
 
     They are written into a buffer, which becomes the result without a copy.

@@ -35,7 +35,7 @@ class UndecidedError(Exception):
     """
 
 
-async def find(store: Store, path: str, limit: int) -> Blob | None:
+async def find_object(store: Store, path: str, limit: int) -> Blob | None:
     """Return the object, or None where there is none."""
     try:
         return await store.get(path, limit=limit)
@@ -86,7 +86,7 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
                 raise UndecidedError from error
             raise
         try:
-            found = await find(store, path, limit)
+            found = await find_object(store, path, limit)
         except READ_FAILURES as error:
             # Not raised as it is: the caller would take it for a failure, begin another attempt, and the swap could
             # land after all (SPEC.md, "Only a changed version proves a request dead").

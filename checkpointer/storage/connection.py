@@ -50,7 +50,7 @@ def require(package: str, extra: str, url: str) -> None:
         )
 
 
-async def load(package: str) -> Any:
+async def import_package(package: str) -> Any:
     """Import a package that takes long to import, while the event loop goes on."""
     return await runtime.in_thread(importlib.import_module, package)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, ThrottlingError
 from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
-from pyspark_checkpointer.storage.compare_and_swap import find
+from pyspark_checkpointer.storage.compare_and_swap import find_object
 
 T = TypeVar("T")
 
@@ -132,11 +132,12 @@ async def _fight(stores: Sequence[Store], path: str, rounds: int, contest: Conte
             tried = zip(stores, bodies, strict=True)
             answers = await _all(_swap(store, path, body, expected) for store, body in tried)
             won = contest.judge(
-                dict(zip(bodies, answers, strict=True)), await _all(find(store, path, _LIMIT) for store in stores)
+                dict(zip(bodies, answers, strict=True)),
+                await _all(find_object(store, path, _LIMIT) for store in stores),
             )
             if won is None:
                 return number
-            expected = won if isinstance(won, str) else _version(await find(stores[0], path, _LIMIT))
+            expected = won if isinstance(won, str) else _version(await find_object(stores[0], path, _LIMIT))
         return rounds
     finally:
         # An object that stays behind has a name that nobody else uses, and does no harm.

@@ -197,7 +197,7 @@ def enumerate_words(words: list[str], last: str) -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
-def kind_of(protocol: str) -> StoreKind:
+def store_kind_of(protocol: str) -> StoreKind:
     """Return the kind of store of a protocol.
 
     Two protocols of one store give the same kind.

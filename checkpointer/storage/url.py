@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import fsspec
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, kind_of
+from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, store_kind_of
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
@@ -42,7 +42,7 @@ class Location:
     @property
     def kind(self) -> StoreKind:
         """Return the kind of store that the root is on."""
-        return kind_of(self.protocol)
+        return store_kind_of(self.protocol)
 
     @property
     def url(self) -> str:
@@ -77,7 +77,7 @@ def parse(url: str | os.PathLike[str]) -> Location:
             )
         return _local(text)
     scheme = match["scheme"].lower()
-    if kind_of(scheme).reach is Reach.MACHINE:
+    if store_kind_of(scheme).reach is Reach.MACHINE:
         return _file_url(text, scheme)
     return _remote(scheme, text)
 
@@ -115,7 +115,7 @@ def _remote(scheme: str, text: str) -> Location:
 
     Credentials in the URL are refused, and never shown.
     """
-    kind = kind_of(scheme)
+    kind = store_kind_of(scheme)
     in_cloud = kind.reach is Reach.CLOUD
     try:
         split = urlsplit(text)

@@ -59,8 +59,8 @@ class IndexBuilder:
         self._dictionaries.append(dictionaries)
         self._lengths.append(lengths)
         shared, pages = places(dictionaries, lengths)
-        prefix = b"".join(cut(data, shared, dictionaries))
-        self._digests += [digest_of(prefix, cut(data, *block)) for block in zip(pages, lengths, strict=True)]
+        prefix = b"".join(cut_parts(data, shared, dictionaries))
+        self._digests += [block_digest(prefix, cut_parts(data, *block)) for block in zip(pages, lengths, strict=True)]
         keys = rows.select(self._key)
         self._starts.append(keys.take(np.arange(0, rows.num_rows, self._per_block)))
         # A copy: a slice would hold all rows in memory until the file is finished.
@@ -151,14 +151,14 @@ def places(dictionaries: Any, lengths: Any) -> tuple[Any, Any]:
     return shared, shared + dictionaries + np.cumsum(lengths, axis=0) - lengths
 
 
-def cut(data: bytes, starts: Any, lengths: Any) -> list[bytes]:
+def cut_parts(data: bytes, starts: Any, lengths: Any) -> list[bytes]:
     """Return the parts of the bytes that begin at some places."""
     return [data[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
 
 
-def digest_of(dictionaries: bytes, pages: Sequence[bytes]) -> bytes:
+def block_digest(dictionaries: bytes, pages: Sequence[bytes]) -> bytes:
     """Return the digest of a block: of the dictionaries of its row group, and of its pages."""
     return hashlib.sha256(b"".join([dictionaries, *pages])).digest()[:DIGEST_BYTES]
 
 
-__all__ = ["BLOCKS_KEY", "BlockIndex", "IndexBuilder", "cut", "digest_of", "places", "rows_of_blocks"]
+__all__ = ["BLOCKS_KEY", "BlockIndex", "IndexBuilder", "block_digest", "cut_parts", "places", "rows_of_blocks"]

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from pyspark_checkpointer.errors import CorruptionError, DigestMismatchError
 from pyspark_checkpointer.manifests.digest import check_size
 from pyspark_checkpointer.table import row_order
-from pyspark_checkpointer.table.block_index import BLOCKS_KEY, BlockIndex, digest_of
-from pyspark_checkpointer.table.footer import check_rows
+from pyspark_checkpointer.table.block_index import BLOCKS_KEY, BlockIndex, block_digest
+from pyspark_checkpointer.table.footer import check_row_counts
 from pyspark_checkpointer.table.page_file import PageFile
 from pyspark_checkpointer.table.parquet_decode import Selection, decode, explain_decode_errors, read_rows
 from pyspark_checkpointer.table.row_equality import equal_rows
@@ -48,7 +48,7 @@ class Blocks:
         self._key = [*order, *schema.key]
         """The columns that the rows are in order of."""
         with explain_decode_errors(name):
-            check_rows(metadata)
+            check_row_counts(metadata)
             if any(metadata.schema.column(n).max_repetition_level for n in range(len(metadata.schema))):
                 raise ValueError("an index of blocks in a file with lists")
             groups = [(metadata.row_group(group).num_rows, length) for group, (_, length, _) in enumerate(ranges)]
@@ -105,7 +105,7 @@ class Blocks:
             prefix, held = b"".join(shared), []
             for block in blocks:
                 page = next(pages)
-                if digest_of(prefix, page) != index.digests[block]:
+                if block_digest(prefix, page) != index.digests[block]:
                     raise DigestMismatchError(f"{self._name} (block {block}): expected the digest of the index")
                 held.append(page)
             count = sum(index.rows[block] for block in blocks)

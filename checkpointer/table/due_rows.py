@@ -49,7 +49,7 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
     try:
         found = await reader.host.run(lambda: due(below))
         # A change whose row lies in a row group that was left out: only together do they tell the time.
-        known = merge.positions(found, below, schema.key) >= 0
+        known = merge.row_positions(found, below, schema.key) >= 0
         if known.all() or not _has_bounds(base):
             return found
         rest = await reader.lookup(base, found.filter(pa.array(~known)).select(schema.key))

@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Kind
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.table import kept_columns, large_rows, parquet_encode
-from pyspark_checkpointer.table.row_order import in_order, split
+from pyspark_checkpointer.table.row_order import in_order, split_partitions
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, PARTITION, TableSchema
 
 MAX_PARTITION_BYTES = 4 << 30
@@ -108,7 +108,9 @@ class TableEncoder:
                 file = parquet_encode.encode(changes, self._schema.key, pack=True)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
-            return EncodedObject(DELTA, file, {p: PartSize(part.num_rows, part.nbytes) for p, part in split(changes)})
+            return EncodedObject(
+                DELTA, file, {p: PartSize(part.num_rows, part.nbytes) for p, part in split_partitions(changes)}
+            )
 
         return await self._host.run(encode)
 

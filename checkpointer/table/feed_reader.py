@@ -85,14 +85,14 @@ class FeedReader:
         column = time_column(before.schema, time_of(self._step.after))
         if self._keys is None and column is not None and after.expired_until is not None and moves:
             due = await due_rows(self._reader(before), number, column, after.expired_until)
-            untouched = merge.positions(due, keys, key) < 0
+            untouched = merge.row_positions(due, keys, key) < 0
             old_rows = pa.concat_tables([old_rows, due.filter(pa.array(untouched)).select(old_rows.column_names)])
         return await self._host.run(lambda: self._compare(old_rows, new_rows))
 
     def _compare(self, old: pa.Table, new: pa.Table) -> pa.Table:
         limit, column = self._step.after.expired_until, time_column(self._step.before.schema, time_of(self._step.after))
         before, after = self._project(old), self._project(new)
-        at = merge.positions(after, before, self._shown.key)
+        at = merge.row_positions(after, before, self._shown.key)
         known = np.flatnonzero(at >= 0)
         below, above = before.take(pa.array(at[known])), after.take(pa.array(known))
         differs = pa.array(

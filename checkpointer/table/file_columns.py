@@ -39,7 +39,7 @@ def names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
     return {name: current[number] for name, number in ids.items() if number in current}
 
 
-def find(stored: pa.Schema, schema: TableSchema, own: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def find_columns(stored: pa.Schema, schema: TableSchema, own: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the stored names of the columns by their current names, and the columns of a delta that are there.
 
     `own` are those that have to be there. Raises `ValueError` for a file that lacks one of them, or a column of the

@@ -25,7 +25,7 @@ class FirstSeen:
 
     def __call__(self, rows: pa.Table, state: pa.Table) -> Change:
         first = rows.take(pa.array(self._first(rows)))
-        new = first.filter(pa.array(merge.positions(first, state, self.key) < 0))
+        new = first.filter(pa.array(merge.row_positions(first, state, self.key) < 0))
         return Change(upserts=new.select(self.stored), output=new)
 
     def _first(self, rows: pa.Table) -> Any:

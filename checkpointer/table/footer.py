@@ -56,7 +56,7 @@ _sound: set[bytes] = set()
 """SHA-256 digests of footers that this process has found sound: at most `_MAX_SOUND`."""
 
 
-def check_rows(metadata: Any) -> None:
+def check_row_counts(metadata: Any) -> None:
     """Raise `ValueError` for wrong numbers of rows.
 
     It is raised if a row group has too many rows, or if the total is not what the file declares.

@@ -61,7 +61,7 @@ def _with_nulls(values: pa.Array, name: str, seeds: Any) -> Any:
     return found
 
 
-def check_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
+def check_row_partitions(rows: pa.Table, schema: TableSchema, partitions: int, table: str) -> None:
     """Raise `InvalidStateError` where Spark put rows into wrong partitions.
 
     Readers would look for these rows in other partitions. The rows are in order of their partitions. One row of a

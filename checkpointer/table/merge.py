@@ -162,7 +162,7 @@ def reset(changes: pa.Table, expired: Any) -> pa.Table:
     return changes
 
 
-def positions(wanted: pa.Table, keys: pa.Table, key: list[str]) -> Any:
+def row_positions(wanted: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     """Return for each row of `wanted` the index of its key in `keys`, or -1 where it is not there.
 
     No two rows of `keys` have one key.

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pyspark_checkpointer.errors import MalformedError
 from pyspark_checkpointer.table import file_columns
-from pyspark_checkpointer.table.footer import check_footer, check_rows
+from pyspark_checkpointer.table.footer import check_footer, check_row_counts
 from pyspark_checkpointer.table.repeated_texts import Reopen, repeated, spelled_out
 from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION, TableSchema
 
@@ -106,10 +106,10 @@ def read_rows(
     faster.
     """
     # First of all: Arrow allocates memory for as many rows as the footer declares.
-    check_rows(file.metadata)
+    check_row_counts(file.metadata)
     file_columns.check_storage(file.schema)
     # Columns are known by their id alone: a file has the names of the time when it was written.
-    stored, found_own = file_columns.find(file.schema_arrow, schema, own)
+    stored, found_own = file_columns.find_columns(file.schema_arrow, schema, own)
     # The key is read in any case, as it tells whether the rows are in order.
     names = [name for name in schema.names if name in columns or name in schema.key]
     wanted = [stored[name] for name in names if name in stored] + found_own

@@ -181,7 +181,7 @@ def check_unique(rows: pa.Table, schema: TableSchema, table: str) -> None:
         )
 
 
-def split(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def split_partitions(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Yield each partition with its rows.
 
     The rows come in order of their partitions.

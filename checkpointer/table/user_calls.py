@@ -41,7 +41,7 @@ class Keys:
 
     def positions(self, rows: pa.Table) -> Any:
         """Return the index of each row's key, or -1 where it is none of these."""
-        return merge.positions(rows, self.rows, self.names)
+        return merge.row_positions(rows, self.rows, self.names)
 
     def __str__(self) -> str:
         first = row_order.show_key(self.rows, self.names, 0)

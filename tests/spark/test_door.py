@@ -28,7 +28,7 @@ from pyspark_checkpointer.spark import (
     read_state,
     stateful,
 )
-from pyspark_checkpointer.spark.arguments import check_key, check_names
+from pyspark_checkpointer.spark.arguments import check_key_columns, check_names
 from pyspark_checkpointer.spark.executors import share
 from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
 from tests.cli.conftest import golden
@@ -240,7 +240,10 @@ def test_a_schema_as_text_without_a_session_is_refused(monkeypatch: pytest.Monke
 def test_a_key_that_a_table_refuses_cannot_be_restored_either(golden: Path, operator: str, key: list[str]) -> None:
     schema = StructType().add("k", "long").add("n", "long").add("amount", "decimal(9,2)")
     assert can_restore(golden, operator, schema=schema, key=["k"])
-    for refuse in (lambda: can_restore(golden, operator, schema=schema, key=key), lambda: check_key(operator, key)):
+    for refuse in (
+        lambda: can_restore(golden, operator, schema=schema, key=key),
+        lambda: check_key_columns(operator, key),
+    ):
         with pytest.raises(IllegalArgumentError, match=rf"table '{operator}': key=.*: expected at least one column"):
             refuse()
 

@@ -15,7 +15,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store, options_near, parse, registry
 from pyspark_checkpointer.storage.base import Settings, Store
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, kind_of
+from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, store_kind_of
 from pyspark_checkpointer.storage.url import Location
 from tests.test_layers import FILES, ROOT
 from tests.test_layers import parse as parse_module
@@ -28,7 +28,7 @@ _FOLDERS = {
 
 
 def test_every_folder_is_in_the_table_and_opens_roots() -> None:
-    assert {kind_of("oss").module, *(kind.module for kind in STORES)} == _FOLDERS
+    assert {store_kind_of("oss").module, *(kind.module for kind in STORES)} == _FOLDERS
     for module in _FOLDERS:
         assert callable(importlib.import_module(module).open_root)
 

@@ -359,7 +359,7 @@ def test_no_changed_byte_of_the_index_leads_to_other_rows() -> None:
 
 
 def test_pages_that_somebody_changed_and_signed_do_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "digest_of", lambda *_: Anything())
+    monkeypatch.setattr(blocks, "block_digest", lambda *_: Anything())
     rows = wide_rows(200)
     data = encode(rows).data
     keys = rows.select(["k"]).slice(20, 1)

@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.table import hashing
-from pyspark_checkpointer.table.hashing import check_partitions, partitions_of
+from pyspark_checkpointer.table.hashing import check_row_partitions, partitions_of
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import PARTITION
 from tests.table.tables import ORDERED, schema_of, text
@@ -21,12 +21,12 @@ def test_rows_that_are_not_where_their_key_belongs_are_refused(shift: int, wrap:
     numbers = [(number + shift) % wrap for number in partitions_of(keys, SCHEMA, 8)]
     rows = in_order(keys.append_column(PARTITION, pa.array(numbers, pa.int32())), ["id"])
     with nullcontext() if right else pytest.raises(InvalidStateError, match="of 8 partitions, Spark put keys"):
-        check_partitions(rows, SCHEMA, 8, "t")
+        check_row_partitions(rows, SCHEMA, 8, "t")
 
 
 def test_no_rows_are_nowhere_wrong() -> None:
     rows = pa.table({"id": pa.array([], pa.int64()), PARTITION: pa.array([], pa.int32())})
-    check_partitions(rows, SCHEMA, 8, "t")
+    check_row_partitions(rows, SCHEMA, 8, "t")
 
 
 @pytest.mark.parametrize("kind", ORDERED)

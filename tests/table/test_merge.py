@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.table import kept_columns
 from pyspark_checkpointer.table.combine import _add_integers
-from pyspark_checkpointer.table.merge import apply, fold_changes, matching, positions
+from pyspark_checkpointer.table.merge import apply, fold_changes, matching, row_positions
 from pyspark_checkpointer.table.row_order import check_unique, first_duplicate, in_order
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, RESET, TableSchema
 from pyspark_checkpointer.table.types import arrow_type
@@ -385,7 +385,7 @@ def test_positions_of_keys_are_right_in_whatever_order_arrow_numbers_them() -> N
     numbers = [5, 6, 7, 10, 12, 18, 22, 23, 27, 32]
     keys = pa.table({"k": numbers, "part": list("babaaaabba")})
     wanted = pa.table({"part": ["b", "a", "b"], "k": pa.array([23, 23, 27], pa.int32())})
-    assert positions(wanted, keys, ["k", "part"]).tolist() == [7, -1, 8]
+    assert row_positions(wanted, keys, ["k", "part"]).tolist() == [7, -1, 8]
     for draw in map(random.Random, range(50)):
         drawn = [(draw.randrange(60), draw.choice("ab")) for _ in range(draw.randrange(1, 200))]
         known = list(dict.fromkeys(drawn[: len(drawn) // 2]))
@@ -396,4 +396,4 @@ def test_positions_of_keys_are_right_in_whatever_order_arrow_numbers_them() -> N
             for some in (drawn, known)
         ]
         expected = [known.index(key) if key in known else -1 for key in drawn]
-        assert positions(*tables, ["k", "part"]).tolist() == expected
+        assert row_positions(*tables, ["k", "part"]).tolist() == expected

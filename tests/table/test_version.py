@@ -30,7 +30,7 @@ from pyspark_checkpointer.table.encoder import EncodedObject
 from pyspark_checkpointer.table.kept_columns import ids_of
 from pyspark_checkpointer.table.merge import fold_changes
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_order import in_order, split
+from pyspark_checkpointer.table.row_order import in_order, split_partitions
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, RESET, TableSchema
 from pyspark_checkpointer.table.schema_evolution import next_schema
 from pyspark_checkpointer.table.version import TableVersion, empty_base
@@ -340,7 +340,7 @@ def test_a_version_is_what_its_operator_says() -> None:
 def test_rows_are_split_by_partition() -> None:
     rows = changes_of(SIMPLE, [(MERGE, (n, n)) for n in range(6)]).drop_columns([PARTITION])
     rows = rows.append_column(PARTITION, pa.array([3, 0, 3, 7, 0, 3], pa.int32()))
-    assert [(p, part["k"].to_pylist()) for p, part in split(in_order(rows, ["k"]))] == [
+    assert [(p, part["k"].to_pylist()) for p, part in split_partitions(in_order(rows, ["k"]))] == [
         (0, [1, 4]),
         (3, [0, 2, 5]),
         (7, [3]),
@@ -348,7 +348,7 @@ def test_rows_are_split_by_partition() -> None:
 
 
 def test_no_rows_are_of_no_partition() -> None:
-    assert list(split(changes_of(SIMPLE, []))) == []
+    assert list(split_partitions(changes_of(SIMPLE, []))) == []
 
 
 def test_old_objects_are_read_with_a_later_schema() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.export import create_root, refuse_used
 from pyspark_checkpointer.admin.streaming.file_source_log import check_lists
-from pyspark_checkpointer.admin.streaming.log_edit import put_new, remove
+from pyspark_checkpointer.admin.streaming.log_edit import put_new, remove_file
 from pyspark_checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
 from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
@@ -242,11 +242,11 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
         )
     # `metadata` goes first and comes back after the sources: while it is missing, a query that starts here gets another
     # id.
-    await remove(target_log, METADATA)
+    await remove_file(target_log, METADATA)
     for folder in (COMMITS, OFFSETS):
         for entry in await target_log.list(folder):
             if entry.path not in files:
-                await remove(target_log, entry.path)
+                await remove_file(target_log, entry.path)
     await _copy_sources(spark, target_log)
     if copy.spark is not None:
         # The first query may have compacted or lost entries while they were copied, so the copies are checked.
@@ -266,7 +266,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
         names = await _source_files(spark)
         # Files that the first query has deleted since must not stay in the copy, where they would count.
         for path in await _source_files(target_log) - names:
-            await remove(target_log, path)
+            await remove_file(target_log, path)
         for path in sorted(names - copied):
             try:
                 data = (await spark.get(path)).data
@@ -282,7 +282,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
 async def _put(target_log: Store, path: str, data: bytes) -> None:
     """Write a file, in the place of one that a query left which was started too soon."""
     if not await put_new(target_log, path, data):
-        await remove(target_log, path)
+        await remove_file(target_log, path)
         if not await put_new(target_log, path, data):
             raise ConflictError(
                 f"{target_log.url}/{path}: was written meanwhile: stop the query that runs there, then call again"

@@ -40,13 +40,13 @@ async def apply_log_plan(store: Store, plan: LogPlan, kept_in: str) -> None:
         if data is not None:
             await _copy_aside(store, f"{kept_in}{path}", data)
         # The copy is complete before the file goes, so a crash loses nothing.
-        await remove(store, path)
+        await remove_file(store, path)
     for path, data in plan.write.items():
         if not await put_new(store, path, data):
             raise ConflictError(f"{store.url}/{path}: was written meanwhile: stop the query, then call again")
 
 
-async def remove(store: Store, path: str) -> None:
+async def remove_file(store: Store, path: str) -> None:
     """Delete a file of Spark's and its checksums.
 
     They go first: a file without a checksum is read as it is.

@@ -25,7 +25,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import SWAP_LIMIT, Blob, ObjectExistsError, Store
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.conditional_write_check import probe
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -210,7 +210,7 @@ class JournalFile:
             raise undecided.__cause__ from None
 
     async def _get(self, path: str) -> Blob | None:
-        return await find(self._store, path, SWAP_LIMIT)
+        return await find_object(self._store, path, SWAP_LIMIT)
 
     async def _decode(self, name: str, blob: Blob | None) -> JournalContent:
         shown = f"{self._store.url.rstrip('/')}/{name}"

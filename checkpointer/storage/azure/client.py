@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.connection import load, take_finalizers_off
+from pyspark_checkpointer.storage.connection import import_package, take_finalizers_off
 from pyspark_checkpointer.storage.url import Location
 
 _ACCOUNT_OPTIONS = ("account_name", "connection_string")
@@ -76,7 +76,7 @@ async def open_client(url: str, options: Mapping[str, Any]) -> AzureClient:
             f"{url}: no account; write abfs://container@account.dfs.core.windows.net/… or give account_name "
             "or connection_string in storage_options"
         )
-    adlfs = await load("adlfs")
+    adlfs = await import_package("adlfs")
     files = adlfs.AzureBlobFileSystem(**{**options, **_FORCED})
     take_finalizers_off(files)
     _spare_netrc(files.service_client)

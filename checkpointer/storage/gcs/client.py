@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.connection import load, take_finalizers_off
+from pyspark_checkpointer.storage.connection import import_package, take_finalizers_off
 from pyspark_checkpointer.storage.gcs.errors import AnswerError
 
 # Nothing in a user's options may bring back caches, shared instances or requests that read old versions.
@@ -175,8 +175,8 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
 
     Raises `StoreRefusedError` where no credentials were found.
     """
-    gcsfs = await load("gcsfs")
-    aiohttp = await load("aiohttp")
+    gcsfs = await import_package("gcsfs")
+    aiohttp = await import_package("aiohttp")
     options = {**given, **_FORCED}
     # As the libraries of Google do: an emulator asks for no credentials. Looking for some takes seconds.
     if os.environ.get("STORAGE_EMULATOR_HOST") and not {"token", "endpoint_url"} & options.keys():

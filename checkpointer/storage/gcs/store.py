@@ -77,7 +77,7 @@ class GCSStore(CloudStore[GCSClient]):
         client = await self._connection.get()
         async with client.ask("GET", self._at(path), _CONTENT, _AS_STORED) as answer:
             size = self._check_size(path, answer, limit)
-            data = await cloud.gather(_pieces(answer))
+            data = await cloud.gather_pieces(_pieces(answer))
             self._check_whole(path, len(data), size)
             generation = answer.headers.get("x-goog-generation")
             if generation is None:
@@ -96,7 +96,7 @@ class GCSStore(CloudStore[GCSClient]):
         span = f"bytes={offset}-{offset + length - 1}"
         try:
             async with client.ask("GET", self._at(path), _CONTENT, {**_AS_STORED, "Range": span}) as answer:
-                return await cloud.gather(_pieces(answer))
+                return await cloud.gather_pieces(_pieces(answer))
         except AnswerError as error:
             # The service refuses a range that starts after the end, where the contract asks for no bytes.
             if error.status != 416:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import SwapNotSentError
-from pyspark_checkpointer.runtime.processes import read_state
+from pyspark_checkpointer.runtime.processes import read_process_state
 
 MAX_PAUSE = 0.02
 """Seconds between two tries to take the lock, at most.
@@ -118,7 +118,7 @@ def _describe_holder(fd: int) -> str:
     who = f"process {number} of {host} took the lock of this root"
     if host != socket.gethostname():
         return f"{who}; end it if it hangs"
-    if read_state(number) in ("T", "t"):
+    if read_process_state(number) in ("T", "t"):
         return f"{who} and is stopped: continue it (kill -CONT {number}) or end it; the kernel then frees the lock"
     return f"{who}; if it hangs, end it: then the kernel frees the lock"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark_checkpointer.errors import StoreRefusedError
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.connection import load, take_finalizers_off
+from pyspark_checkpointer.storage.connection import import_package, take_finalizers_off
 
 # Nothing in a user's options may bring back caches, shared instances or requests that read old versions.
 _FORCED = {
@@ -29,7 +29,7 @@ async def open_client(url: str, given: Mapping[str, Any], concurrency: int, time
     `given` are the user's options. Raises `StoreRefusedError` where the installed botocore cannot write under
     conditions.
     """
-    s3fs = await load("s3fs")
+    s3fs = await import_package("s3fs")
     options = {k: v for k, v in given.items() if k not in _FORCED}
     config = dict(options.pop("config_kwargs", None) or {})
     pool = max(cloud.connections(concurrency), config.get("max_pool_connections", 0))
@@ -40,7 +40,7 @@ async def open_client(url: str, given: Mapping[str, Any], concurrency: int, time
     files = s3fs.S3FileSystem(**options, config_kwargs=config, **_FORCED)
     # s3fs repeats requests by itself too, and would not tell that the first one may have taken effect.
     files.retries = 1
-    files.session = _session(await load("aiobotocore.session"), files.kwargs)
+    files.session = _session(await import_package("aiobotocore.session"), files.kwargs)
     client = await files.set_session()
     take_finalizers_off(files)
     known = client.meta.service_model.operation_model("PutObject").input_shape.members
@@ -65,7 +65,7 @@ async def has_new_credentials(files: Any) -> bool:
     # Those in the options of the user stay what they are.
     if used is None or files.key is not None or "aws_access_key_id" in files.client_kwargs:
         return False
-    found = await _session(await load("aiobotocore.session"), files.kwargs).get_credentials()
+    found = await _session(await import_package("aiobotocore.session"), files.kwargs).get_credentials()
     return found is not None and await found.get_frozen_credentials() != await used.get_frozen_credentials()
 
 

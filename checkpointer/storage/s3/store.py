@@ -108,7 +108,7 @@ class S3Store(CloudStore[Any]):
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         reply = await self._open_object(path, limit)
-        data = await cloud.gather(_pieces(reply["Body"]))
+        data = await cloud.gather_pieces(_pieces(reply["Body"]))
         self._check_whole(path, len(data), reply)
         return Blob(data, reply["ETag"], cloud.server_time(reply["ResponseMetadata"]["HTTPHeaders"].get("date")))
 
@@ -134,7 +134,7 @@ class S3Store(CloudStore[Any]):
             if refusal(error).code != "InvalidRange":
                 raise
             return b""
-        return await cloud.gather(_pieces(reply["Body"]))
+        return await cloud.gather_pieces(_pieces(reply["Body"]))
 
     async def _put(self, path: str, data: Bytes) -> None:
         write = self._put_one if len(data) <= cloud.MAX_SINGLE_PUT else self._put_parts
