@@ -12,6 +12,7 @@ from benchmarks.table_state import rows
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
 from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.storage.request_path import Traffic, counted
@@ -48,10 +49,7 @@ class TableJob:
                 self._client,
                 checkpoint.attempt,
                 "t",
-                ["key"],
-                PARTITIONS,
-                None,
-                None,
+                TableDefinition(["key"], PARTITIONS),
                 hints=self._hints,
             )
             table.upsert(rows(self._spark, count))

@@ -29,6 +29,7 @@ from benchmarks.micro_batches import fingerprint
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import read_state
+from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -87,7 +88,7 @@ class Root:
     def batch(self) -> Iterator[TableChanges]:
         with self._client.begin() as checkpoint:
             table = TableChanges(
-                self._spark, self._client, checkpoint.attempt, "t", ["key"], self._partitions, None, None
+                self._spark, self._client, checkpoint.attempt, "t", TableDefinition(["key"], self._partitions)
             )
             yield table
             table.finish()

@@ -4,6 +4,7 @@ Each error names the argument.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark import SparkContext
@@ -16,7 +17,18 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.spark.versions import is_interval, is_variant, parse_schema
 from pyspark_checkpointer.table.expiry import Expire
-from pyspark_checkpointer.table.schema import RESERVED_NAMES
+from pyspark_checkpointer.table.schema import RESERVED_NAMES, Combine
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """The arguments with which a callback opens a table, before they are checked."""
+
+    key: Sequence[str]
+    num_partitions: int | None = None
+    combine: Mapping[str, Combine] | None = None
+    schema: StructType | str | None = None
+    expire: Expire | None = None
 
 
 def check_frame(call: str, given: Any) -> DataFrame:

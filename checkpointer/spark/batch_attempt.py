@@ -4,12 +4,10 @@ The attempt also knows what its callback opened.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
@@ -19,14 +17,13 @@ from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark import maps, table_jobs
+from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
 from pyspark_checkpointer.spark.other_state import OtherStates
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
-from pyspark_checkpointer.table.expiry import Expire
-from pyspark_checkpointer.table.schema import Combine
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -100,16 +97,7 @@ class BatchAttempt:
             )
         return keyed
 
-    def open_table(
-        self,
-        spark: SparkSession,
-        name: str,
-        key: Sequence[str],
-        num_partitions: int | None,
-        combine: Mapping[str, Combine] | None,
-        schema: StructType | str | None,
-        expire: Expire | None,
-    ) -> TableChanges:
+    def open_table(self, spark: SparkSession, name: str, definition: TableDefinition) -> TableChanges:
         """Return an object that collects the changes of a table in this batch. It is empty at first."""
         object_paths.encode_name("table", name)
         run = self.run
@@ -118,19 +106,8 @@ class BatchAttempt:
         if name in self.tables:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
         self.used_names.add(name)
-        changes = TableChanges(
-            spark,
-            run.client,
-            self.checkpoint.attempt,
-            name,
-            key,
-            num_partitions,
-            combine,
-            schema,
-            expire,
-            self.clock,
-            run.table_hints.setdefault(name, TableHints()),
-        )
+        hints = run.table_hints.setdefault(name, TableHints())
+        changes = TableChanges(spark, run.client, self.checkpoint.attempt, name, definition, self.clock, hints)
         self.tables[name] = changes
         return changes
 

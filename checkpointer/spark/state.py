@@ -20,6 +20,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.batch import Token
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.other_state import OnRetired, OtherState
@@ -229,7 +230,8 @@ class State(NotPicklable):
             >>> totals.read().columns
             ['digit', 'n']
         """
-        changes = self._attempt.open_table(self._spark, name, key, num_partitions, combine, schema, expire)
+        definition = TableDefinition(key, num_partitions, combine, schema, expire)
+        changes = self._attempt.open_table(self._spark, name, definition)
         return TableState(changes, functools.partial(self._table_operation, name))
 
     @_operation

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
@@ -20,6 +19,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.arguments import (
+    TableDefinition,
     check_columns,
     check_combine,
     check_expire,
@@ -47,9 +47,8 @@ from pyspark_checkpointer.spark.table_expiry import TableExpiry
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import ExpiredRows, TaskOutput, WriteTask
-from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.first_seen import FirstSeen
-from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Combine, TableSchema
+from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -75,11 +74,7 @@ class TableChanges:
         client: Checkpointer,
         attempt: CheckpointAttempt,
         name: str,
-        key: Sequence[str],
-        num_partitions: int | None,
-        combine: Mapping[str, Combine] | None,
-        schema: StructType | str | None,
-        expire: Expire | None = None,
+        definition: TableDefinition,
         clock: JobClock | None = None,
         hints: TableHints | None = None,
     ) -> None:
@@ -88,9 +83,9 @@ class TableChanges:
         self._is_dropped = False
         self._hints = hints or TableHints()
         self.name = name
-        key, combines = check_key_columns(name, key), check_combine(name, combine)
-        self._expiry = TableExpiry(name, check_expire(name, expire), clock or JobClock(attempt, None))
-        if num_partitions is not None:
+        key, combines = check_key_columns(name, definition.key), check_combine(name, definition.combine)
+        self._expiry = TableExpiry(name, check_expire(name, definition.expire), clock or JobClock(attempt, None))
+        if (num_partitions := definition.num_partitions) is not None:
             check_num_partitions(f"table {name!r}", num_partitions)
         # Of the attempt and not of its parent: the name may have been dropped earlier in this batch.
         known = attempt.operator(name)
@@ -110,6 +105,7 @@ class TableChanges:
         self._compacts_all = False
         self._emitted: list[str] = []
         """Paths of objects with rows that functions emitted in this batch."""
+        schema = definition.schema
         declared = [] if schema is None else check_schema(f"table {name!r}: schema", schema).fields
         self._columns = TableColumns(name, key, combines, [field.jsonValue() for field in declared], self._expiry)
         if self.version is None and schema is not None:

@@ -12,6 +12,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.storage.base import Blob
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -186,7 +187,7 @@ def table_history(client: Actor) -> None:
 def table_of(client: Actor, cp: Checkpoint) -> TableChanges:
     """What the driver has of a table during a batch. As long as its tasks have nothing to do, it needs no Spark."""
     no_spark = cast(Any, None)
-    return TableChanges(no_spark, client, cp.attempt, "table", ["k"], None, {"n": "sum"}, None)
+    return TableChanges(no_spark, client, cp.attempt, "table", TableDefinition(["k"], combine={"n": "sum"}))
 
 
 def compact_table(client: Actor, notes: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import can_restore, diff, read_state
+from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.dataframes import struct_of
 from pyspark_checkpointer.spark.scan import MAX_SCAN_TASKS, READ_TASK_BYTES, SCAN_TASK_BYTES, group_by_bytes, scan_tasks
 from pyspark_checkpointer.spark.table_changes import TableChanges
@@ -50,11 +51,10 @@ def put(
     """A checkpoint of the table `t`, made without a query."""
     client = Checkpointer(root)
     client.restore()
-    key, compact, drop = options.pop("key", ["k"]), options.pop("compact", False), options.pop("drop", [])
-    settings = {"num_partitions": None, "combine": None, "schema": None} | options
-    with client.begin(epoch=settings.pop("epoch", None)) as checkpoint:
+    compact, drop, epoch = options.pop("compact", False), options.pop("drop", []), options.pop("epoch", None)
+    with client.begin(epoch=epoch) as checkpoint:
         checkpoint.positions["topic"] = {"0": 5}
-        table = TableChanges(spark, client, checkpoint.attempt, "t", key, **settings)
+        table = TableChanges(spark, client, checkpoint.attempt, "t", TableDefinition(**{"key": ["k"]} | options))
         if drop:
             table.drop_columns(drop)
         if rows is not None:
