@@ -38,7 +38,9 @@ async def read_live_ancestry(
     return await _read(session, after, to, whole=False)
 
 
-async def read_line(session: Session, after: CheckpointSelector | None, to: CheckpointSelector) -> list[Manifest]:
+async def read_unbroken_ancestry(
+    session: Session, after: CheckpointSelector | None, to: CheckpointSelector
+) -> list[Manifest]:
     """Return the manifest of `to`, and those of its ancestors after `after`, as far as they are live without a gap.
 
     They come oldest first, without the chains that stand in segments. There are none where `after` is no ancestor.
@@ -48,16 +50,16 @@ async def read_line(session: Session, after: CheckpointSelector | None, to: Chec
         start = None if after is None else await resolve_live(session, head, after)
         here = await resolve_live(session, head, to)
         live, known = await _live(session, head, start, here)
-        line = list[Manifest]()
-        while here != start and (here in live or not line):
+        ancestry = list[Manifest]()
+        while here != start and (here in live or not ancestry):
             if start is not None and here.id.sequence < start.id.sequence:
                 return []
-            line.append(known.get(here) or await metadata.read_manifest_alone(session.store, here))
-            parent = line[-1].parent
+            ancestry.append(known.get(here) or await metadata.read_manifest_alone(session.store, here))
+            parent = ancestry[-1].parent
             if parent is None:
                 break
             here = parent
-        return line[::-1]
+        return ancestry[::-1]
 
     return await read_consistent(session.store, read)
 
@@ -68,14 +70,14 @@ async def read_clocks(session: Session, before: CheckpointId, after: Manifest) -
     They are `after` and its live ancestors up to `before`. One whose clock a rollback has taken back is left out: what
     had expired by it lives again. Where `before` is no ancestor, or not live, `after` is alone.
     """
-    line = list[Manifest]()
+    ancestry = list[Manifest]()
     # A job's clock stays in all later checkpoints, so without one nothing expired before.
     if after.clock is not None and after.parent is not None and before.sequence < after.parent.id.sequence:
         start, end = (CheckpointSelector("id", one) for one in (before, after.parent.id))
         with suppress(CheckpointNotFoundError):
-            line = await read_line(session, start, end)
+            ancestry = await read_unbroken_ancestry(session, start, end)
     found = list[Manifest]()
-    for manifest in (*line, after):
+    for manifest in (*ancestry, after):
         clock = manifest.clock
         found = (
             [] if clock is None else [*(m for m in found if m.clock is not None and m.clock.at <= clock.at), manifest]
@@ -145,4 +147,4 @@ def _retired(url: str, gone: CheckpointId, end: CheckpointId, oldest: Checkpoint
     )
 
 
-__all__ = ["read_ancestry", "read_clocks", "read_line", "read_live_ancestry"]
+__all__ = ["read_ancestry", "read_clocks", "read_live_ancestry", "read_unbroken_ancestry"]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pyspark_checkpointer.checkpoint.ancestry import read_ancestry, read_line
+from pyspark_checkpointer.checkpoint.ancestry import read_ancestry, read_unbroken_ancestry
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -130,11 +130,11 @@ class ChangeFeed:
         The columns hold the values of all live ancestors of the checkpoint: a stream may go on from any of them. It can
         be made of a history of which retention has deleted the beginning.
         """
-        line = run_sync(read_line(client.session, None, CheckpointSelector.parse(to)))
-        shown = newest_schema(operator, None, line)
+        ancestry = run_sync(read_unbroken_ancestry(client.session, None, CheckpointSelector.parse(to)))
+        shown = newest_schema(operator, None, ancestry)
         if shown is None:
-            raise _no_table(operator, line[-1])
-        return cls(line[-1].id, shown, [])
+            raise _no_table(operator, ancestry[-1])
+        return cls(ancestry[-1].id, shown, [])
 
     def schema(self) -> StructType:
         """Return the columns of the feed."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_checkpointer.admin import followers
-from pyspark_checkpointer.checkpoint.ancestry import read_line, read_live_ancestry
+from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry, read_unbroken_ancestry
 from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, find
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError, RetiredError
@@ -147,9 +147,9 @@ class FeedStreamReader(DataSourceStreamReader):
     def _another_key(self) -> IllegalArgumentError:
         """Return the error for a stream that has changes of a table with another key to read."""
         client = self._client.copy()
-        line = run_sync(read_line(client.session, None, CheckpointSelector(LATEST)))
-        newest = newest_schema(self._operator, None, line)
-        change = None if newest is None else key_columns_change(self._operator, None, line, newest)
+        ancestry = run_sync(read_unbroken_ancestry(client.session, None, CheckpointSelector(LATEST)))
+        newest = newest_schema(self._operator, None, ancestry)
+        change = None if newest is None else key_columns_change(self._operator, None, ancestry, newest)
         assert newest is not None, "a live checkpoint has the table"
         assert change is not None, "one of the live checkpoints has another key"
         assert change.first is not None, "the newest one has its own key"

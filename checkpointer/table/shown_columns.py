@@ -30,8 +30,8 @@ def newest_schema(name: str, parent: Manifest | None, manifests: Sequence[Manife
     A column of an older one counts if it has the same name: after a rollback it may be the wider one. One whose type
     has no type in common with the newer ones is left out of account. Returns None where no checkpoint has the table.
     """
-    line = [parent, *manifests] if parent is not None else list(manifests)
-    having = [manifest for manifest in reversed(line) if name in manifest.operators]
+    ancestry = [parent, *manifests] if parent is not None else list(manifests)
+    having = [manifest for manifest in reversed(ancestry) if name in manifest.operators]
     if not having:
         return None
     newest = version_in(name, having[0])
