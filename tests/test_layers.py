@@ -583,6 +583,68 @@ def test_the_names_of_other_peoples_objects_are_none_of_ours() -> None:
     assert FOREIGN_PRIVATES & {name for owner in CLASSES.values() for name in defined_by(owner)} == set()
 
 
+def metered_by_hand(tree: ast.AST) -> list[str]:
+    """The places that enter a meter, or count requests, in a block of their own."""
+    entered = [item.context_expr for node in ast.walk(tree) if isinstance(node, ast.With) for item in node.items]
+    entered += [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and class_name(node.func) == "enter_context" and node.args
+    ]
+    return [
+        ast.unparse(call)
+        for call in entered
+        if isinstance(call, ast.Call)
+        and (
+            class_name(call.func) == "counted"
+            or (isinstance(call.func, ast.Attribute) and re.search(r"meter\b", ast.unparse(call.func.value)))
+        )
+    ]
+
+
+METERING = f"{PACKAGE}.checkpoint.metering"
+"""The one module that enters a meter: its decorator does."""
+
+COUNTING = {
+    f"{PACKAGE}.spark.early_compaction": "it works for the batch that comes next, which no meter counts yet",
+}
+"""Modules that count requests without a meter, and why."""
+
+
+@pytest.mark.parametrize("module", sorted({*FILES} - {METERING, *COUNTING}))
+def test_no_method_enters_a_meter_by_hand(module: str) -> None:
+    assert metered_by_hand(parse(module)) == [], "decorate it with `blocking` of checkpoint/metering.py"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "with self.meter.blocking():\n    pass",
+        "with meter.blocking(), lock:\n    pass",
+        "async def f(self):\n    with self._core.meter.running():\n        pass",
+        "with counted(meter.traffic):\n    pass",
+        "stack.enter_context(writer.meter.blocking())",
+    ],
+)
+def test_a_meter_entered_by_hand_is_seen(source: str) -> None:
+    assert len(metered_by_hand(ast.parse(source))) == 1
+
+
+def test_the_decorator_alone_enters_the_meter() -> None:
+    entries = [
+        function.name
+        for function in ast.walk(parse(METERING))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        if any(
+            "_running" in ast.unparse(item.context_expr)
+            for n in function.body
+            if isinstance(n, ast.With)
+            for item in n.items
+        )
+    ]
+    assert sorted(entries) == ["awaited", "called", "generated"]
+
+
 @pytest.mark.parametrize(("path", "most"), [("save", (38, 142, 81)), ("restore", (36, 78, 55))])
 def test_a_reader_who_follows_a_path_enters_few_files_and_goes_between_few_pairs_of_them(
     path: str, most: tuple[int, int, int]

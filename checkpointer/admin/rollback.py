@@ -6,7 +6,7 @@ from dataclasses import replace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
-from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
 from pyspark_checkpointer.checkpoint.session import Session
@@ -45,15 +45,14 @@ async def rollback(
         ConflictError: The checkpoint was committed since this session last restored.
         RetiredError: The checkpoint was retired meanwhile.
     """
-    meter = session.reports.meter()
-    with meter.blocking():
-        return await _rollback(session, to, meter, new, job, verified, progress)
+    return await _rollback(session.reports.meter(), session, to, new, job, verified, progress)
 
 
+@blocking
 async def _rollback(
+    meter: Meter,
     session: Session,
     to: CheckpointSelector,
-    meter: Meter,
     new: CheckpointId | None,
     job: Job | None,
     verified: Ref | None,

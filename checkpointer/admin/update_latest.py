@@ -11,7 +11,7 @@ from pyspark_checkpointer.admin.rollback import rollback
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
-from pyspark_checkpointer.checkpoint.metering import Meter, written
+from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
@@ -47,12 +47,11 @@ async def update_latest(session: Session, checkpoint: CheckpointId) -> Checkpoin
             return checkpoint
     if checkpoint.sequence <= base.head.sequence:
         return await rollback(session, CheckpointSelector.parse(checkpoint))
-    meter = session.reports.meter()
-    with meter.blocking():
-        return await _commit_saved(session, base, checkpoint, meter)
+    return await _commit_saved(session.reports.meter(), session, base, checkpoint)
 
 
-async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, meter: Meter) -> CheckpointId:
+@blocking
+async def _commit_saved(meter: Meter, session: Session, base: Base, checkpoint: CheckpointId) -> CheckpointId:
     """Commit a saved manifest with one swap.
 
     The manifest and all objects that it names are checked first.
@@ -88,7 +87,7 @@ async def _commit_saved(session: Session, base: Base, checkpoint: CheckpointId, 
                 session.refuse_prepared(head.prepared)
             return replace(pointer, committed=ref, prepared=None)
 
-        meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
+        meter.operators = await session.host.run(lambda: metadata.written(manifest, base.manifest))
         with session.reports.committing(meter, checkpoint, manifest.epoch):
             await session.commit_pointer(base, ref, manifest, edit_pointer)
         return checkpoint

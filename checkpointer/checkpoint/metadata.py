@@ -5,18 +5,21 @@ does the same for the pointer.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from pyspark_checkpointer.checkpoint.metrics import OperatorMetrics
 from pyspark_checkpointer.checkpoint.upload import put_once
 from pyspark_checkpointer.compaction import fits_in_manifest, segment_fold_start
 from pyspark_checkpointer.errors import ConflictError, MalformedError, RetryableError
 from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_paths, segments
 from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import (
+    SNAPSHOT,
     Catalog,
     CatalogRef,
+    Chain,
     CheckpointId,
     Manifest,
     Operator,
@@ -210,3 +213,60 @@ def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
         paths.update(segment.path for segment in operator.segments)
         paths.update(artifact.path for chain in operator.chains.values() for artifact in chain)
     return paths
+
+
+# ---- how much stands in a manifest -----------------------------------------------------------------------------------
+
+
+def written(
+    manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
+) -> dict[str, OperatorMetrics]:
+    """Return what an attempt wrote for each operator.
+
+    It counts objects that the manifest names and whose path has the attempt's id. With `parent`, unchanged chains are
+    not looked at. With `touched`, changed chains need not be searched for.
+    """
+
+    def is_own(path: str) -> bool:
+        return object_paths.owner(path) == manifest.id
+
+    found = {}
+    for name, operator in manifest.operators.items():
+        before = parent.operators.get(name) if parent else None
+        old = before.chains if before else {}
+        # Only chains that changed can name objects of this attempt, and there may be many that did not.
+        changed = [
+            operator.chains[partition] for partition in segments.touched(old, operator.chains, touched.get(name))
+        ]
+        found[name] = _sum(operator, changed, is_own)
+    return {name: part for name, part in found.items() if part.objects}
+
+
+def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
+    """Return what a checkpoint holds of each operator."""
+    return {name: _sum(op, op.chains.values(), lambda path: True) for name, op in manifest.operators.items()}
+
+
+def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bool]) -> OperatorMetrics:
+    """Return the sums of the artifacts in `chains` and the operator's segments.
+
+    `counts` says which paths count.
+    """
+    sizes = {segment.path: segment.size for segment in operator.segments if counts(segment.path)}
+    ranges: dict[tuple[str, int, int], str] = {}
+    partitions = 0
+    for chain in chains:
+        own = [artifact for artifact in chain if counts(artifact.path)]
+        partitions += bool(own)
+        for artifact in own:
+            sizes[artifact.path] = artifact.size
+            # By range, because two partitions may name the same bytes, which were written once.
+            ranges[artifact.path, artifact.offset, artifact.length] = artifact.kind
+    snapshots = sum(length for (_, _, length), kind in ranges.items() if kind == SNAPSHOT)
+    return OperatorMetrics(
+        bytes=sum(sizes.values()),
+        objects=len(sizes),
+        partitions=partitions,
+        snapshot_bytes=snapshots,
+        delta_bytes=sum(length for _, _, length in ranges) - snapshots,
+    )

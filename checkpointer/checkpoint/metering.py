@@ -1,19 +1,21 @@
 """Measure commits and restores, and hand over the records.
 
-The records are in `metrics.py`.
+What holds up a caller is decorated with `blocking`, and nothing else enters a meter. The records are in `metrics.py`.
 """
 
 import asyncio
+import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Protocol, TypeVar
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.attempt_state import proves_failure
+from pyspark_checkpointer.checkpoint.metadata import contents
 from pyspark_checkpointer.checkpoint.metrics import (
     CommitMetrics,
     Metrics,
@@ -22,12 +24,13 @@ from pyspark_checkpointer.checkpoint.metrics import (
     Requests,
     RestoreMetrics,
 )
-from pyspark_checkpointer.manifests import object_paths, segments
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain, CheckpointId, Cost, Manifest, Operator
+from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 
 logger = logging.getLogger("pyspark_checkpointer")
+
+R = TypeVar("R")
 
 PATIENCE = 10.0
 """Seconds that `close()` waits for a callback."""
@@ -50,11 +53,8 @@ class Meter:
         """The time when a call that blocks its caller last began or ended."""
 
     @contextmanager
-    def blocking(self) -> Iterator[None]:
-        """Measure a call that its caller waits for: its time and its requests.
-
-        A call within a call, or beside one in another thread, does not count its time again.
-        """
+    def _running(self) -> Iterator[None]:
+        """Count the time and the requests of a call. Only `blocking` enters this."""
         self._enter(1)
         try:
             with counted(self.traffic):
@@ -109,6 +109,54 @@ class Meter:
         )
 
 
+class Metered(Protocol):
+    """An object whose calls a meter counts."""
+
+    @property
+    def meter(self) -> Meter: ...
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def blocking(call: Call) -> Call:
+    """Count the time and the requests of a call that its caller waits for.
+
+    The first argument says which meter counts them: it is the meter, or has one as its `meter`. A call within a call,
+    or beside one in another thread, does not count its time again. A coroutine counts until it ends, and so does a
+    generator, so that the block of a `contextmanager` counts too.
+    """
+
+    @wraps(call)
+    def called(first: Meter | Metered, /, *args: Any, **kwargs: Any) -> Any:
+        with _meter_of(first)._running():
+            return call(first, *args, **kwargs)
+
+    @wraps(call)
+    async def awaited(first: Meter | Metered, /, *args: Any, **kwargs: Any) -> Any:
+        with _meter_of(first)._running():
+            return await call(first, *args, **kwargs)
+
+    @wraps(call)
+    def generated(first: Meter | Metered, /, *args: Any, **kwargs: Any) -> Any:
+        with _meter_of(first)._running():
+            return (yield from call(first, *args, **kwargs))
+
+    # To call a coroutine or a generator only makes it: its work comes later, and would not be counted.
+    if inspect.iscoroutinefunction(call):
+        return cast("Call", awaited)
+    return cast("Call", generated if inspect.isgeneratorfunction(call) else called)
+
+
+def _meter_of(first: Meter | Metered) -> Meter:
+    return first if isinstance(first, Meter) else first.meter
+
+
+@blocking
+async def _restore_within(meter: Meter, work: Awaitable[R]) -> R:
+    return await work
+
+
 class Found(Protocol):
     """The result of a restore, as far as metering needs it."""
 
@@ -153,8 +201,7 @@ class Reports:
         """Await a restore, and report its record whether it succeeds or fails."""
         meter = self.meter()
         try:
-            with meter.blocking():
-                found = await work
+            found = await _restore_within(meter, work)
         except BaseException as error:
             self._hand_over(self._restore(meter, None, type(error).__name__))
             raise
@@ -219,60 +266,3 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
         callback(record)
     except BaseException:  # one that wants to end the process would only end this thread
         logger.warning("%s: the metrics callback failed, so its record is lost", record.root, exc_info=True)
-
-
-# ---- what stands in a manifest ---------------------------------------------------------------------------------------
-
-
-def written(
-    manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
-) -> dict[str, OperatorMetrics]:
-    """Return what an attempt wrote for each operator.
-
-    It counts objects that the manifest names and whose path has the attempt's id. With `parent`, unchanged chains are
-    not looked at. With `touched`, changed chains need not be searched for.
-    """
-
-    def is_own(path: str) -> bool:
-        return object_paths.owner(path) == manifest.id
-
-    found = {}
-    for name, operator in manifest.operators.items():
-        before = parent.operators.get(name) if parent else None
-        old = before.chains if before else {}
-        # Only chains that changed can name objects of this attempt, and there may be many that did not.
-        changed = [
-            operator.chains[partition] for partition in segments.touched(old, operator.chains, touched.get(name))
-        ]
-        found[name] = _sum(operator, changed, is_own)
-    return {name: part for name, part in found.items() if part.objects}
-
-
-def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
-    """Return what a checkpoint holds of each operator."""
-    return {name: _sum(op, op.chains.values(), lambda path: True) for name, op in manifest.operators.items()}
-
-
-def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bool]) -> OperatorMetrics:
-    """Return the sums of the artifacts in `chains` and the operator's segments.
-
-    `counts` says which paths count.
-    """
-    sizes = {segment.path: segment.size for segment in operator.segments if counts(segment.path)}
-    ranges: dict[tuple[str, int, int], str] = {}
-    partitions = 0
-    for chain in chains:
-        own = [artifact for artifact in chain if counts(artifact.path)]
-        partitions += bool(own)
-        for artifact in own:
-            sizes[artifact.path] = artifact.size
-            # By range, because two partitions may name the same bytes, which were written once.
-            ranges[artifact.path, artifact.offset, artifact.length] = artifact.kind
-    snapshots = sum(length for (_, _, length), kind in ranges.items() if kind == SNAPSHOT)
-    return OperatorMetrics(
-        bytes=sum(sizes.values()),
-        objects=len(sizes),
-        partitions=partitions,
-        snapshot_bytes=snapshots,
-        delta_bytes=sum(length for _, _, length in ranges) - snapshots,
-    )

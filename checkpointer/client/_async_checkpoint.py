@@ -3,14 +3,14 @@
 They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
+from pyspark_checkpointer.checkpoint.metering import blocking
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.history import key_history
@@ -24,23 +24,6 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.table.opening import Table
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def blocking(method: Method) -> Method:
-    """Count the time that a method takes as time for which the commit held up the job.
-
-    The `_meter` of its object counts it.
-    """
-
-    @wraps(method)
-    async def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with self._meter.blocking():
-            return await method(self, *args, **kwargs)
-
-    return cast("Method", timed)
 
 
 class AsyncCheckpoint(AsyncStart, NotPicklable):
@@ -64,19 +47,20 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     )
 
     def __init__(self, client: AsyncFace, epoch: int | None, job: Job | None, background: bool) -> None:
-        self._client = client
+        self._client, self._session = client, client.session
         self._epoch = epoch
         self._job = job
         self._background = background
-        self._meter = client.session.reports.meter()
+        self.meter = self._session.reports.meter()
+        """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
         self._made()
 
+    @blocking
     async def _begin(self) -> Self:
-        with self._meter.blocking():
-            session = self._client.session
-            # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
-            self._begun = await self._run(session, commit.begin(session, self._epoch, self._job, self._meter))
+        # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
+        begun = commit.begin(self._session, self._epoch, self._job, self.meter)
+        self._begun = await self._run(self._session, begun)
         return self
 
     @property
@@ -349,17 +333,20 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         elif self.attempt.state in UNDECIDED:
             try:
                 if self._background:
-                    with self._meter.blocking():
-                        # Now, because the caller goes on and may change positions while the commit waits for its turn.
-                        self.attempt.freeze()
-                        session, work = self._client.session, commit.commit(self.attempt)
-                        await self._tell(session, session.in_background(work, f"the commit of {self.id}"))
+                    await self._commit_in_background()
                 else:
                     await self.commit()
             except BaseException as failed:
                 if self.attempt.state in UNDECIDED:  # it did not even begin
                     await self._give_up(failed)
                 raise
+
+    @blocking
+    async def _commit_in_background(self) -> None:
+        # Now, because the caller goes on and may change positions while the commit waits for its turn.
+        self.attempt.freeze()
+        session, work = self._client.session, commit.commit(self.attempt)
+        await self._tell(session, session.in_background(work, f"the commit of {self.id}"))
 
     async def _give_up(self, error: BaseException) -> None:
         try:
@@ -390,7 +377,8 @@ class AsyncPrepared(NotPicklable):
 
     def __init__(self, core: prepared.Prepared) -> None:
         self._core = core
-        self._meter = core.meter
+        self.meter = core.meter
+        """Counts what the commit costs. It is for other packages of this library."""
 
     @property
     def id(self) -> CheckpointId:

@@ -4,14 +4,14 @@
 They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
+from pyspark_checkpointer.checkpoint.metering import blocking
 from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.history import key_history
@@ -25,23 +25,6 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.table.opening import Table
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def blocking(method: Method) -> Method:
-    """Count the time that a method takes as time for which the commit held up the job.
-
-    The `_meter` of its object counts it.
-    """
-
-    @wraps(method)
-    def timed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with self._meter.blocking():
-            return method(self, *args, **kwargs)
-
-    return cast("Method", timed)
 
 
 class Checkpoint(SyncStart, NotPicklable):
@@ -65,19 +48,20 @@ class Checkpoint(SyncStart, NotPicklable):
     )
 
     def __init__(self, client: SyncFace, epoch: int | None, job: Job | None, background: bool) -> None:
-        self._client = client
+        self._client, self._session = client, client.session
         self._epoch = epoch
         self._job = job
         self._background = background
-        self._meter = client.session.reports.meter()
+        self.meter = self._session.reports.meter()
+        """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
         self._made()
 
+    @blocking
     def _begin(self) -> Self:
-        with self._meter.blocking():
-            session = self._client.session
-            # Not by `run_sync`: an earlier commit in the background comes first, and its failure is raised here.
-            self._begun = self._run(session, commit.begin(session, self._epoch, self._job, self._meter))
+        # Not by `run_sync`: an earlier commit in the background comes first, and its failure is raised here.
+        begun = commit.begin(self._session, self._epoch, self._job, self.meter)
+        self._begun = self._run(self._session, begun)
         return self
 
     @property
@@ -350,17 +334,20 @@ class Checkpoint(SyncStart, NotPicklable):
         elif self.attempt.state in UNDECIDED:
             try:
                 if self._background:
-                    with self._meter.blocking():
-                        # Now, because the caller goes on and may change positions while the commit waits for its turn.
-                        self.attempt.freeze()
-                        session, work = self._client.session, commit.commit(self.attempt)
-                        self._tell(session, session.in_background(work, f"the commit of {self.id}"))
+                    self._commit_in_background()
                 else:
                     self.commit()
             except BaseException as failed:
                 if self.attempt.state in UNDECIDED:  # it did not even begin
                     self._give_up(failed)
                 raise
+
+    @blocking
+    def _commit_in_background(self) -> None:
+        # Now, because the caller goes on and may change positions while the commit waits for its turn.
+        self.attempt.freeze()
+        session, work = self._client.session, commit.commit(self.attempt)
+        self._tell(session, session.in_background(work, f"the commit of {self.id}"))
 
     def _give_up(self, error: BaseException) -> None:
         try:
@@ -391,7 +378,8 @@ class Prepared(NotPicklable):
 
     def __init__(self, core: prepared.Prepared) -> None:
         self._core = core
-        self._meter = core.meter
+        self.meter = core.meter
+        """Counts what the commit costs. It is for other packages of this library."""
 
     @property
     def id(self) -> CheckpointId:

@@ -4,12 +4,14 @@ The attempt also knows what its callback opened.
 """
 
 import logging
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
+from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.state import DEFAULT_MAP_PARTITIONS, KeyedState
@@ -48,6 +50,11 @@ class BatchAttempt:
         """The lifetime of the entries of each open map, in microseconds; None if they do not expire."""
         self.used_names: set[str] = set()
         """Names that the callback opened, wrote or dropped."""
+
+    @property
+    def meter(self) -> Meter:
+        """The meter that counts what this batch costs."""
+        return self.checkpoint.attempt.meter
 
     # ---- what the callback opens ---------------------------------------------------------------------------------
 
@@ -97,8 +104,12 @@ class BatchAttempt:
             )
         return keyed
 
+    @blocking
     def open_table(self, spark: SparkSession, name: str, definition: TableDefinition) -> TableChanges:
-        """Return an object that collects the changes of a table in this batch. It is empty at first."""
+        """Return an object that collects the changes of a table in this batch. It is empty at first.
+
+        Its time counts as blocked, because a table whose rows expire by another rule than before is written anew.
+        """
         object_paths.encode_name("table", name)
         run = self.run
         if name in run.maps:
@@ -110,6 +121,16 @@ class BatchAttempt:
         changes = TableChanges(spark, run.client, self.checkpoint.attempt, name, definition, self.clock, hints)
         self.tables[name] = changes
         return changes
+
+    @contextmanager
+    @blocking
+    def table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:
+        """Make the block one operation of an open table.
+
+        The batch waits for it, so its time counts as blocked.
+        """
+        with self.operations.one(name, check):
+            yield
 
     def drop(self, name: str) -> None:
         """Leave a map, table or operator out, from this batch on."""
@@ -160,10 +181,7 @@ class BatchAttempt:
                     "expired once it has: call state.advance_clock(time) before the first entry is set"
                 )
             self.checkpoint.save(name, keyed)
-        with self.checkpoint.attempt.meter.blocking():
-            for table in self.tables.values():
-                table.finish()
-            self.others.record()
+        self._finish()
         # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
         self._discard_emitted()
@@ -172,6 +190,13 @@ class BatchAttempt:
         bytes_left = table_jobs.DRIVER_BYTES
         for table in self.tables.values():
             bytes_left -= table.compact_early(bytes_left)
+
+    @blocking
+    def _finish(self) -> None:
+        """Finish the tables, and record what was read of other jobs."""
+        for table in self.tables.values():
+            table.finish()
+        self.others.record()
 
     def abort(self) -> None:
         """End the run and abort the checkpoint.

@@ -14,11 +14,15 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pyspark_checkpointer.checkpoint import save_bytes
+from pyspark_checkpointer.checkpoint.metering import blocking
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.versions import refuse_before
@@ -87,19 +91,17 @@ def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int |
     return {"key": names, "num_partitions": check_num_partitions(f"operator {operator!r}", num_partitions)}
 
 
+@blocking
 def write_partitions(
+    attempt: CheckpointAttempt,
     client: Checkpointer,
-    checkpoint: CheckpointId,
     operator: str,
     frame: DataFrame,
     write: Write,
     key: Sequence[str] | None,
     num_partitions: int | None,
-) -> list[tuple[Artifact, str]]:
-    """Run `write` on the executors.
-
-    Returns the artifact of each partition, and where its task ran.
-    """
+) -> None:
+    """Run `write` on the executors, and attach the artifact of each partition to the checkpoint."""
     # Before any task runs, so that a name that no path can have costs no work.
     object_paths.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)
@@ -109,7 +111,7 @@ def write_partitions(
             "number and its record batches, as in write(partition, batches)"
         )
     # Lambdas: Spark looks at the signature of the function, which a bound method hides.
-    task = _PartitionTask(TaskRoot.of(client, frame.sparkSession), checkpoint, operator, write)
+    task = _PartitionTask(TaskRoot.of(client, frame.sparkSession), attempt.id, operator, write)
     if key is None:
         written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
     else:
@@ -126,10 +128,13 @@ def write_partitions(
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by the index of a task: adaptive execution moves rows between tasks.
         written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
-    return _artifacts(operator, [(row["path"], row["size"], row["written_by"]) for row in written.collect()])
+    rows = [(row["path"], row["size"], row["written_by"]) for row in written.collect()]
+    for artifact, place in _artifacts(operator, rows):
+        run_sync(save_bytes.attach(attempt, artifact, place))
 
 
 def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple[Artifact, str]]:
+    """Return the artifact of each partition, and where its task ran."""
     artifacts: dict[int | None, tuple[Artifact, str]] = {}
     for path, size, written_by in written:
         # The path says partition, kind and digest, so a task returns no more than that.

@@ -5,8 +5,7 @@ It has the maps, tables and partitions of a batch.
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -18,7 +17,6 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
-from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.batch import Token
@@ -232,7 +230,7 @@ class State(NotPicklable):
         """
         definition = TableDefinition(key, num_partitions, combine, schema, expire)
         changes = self._attempt.open_table(self._spark, name, definition)
-        return TableState(changes, functools.partial(self._table_operation, name))
+        return TableState(changes, functools.partial(self._attempt.table_operation, name))
 
     @_operation
     def other(
@@ -276,16 +274,6 @@ class State(NotPicklable):
         client, restored = attempt.others.pin(root, storage_options, encryption, start, on_retired)
         return OtherState(self._spark, client, restored, attempt.operations.one)
 
-    @contextmanager
-    def _table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:
-        """Make the block one operation of an open table.
-
-        The batch waits for it, so its time counts as blocked.
-        """
-        attempt = self._attempt
-        with attempt.checkpoint.attempt.meter.blocking(), attempt.operations.one(name, check):
-            yield
-
     @_operation
     def write_partitions(
         self,
@@ -325,10 +313,7 @@ class State(NotPicklable):
         made = attempt.checkpoint.attempt
         # Before the tasks run: another key or number of partitions than before is refused, and costs no work.
         save_bytes.declare(made, name, partitioning(name, key, num_partitions))
-        with made.meter.blocking():
-            written = write_partitions(attempt.run.client, self.id, name, frame, write, key, num_partitions)
-            for artifact, place in written:
-                run_sync(save_bytes.attach(made, artifact, place))
+        write_partitions(made, attempt.run.client, name, frame, write, key, num_partitions)
 
     @_operation
     def partition(self, name: str, partition: int) -> list[bytes]:

@@ -42,7 +42,11 @@ Tasks compact the other chains. The driver also writes changes of a batch itself
 
 
 class TableJobs:
-    """The Spark jobs that write one table for one checkpoint."""
+    """The Spark jobs that write one table for one checkpoint.
+
+    What a batch waits for is called while its table is opened, in an operation or at its end, and these count its time
+    and requests.
+    """
 
     def __init__(self, spark: SparkSession, client: Checkpointer, attempt: CheckpointAttempt, name: str) -> None:
         self.spark = spark
@@ -158,8 +162,7 @@ class TableJobs:
         if here:
             session = self.client.session
             reader = TableReader(session.store, session.host, version.only([*here]))
-            with self._attempt.meter.blocking():
-                chains |= run_sync(compact_chains(reader, self._writer(version.schema), version.chains, here))
+            chains |= run_sync(compact_chains(reader, self._writer(version.schema), version.chains, here))
         if there:
             sizes = version.sizes(there)
             groups = group_by_bytes(sizes, max(parallelism(self.spark), len(there) // 8))
@@ -180,9 +183,8 @@ class TableJobs:
 
     def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
         """Write what was compacted early, and return all chains of the table."""
-        with self._attempt.meter.blocking():
-            writer, traffic = self._writer(version.schema), self._attempt.meter.traffic
-            chains = {**version.chains, **run_sync(early.write(version.chains, writer, traffic))}
+        writer, traffic = self._writer(version.schema), self._attempt.meter.traffic
+        chains = {**version.chains, **run_sync(early.write(version.chains, writer, traffic))}
         return {partition: chain for partition, chain in chains.items() if chain}
 
     def _pack(self, outputs: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:
@@ -206,8 +208,7 @@ class TableJobs:
         if len(parts) > 1:
             rows = merge.fold_changes(rows, schema, self._name)
             rows = row_order.in_order(rows, schema.key)
-        with self._attempt.meter.blocking():
-            return run_sync(self._writer(schema).pack(rows))
+        return run_sync(self._writer(schema).pack(rows))
 
     def _writer(self, schema: TableSchema) -> TableWriter:
         session = self.client.session

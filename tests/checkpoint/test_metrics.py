@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
 from pyspark_checkpointer.checkpoint import metering
+from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
 from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
@@ -331,20 +333,27 @@ def test_a_caller_is_blocked_by_the_commit_and_not_by_what_it_does_itself(watche
 def test_calls_within_and_beside_each_other_block_once(watched: Watched) -> None:
     with watched.client.begin() as cp:
         meter = cp.attempt.meter
-        with meter.blocking():
+
+        @blocking
+        def within(meter: Meter) -> None:
+            watched.host.pass_by(3)
+
+        @blocking
+        def around(meter: Meter) -> None:
             watched.host.pass_by(2)
-            with meter.blocking():
-                watched.host.pass_by(3)
+            within(meter)
             watched.host.pass_by(4)
             assert meter.blocked == 9 * metering.NANOSECONDS
+
+        around(meter)
         inside, gone = threading.Barrier(3), threading.Barrier(3)
 
-        def call() -> None:
-            with meter.blocking():
-                inside.wait(30)
-                gone.wait(30)
+        @blocking
+        def call(meter: Meter) -> None:
+            inside.wait(30)
+            gone.wait(30)
 
-        threads = [threading.Thread(target=call) for _ in range(2)]
+        threads = [threading.Thread(target=call, args=(meter,)) for _ in range(2)]
         for thread in threads:
             thread.start()
         inside.wait(30)
@@ -355,6 +364,32 @@ def test_calls_within_and_beside_each_other_block_once(watched: Watched) -> None
         watched.host.pass_by(6)
     record = watched.record()
     assert (record.blocked_seconds, record.total_seconds) == (14, 20)
+
+
+def test_a_coroutine_and_a_block_count_until_they_end() -> None:
+    clock = Clock()
+    meter = Meter(clock.clock)
+
+    @blocking
+    async def wait(meter: Meter) -> None:
+        clock.pass_by(2)
+        await asyncio.sleep(0)
+        clock.pass_by(3)
+
+    @contextmanager
+    @blocking
+    def operation(meter: Meter) -> Iterator[None]:
+        yield
+
+    work = wait(meter)
+    clock.pass_by(100)  # made, and not awaited yet
+    asyncio.run(work)
+    assert meter.blocked == 5 * metering.NANOSECONDS
+    with pytest.raises(KeyError), operation(meter):
+        clock.pass_by(4)
+        raise KeyError
+    clock.pass_by(100)
+    assert meter.blocked == 9 * metering.NANOSECONDS
 
 
 def test_a_commit_in_the_background_blocks_only_who_waits_for_it(world: World, watched: Watched) -> None:

@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests.keys_json import (
     encode_keys,
 )
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, UnwrapError
@@ -33,7 +33,7 @@ async def open_keys(store: Store, provider: KeyProvider) -> DataKeys | None:
 
     Raises `InvalidStateError` where the provider's key does not open them.
     """
-    blob = await find(store, KEYS, MAX_KEYS)
+    blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
         return None
     keys = decode_keys(blob.data)
@@ -74,7 +74,7 @@ async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> 
 
     The content of the root stays as it is: whoever has an old key and an old copy of `_keys` can still open it.
     """
-    blob = await find(store, KEYS, MAX_KEYS)
+    blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
         raise InvalidStateError(f"{store.url}: is not encrypted: there is no key to replace")
     keys = await open_keys(store, old)
