@@ -14,10 +14,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyspark_checkpointer.admin.choose_candidate import choose_candidate
 from pyspark_checkpointer.admin.export import Copier
 from pyspark_checkpointer.admin.losses import RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import scan_store
+from pyspark_checkpointer.admin.repair_candidates import choose_candidate, scan_store
 from pyspark_checkpointer.admin.salvage import Salvage, salvage
 from pyspark_checkpointer.admin.slices import extract_slices
 from pyspark_checkpointer.checkpoint import metadata
@@ -25,7 +24,7 @@ from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above, read_consistent, read_damaged
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer

@@ -16,6 +16,8 @@ from pyspark_checkpointer import display
 from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, open_log, read_log
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import read_damaged
+from pyspark_checkpointer.checkpoint.resolve import Known, resolve_candidate
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import table
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
@@ -97,6 +99,12 @@ class Candidate:
     def __str__(self) -> str:
         said = [f"epoch {self.epoch}", f"{self.bytes} bytes", *self.evidence, *self.problems]
         return f"{self.id}: {', '.join(said)}"
+
+
+def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
+    """Return the candidate that is meant. "latest" is the one that the remains of `_latest` name."""
+    known = [Known(one.id, one.savepoints, one.epoch, one.committed) for one in found]
+    return resolve_candidate(known, url, wanted)
 
 
 class Candidates(list[Candidate]):

@@ -8,7 +8,8 @@ from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.resolve import read_live
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     ConflictError,

@@ -11,7 +11,8 @@ from datetime import datetime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, means_two_things, resolve_live
+from pyspark_checkpointer.checkpoint.resolve import resolve_live
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector, means_two_things
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import cut, moment, table
 from pyspark_checkpointer.errors import (

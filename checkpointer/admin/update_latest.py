@@ -12,7 +12,8 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
@@ -28,11 +29,13 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError
 logger = logging.getLogger("pyspark_checkpointer")
 
 
-async def update_latest(session: Session, checkpoint: CheckpointId) -> CheckpointId:
-    """Commit a saved manifest; an older live id is a rollback.
+async def update_latest(session: Session, wanted: CheckpointSelector) -> CheckpointId:
+    """Commit a saved manifest; an older live checkpoint is a rollback.
 
     Returns the id that is committed now. Nothing changes where that is committed already.
     """
+    # A manifest that was only saved is in no history, so only its whole id can name it.
+    checkpoint = wanted.id or await find(session, wanted)
     base = await session.base()
     if base.migrated is not None:
         raise InvalidStateError(

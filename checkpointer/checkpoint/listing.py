@@ -8,7 +8,8 @@ from typing import Literal
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import History, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, resolve
+from pyspark_checkpointer.checkpoint.resolve import resolve
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.download import read_artifact, read_by_path
-from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.resolve import resolve
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob, Uploader
 from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError, IllegalArgumentError
@@ -66,16 +68,24 @@ async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:
     return await read_by_path(session.store, session.host, artifact)
 
 
-async def load_manifest(session: Session, checkpoint: CheckpointId) -> Manifest:
-    """Return a manifest by its id, with all its chains.
+async def load_manifest(session: Session, wanted: CheckpointSelector) -> Manifest:
+    """Return the manifest that is meant, with all its chains.
 
-    It may be a manifest that nobody committed.
+    By its whole id it may be a manifest that nobody committed.
     """
+    checkpoint = wanted.id
+    # Only an id leads to what is in no history. In every other form a live checkpoint is meant, or the prepared one.
+    if checkpoint is None:
+        return await read_consistent(session.store, lambda head: _read_meant(session, head, wanted))
     try:
         _, manifest = await metadata.find_manifest(session.store, checkpoint)
     except ObjectNotFoundError:
         raise CheckpointNotFoundError(f"{session.store.url}: no manifest of {checkpoint}") from None
     return await metadata.load_operators(session.store, session.host, manifest)
+
+
+async def _read_meant(session: Session, head: Head, wanted: CheckpointSelector) -> Manifest:
+    return await metadata.read_manifest(session.store, session.host, await resolve(session, head, wanted))
 
 
 async def read_latest(session: Session) -> CheckpointId | None:

@@ -24,7 +24,8 @@ from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.checkpoint.prepared import Prepared
-from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.resolve import read_live
+from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (

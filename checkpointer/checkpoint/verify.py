@@ -18,7 +18,8 @@ from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding, Verification
 from pyspark_checkpointer.errors import (
@@ -220,6 +221,7 @@ class Verifier:
             if manifest is None:
                 with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
                     manifest = await metadata.read_manifest_alone(self._store, ref)
+            # Only a manifest names its parent, so the chain is lost below one that cannot be read.
             if manifest is None:
                 break
             self._add(ref, manifest)

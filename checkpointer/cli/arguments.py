@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import completion
 from pyspark_checkpointer.cli.failures import ROOT_VARIABLE, Mistyped
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -33,7 +33,7 @@ _PART = re.compile(r"([0-9]+)(s|min|h|d|w)")
 class CheckpointType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
     """The type of an argument that names a checkpoint.
 
-    It has the grammar of `checkpoint.resolve`.
+    It has the grammar of `checkpoint/selector.py`.
     """
 
     name = "checkpoint"

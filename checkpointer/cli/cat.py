@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from pyspark_checkpointer.checkpoint.listing import read_listed
-from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.records import records, require_arrow
@@ -28,16 +28,21 @@ Text of a table that is not UTF-8 is {"$bytes": …}, and a year above 9999 has 
 @verb(
     "cat",
     "cat /data/orders totals",
-    "cat /data/orders seen 3 --id at=2024-01-02T06:00Z --limit 10",
-    "cat s3://bucket/jobs/orders totals --savepoint before-migration | jq .row",
+    "cat /data/orders seen 3 --checkpoint at=2024-01-02T06:00Z --limit 10",
+    "cat s3://bucket/jobs/orders totals --checkpoint before-migration | jq .row",
     "cat /data/orders totals -o totals.parquet",
     note=NOTE,
 )
 @click.argument("operator", type=OPERATOR)
 @click.argument("partition", type=click.IntRange(min=0), required=False)
-@click.option("--id", "checkpoint", type=CHECKPOINT, metavar="CHECKPOINT", help="Read this checkpoint, not the latest.")
-@click.option("--savepoint", metavar="NAME", help="Read this savepoint.")
-@click.option("--epoch", type=int, help="Read the checkpoint of this epoch.")
+@click.option(
+    "--checkpoint",
+    type=CHECKPOINT,
+    metavar="CHECKPOINT",
+    default=LATEST,
+    show_default=True,
+    help="Read this checkpoint.",
+)
 @click.option("--limit", type=click.IntRange(min=0), help="Print at most this many records.")
 @click.option(
     "-o", "--output", metavar="FILE.parquet", type=click.Path(dir_okay=False, path_type=Path), help="Write Parquet."
@@ -46,9 +51,7 @@ def command(
     store: Opened,
     operator: str,
     partition: int | None,
-    checkpoint: CheckpointSelector | None,
-    savepoint: str | None,
-    epoch: int | None,
+    checkpoint: CheckpointSelector,
     limit: int | None,
     output: Path | None,
 ) -> None:
@@ -61,10 +64,7 @@ def command(
     # What was typed wrong is said before anything is read.
     if output is not None and output.suffix != ".parquet":
         raise click.BadParameter(f"{output}: give a name that ends in .parquet", param_hint="--output")
-    if sum(given is not None for given in (checkpoint, savepoint, epoch)) > 1:
-        raise click.UsageError("give one of --id, --savepoint and --epoch, not several")
-    wanted = CheckpointSelector.choose(checkpoint, epoch, savepoint) or CheckpointSelector(LATEST)
-    listed = store.read(lambda session: read_listed(session, wanted))
+    listed = store.read(lambda session: read_listed(session, checkpoint))
     reader = CheckpointReader(store.session, listed.manifest, None)
     numbers = _partitions(reader, operator, partition)
     if output is not None:

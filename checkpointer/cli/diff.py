@@ -10,8 +10,8 @@ import click
 
 from pyspark_checkpointer.admin.diff import Difference, OperatorDifference, ValueDifference, compare
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
-from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import keys, schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress

@@ -5,17 +5,16 @@ It is for a root that lost its `_latest`, or that has no intact checkpoint.
 
 import click
 
-from pyspark_checkpointer.admin.choose_candidate import choose_candidate
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.admin.repair_candidates import Candidate
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, moment, size
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.errors import NotFoundError
 from pyspark_checkpointer.storage import options_near
 
 _COLUMNS = (
@@ -76,7 +75,7 @@ def command(
     if older_partitions and not accept_loss:
         raise click.UsageError("--older-partitions makes a mix of batches: it needs --accept-loss too")
     if to is not None:
-        return _repair(store, _choose(store, to), accept_loss, older_partitions, yes)
+        return _repair(store, to, accept_loss, older_partitions, yes)
     options = None if spark_checkpoint is None else options_near(spark_checkpoint, store.ck.root, store.options)
     found = _candidates(store, spark_checkpoint, options)
     if store.json:
@@ -97,18 +96,23 @@ def _candidates(store: Opened, spark_checkpoint: str | None = None, options: Sto
     return found
 
 
-def _choose(store: Opened, to: CheckpointSelector) -> CheckpointId:
-    return choose_candidate(_candidates(store), store.ck.root, to)
+def _plan(store: Opened, to: CheckpointSelector) -> RepairPlan:
+    try:
+        with progress("verifying", "bytes") as on_progress:
+            return store.ck.repair_plan(str(to), progress=on_progress)
+    except NotFoundError:
+        _candidates(store)  # It says so if there is no store at all.
+        raise
 
 
-def _repair(store: Opened, chosen: CheckpointId, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
+def _repair(store: Opened, to: CheckpointSelector, accept_loss: bool, older_partitions: bool, yes: bool) -> int:
     """Commit a copy of the chosen candidate, and return the exit status.
 
     A plan is true where nothing is missing.
     """
-    with progress("verifying", "bytes") as on_progress:
-        # Before the question, so that who says yes knows what is lost.
-        plan = store.ck.repair_plan(chosen, progress=on_progress)
+    # Before the question, so that who says yes knows what is lost.
+    plan = _plan(store, to)
+    chosen = plan.id
     if not plan and not accept_loss:
         if store.json:
             print_json(documents.repair_plan(plan))

@@ -10,7 +10,8 @@ import click
 
 from pyspark_checkpointer.admin.streaming import rewind as query
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, progress

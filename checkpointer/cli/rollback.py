@@ -5,7 +5,8 @@ They change the history of a store.
 
 import click
 
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress

@@ -4,7 +4,7 @@ import click
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
-from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table, to_text

@@ -7,8 +7,8 @@ import click
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.checkpoint.listing import Listed, read_listed
-from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import find_operator
+from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import Node, print_json, print_tree

@@ -11,8 +11,8 @@ from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import OnCorruption
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
@@ -849,14 +849,14 @@ class AsyncCheckpointer(AsyncFace):
         await self._run(low_level.save_manifest(self.session, manifest))
 
     async def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
-        """Return a manifest by id, whether it was committed or not.
+        """Return the manifest of a checkpoint, or one that was saved and not committed.
 
         Args:
-            id: The whole id.
+            id: A live checkpoint, as in `restore`, or "prepared"; or the whole id of a manifest that was saved.
 
         Raises:
             CheckpointNotFoundError: There is no such manifest.
-            IllegalArgumentError: This is no id.
+            IllegalArgumentError: `id` is no form of an id.
             CorruptionError: The manifest is damaged.
 
         Examples:
@@ -864,7 +864,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> sorted(manifest.operators)
             ['visits']
         """
-        return await self._run(low_level.load_manifest(self.session, as_id(id)))
+        return await self._run(low_level.load_manifest(self.session, CheckpointSelector.parse(id)))
 
     async def save_snapshot(
         self,
@@ -959,7 +959,7 @@ class AsyncCheckpointer(AsyncFace):
         Asks for each object that was written under this id: all that the manifest names must be there.
 
         Args:
-            id: The whole id of the manifest.
+            id: The whole id of the manifest; or, for a rollback, a live checkpoint as in `restore`.
 
         Returns:
             The id that is committed now.
@@ -970,8 +970,8 @@ class AsyncCheckpointer(AsyncFace):
                 restored.
             ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
             FencedError: Another writer took over.
-            IllegalArgumentError: This is no id, or the manifest names an object that is neither of its parent
-                nor of this id.
+            IllegalArgumentError: `id` is no form of an id, or the manifest names an object that is neither of its
+                parent nor of this id.
             CorruptionError: The manifest is damaged.
 
         Examples:
@@ -985,7 +985,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
-        return await self._run(update_latest(self.session, as_id(id)))
+        return await self._run(update_latest(self.session, CheckpointSelector.parse(id)))
 
     async def read_latest(self) -> CheckpointId | None:
         """Return the id of the committed checkpoint, as it is now; None on an empty root.

@@ -9,8 +9,8 @@ from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint import low_level, restore
 from pyspark_checkpointer.checkpoint.migration import Transform
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import OnCorruption
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
@@ -843,14 +843,14 @@ class Checkpointer(SyncFace):
         self._run(low_level.save_manifest(self.session, manifest))
 
     def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
-        """Return a manifest by id, whether it was committed or not.
+        """Return the manifest of a checkpoint, or one that was saved and not committed.
 
         Args:
-            id: The whole id.
+            id: A live checkpoint, as in `restore`, or "prepared"; or the whole id of a manifest that was saved.
 
         Raises:
             CheckpointNotFoundError: There is no such manifest.
-            IllegalArgumentError: This is no id.
+            IllegalArgumentError: `id` is no form of an id.
             CorruptionError: The manifest is damaged.
 
         Examples:
@@ -858,7 +858,7 @@ class Checkpointer(SyncFace):
             >>> sorted(manifest.operators)
             ['visits']
         """
-        return self._run(low_level.load_manifest(self.session, as_id(id)))
+        return self._run(low_level.load_manifest(self.session, CheckpointSelector.parse(id)))
 
     def save_snapshot(
         self,
@@ -953,7 +953,7 @@ class Checkpointer(SyncFace):
         Asks for each object that was written under this id: all that the manifest names must be there.
 
         Args:
-            id: The whole id of the manifest.
+            id: The whole id of the manifest; or, for a rollback, a live checkpoint as in `restore`.
 
         Returns:
             The id that is committed now.
@@ -964,8 +964,8 @@ class Checkpointer(SyncFace):
                 restored.
             ConflictError: What the manifest names was cleaned up meanwhile. Restore, and begin again.
             FencedError: Another writer took over.
-            IllegalArgumentError: This is no id, or the manifest names an object that is neither of its parent
-                nor of this id.
+            IllegalArgumentError: `id` is no form of an id, or the manifest names an object that is neither of its
+                parent nor of this id.
             CorruptionError: The manifest is damaged.
 
         Examples:
@@ -979,7 +979,7 @@ class Checkpointer(SyncFace):
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
-        return self._run(update_latest(self.session, as_id(id)))
+        return self._run(update_latest(self.session, CheckpointSelector.parse(id)))
 
     def read_latest(self) -> CheckpointId | None:
         """Return the id of the committed checkpoint, as it is now; None on an empty root.

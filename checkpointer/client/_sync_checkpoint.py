@@ -12,7 +12,7 @@ from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, sav
 from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.metering import blocking
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView

@@ -4,8 +4,8 @@ from typing import Any
 
 from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory, map_changes
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, find_operator
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.msgpack_values import unpack

@@ -10,7 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from pyspark_checkpointer.admin import followers
 from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry, read_unbroken_ancestry
-from pyspark_checkpointer.checkpoint.resolve import LATEST, CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId

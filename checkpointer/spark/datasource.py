@@ -155,8 +155,8 @@ class TableSourceReader(DataSourceReader):
             return self._request.restore()
         except CheckpointNotFoundError:
             raise RetiredError(
-                f"{self._request.root}: {self._request.id}, which this DataFrame or view was made of, was retired "
-                "meanwhile: make it again"
+                f"{self._request.root}: {self._request.checkpoint}, which this DataFrame or view was made of, was "
+                "retired meanwhile: make it again"
             ) from None
 
     def _check_schema(self, version: TableVersion) -> None:
@@ -170,7 +170,7 @@ class TableSourceReader(DataSourceReader):
             if now.get(asked.name) != asked.dataType:
                 raise IllegalArgumentError(
                     f"table {version.name!r}: column {asked.name!r} was asked for as {asked.dataType.simpleString()}, "
-                    f"but {self._request.id} has {version.schema}: leave the schema out, and cast what was read"
+                    f"but {self._request.checkpoint} has {version.schema}: leave the schema out, and cast what was read"
                 )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -178,9 +178,9 @@ class OtherStates:
     def _restore(self, client: Checkpointer, start: CheckpointId | str, on_retired: OnRetired) -> Restored:
         recorded = _recorded(client.root, self._positions.get(PREFIX + client.root))
         if recorded is None:
-            return restore(client, start, None, None)
+            return restore(client, start)
         try:
-            return restore(client, recorded, None, None)
+            return restore(client, recorded)
         except (CheckpointNotFoundError, RetiredError) as error:
             if on_retired == "error":
                 raise RetiredError(
@@ -189,7 +189,7 @@ class OtherStates:
                     "and go on once with state.other(…, on_retired='newest')"
                 ) from error
         logger.warning("%s: %s is not live any more; this batch reads the newest checkpoint", client.root, recorded)
-        return restore(client, None, None, None)
+        return restore(client, None)
 
     def record(self) -> None:
         """Record what this batch read, and what the next one is going to read, before the commit."""

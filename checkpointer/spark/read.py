@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, StoreNotFoundError
@@ -135,7 +135,7 @@ def diff(
     client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
     for target in (a, b):
         CheckpointSelector.parse(target)  # It refuses None, which would mean the last checkpoint.
-    sides = [restore(client, target, None, None) for target in (a, b)]
+    sides = [restore(client, target) for target in (a, b)]
     versions = [version_of(side, operator) for side in sides]
     old, new = versions
     if old.schema.key != new.schema.key:
@@ -287,7 +287,12 @@ def _needs_form(kind: DataType) -> bool:
     return isinstance(kind, MapType) or is_variant(kind) or is_collated(kind)
 
 
-def restore(client: Checkpointer, id: CheckpointId | str | None, epoch: int | None, savepoint: str | None) -> Restored:  # noqa: A002
+def restore(
+    client: Checkpointer,
+    id: CheckpointId | str | None,  # noqa: A002
+    epoch: int | None = None,
+    savepoint: str | None = None,
+) -> Restored:
     """Return a checkpoint as `Checkpointer.restore` does.
 
     Raises `StoreNotFoundError` where there is none.

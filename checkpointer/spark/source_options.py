@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError, NotFoundError
@@ -43,9 +44,8 @@ class ReadRequest:
     root: str
     operator: str
     view: str | None
-    id: str | None
-    epoch: int | None
-    savepoint: str | None
+    checkpoint: str | None
+    """The checkpoint to read, in the grammar of `Checkpointer.restore`; None for the last one."""
     columns: tuple[str, ...] | None
     after: str | None
     to: str | None
@@ -69,6 +69,7 @@ class ReadRequest:
         if "path" not in given:
             raise IllegalArgumentError("option path: say the root, as in load('s3://bucket/jobs/orders')")
         view, operator = given.get("view"), given.get("operator")
+        # The changes are a view of one table, so they alone take both options.
         if view == CHANGES:
             _check_changes(given)
         elif misplaced := [name for name in ("after", "to", "follower") if name in given]:
@@ -92,10 +93,6 @@ class ReadRequest:
                 )
         columns = given.get("columns")
         try:
-            epoch = None if "epoch" not in given else int(given["epoch"])
-        except ValueError:
-            raise IllegalArgumentError(f"option epoch: {given['epoch']!r:.40}: expected an integer") from None
-        try:
             storage = None if "storage_options" not in given else json.loads(given["storage_options"])
         except ValueError as error:  # It names a place in the text, and no part of it: options may be secret.
             raise IllegalArgumentError(f"option storage_options: expected JSON: {error}") from None
@@ -104,9 +101,7 @@ class ReadRequest:
             root=absolute(given["path"]),
             operator=operator or "",
             view=view,
-            id=given.get("id"),
-            epoch=epoch,
-            savepoint=given.get("savepoint"),
+            checkpoint=_checkpoint(given),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             after=given.get("after"),
             to=given.get("to"),
@@ -120,7 +115,7 @@ class ReadRequest:
         return Checkpointer(self.root, self.storage_options, fencing=self.fencing, encryption=self.encryption)
 
     def restore(self) -> Restored:
-        return restore(self.client(), self.id, self.epoch, self.savepoint)
+        return restore(self.client(), self.checkpoint)
 
     def pin(self) -> "ReadRequest":
         """Choose the checkpoint of a table, once for all scans.
@@ -137,7 +132,7 @@ class ReadRequest:
             client = self.client()
 
             def id_of(end: str | None) -> str | None:
-                return None if end is None else str(restore(client, end, None, None).id)
+                return None if end is None else str(restore(client, end).id)
 
             after = self.after
             # A stream that goes on needs no `after`, and by then it may have been retired. Whoever needs it is refused.
@@ -146,8 +141,23 @@ class ReadRequest:
             return replace(self, after=after, to=id_of(self.to))
         if self.view is not None:
             return self
-        # The id takes the place of epoch and savepoint: a savepoint of that name could be another one later.
-        return replace(self, id=str(self.restore().id), epoch=None, savepoint=None)
+        # By its id, because a savepoint of the same name could be another one later.
+        return replace(self, checkpoint=str(self.restore().id))
+
+
+def _checkpoint(given: Mapping[str, str]) -> str | None:
+    """Return the checkpoint that the options mean, in the grammar of `Checkpointer.restore`.
+
+    The options `epoch` and `savepoint` are two of its forms, and are written as these.
+    """
+    forms = {"id": "", "epoch": "epoch=", "savepoint": "savepoint="}
+    named = [form + given[name] for name, form in forms.items() if name in given]
+    if len(named) > 1:
+        raise IllegalArgumentError(f"option id, epoch and savepoint: give one of them, not {' and '.join(named)}")
+    if not named:
+        return None
+    CheckpointSelector.parse(named[0])  # What has no form of the grammar is refused before the store is opened.
+    return named[0]
 
 
 def _check_changes(given: Mapping[str, str]) -> None:

@@ -16,8 +16,9 @@ from io import BytesIO
 import pyarrow as pa
 
 from pyspark_checkpointer.checkpoint.latest import read_consistent
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths

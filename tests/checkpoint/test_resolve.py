@@ -1,4 +1,7 @@
-"""Which checkpoint is meant: every form of the grammar, in every verb, and what is refused."""
+"""Which checkpoint is meant: what a name is, what is found, and what is refused.
+
+`test_one_grammar.py` tries every form wherever a checkpoint is asked for.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +12,8 @@ import pytest
 from pyspark_checkpointer import Checkpointer, KeyedState, runtime
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.checkpoint.listing import read_listed
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     IllegalArgumentError,
@@ -100,31 +104,10 @@ def test_a_savepoint_is_found_where_the_history_is_damaged(world: World) -> None
         assert runtime.run_sync(read_listed(ck.session, CheckpointSelector("name", "first"))).savepoints == ("first",)
 
 
-# ---- the table: every verb, every form -------------------------------------------------------------------------------
+# ---- what verbs say alike -------------------------------------------------------------------------------
 
 BATCH = 11
 """The epoch of the checkpoint that all forms below mean. Its sequence is 2."""
-
-FORMS: dict[str, Callable[[CheckpointId, str], str]] = {
-    "an id": lambda known, made: str(known),
-    "a sequence of ten digits": lambda known, made: str(known)[:10],
-    "the beginning of an id": lambda known, made: str(known)[:14],
-    "the short beginning of an id": lambda known, made: f"{known.sequence}-{known.suffix[:4]}",
-    "an epoch": lambda known, made: f"epoch={BATCH}",
-    "a savepoint": lambda known, made: "savepoint=good",
-    "a bare name": lambda known, made: "good",
-    "a time": lambda known, made: f"at={made}",
-}
-
-REFUSED = {
-    "2": "2 could be epoch=2, or checkpoint 0000000002-…: say which",
-    "1732345678": "1732345678 could be epoch=1732345678, or checkpoint 1732345678-…: say which",
-    "000000002": "000000002 could be epoch=2, or checkpoint 0000000002-…: say which",
-    "20260131121500": "20260131121500 could be epoch=20260131121500, or savepoint=20260131121500: say which",
-    "epoch=two": "epoch=two: expected a number",
-    "at=noon": "at=noon: expected a time such as at=2024-01-02T06:00Z",
-}
-"""What is no form, or could be two, with what every verb says of it."""
 
 MISSING = {
     "0000000009": "no live checkpoint 0000000009: there are 0000000001-",
@@ -200,18 +183,6 @@ PYTHON: dict[str, Callable[[Checkpointer, str, Path], str]] = {
     "delete_checkpoint": deleted,
 }
 
-SHELL: dict[str, Callable[[str, Path], tuple[str, ...]]] = {
-    "show": lambda to, beside: (to,),
-    "tree": lambda to, beside: (to,),
-    "diff": lambda to, beside: ("latest", to),
-    "cat": lambda to, beside: ("op", "--id", to),
-    "verify": lambda to, beside: (to,),
-    "savepoint": lambda to, beside: ("another", to),
-    "rollback": lambda to, beside: (to, "--yes"),
-    "export": lambda to, beside: (to, str(beside / "copy")),
-}
-"""Verbs that are given a checkpoint, but for those that need a streaming query, and `delete` and `repair`."""
-
 
 @pytest.fixture
 def told(tmp_path: Path) -> Checkpointer:
@@ -225,34 +196,8 @@ def told(tmp_path: Path) -> Checkpointer:
     return ck
 
 
-def made(ck: Checkpointer, known: CheckpointId) -> str:
-    created = ck.load_manifest(known).created
-    assert created is not None
-    return created.isoformat()
-
-
 def known(ck: Checkpointer) -> CheckpointId:
     return ck.list_checkpoints()[1]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("verb", PYTHON)
-def test_every_verb_of_python_reads_every_form(told: Checkpointer, tmp_path: Path, verb: str, form: str) -> None:
-    one = known(told)
-    assert PYTHON[verb](told, FORMS[form](one, made(told, one)), tmp_path) == str(BATCH)
-
-
-@pytest.mark.parametrize("verb", PYTHON)
-def test_every_verb_of_python_refuses_alike(told: Checkpointer, tmp_path: Path, verb: str) -> None:
-    before = told.read_latest(), told.list_checkpoints()
-    for text, said in REFUSED.items():
-        with pytest.raises(IllegalArgumentError) as refused:
-            PYTHON[verb](told, text, tmp_path)
-        assert str(refused.value) == said
-    number: Any = 2
-    with pytest.raises(IllegalArgumentError, match="2 could be epoch=2, or checkpoint 0000000002-…: say which"):
-        PYTHON[verb](told, number, tmp_path)
-    assert (told.read_latest(), told.list_checkpoints()) == before
 
 
 @pytest.mark.parametrize("verb", [verb for verb in PYTHON if verb != "delete_checkpoint"])
@@ -261,65 +206,6 @@ def test_every_verb_of_python_says_alike_that_nothing_is_meant(told: Checkpointe
         with pytest.raises(NotFoundError) as missing:
             PYTHON[verb](told, text, tmp_path)
         assert said in str(missing.value)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("verb", SHELL)
-def test_every_verb_of_the_command_line_reads_every_form(
-    told: Checkpointer, tmp_path: Path, run: Run, verb: str, form: str
-) -> None:
-    one = known(told)
-    done = run(verb, told.root, *SHELL[verb](FORMS[form](one, made(told, one)), tmp_path), "--json")
-    assert done.status == 0, done
-    named = {"cat": '"11"', "verify": '"checkpoints": 1'}.get(verb, str(one))
-    assert named in done.out
-
-
-@pytest.mark.parametrize("verb", SHELL)
-def test_every_verb_of_the_command_line_refuses_alike(told: Checkpointer, tmp_path: Path, run: Run, verb: str) -> None:
-    for text, said in REFUSED.items():
-        done = run(verb, told.root, *SHELL[verb](text, tmp_path))
-        assert (done.status, done.out, done.err) == (2, "", f"checkpointer: {said}\n")
-
-
-@pytest.mark.parametrize("form", [form for form in FORMS if "name" not in form and "savepoint" not in form])
-def test_delete_of_the_command_line_reads_every_form(told: Checkpointer, run: Run, form: str) -> None:
-    """One that a savepoint keeps is not deleted, so that these forms have no place here."""
-    one = known(told)
-    told.delete_savepoint("good")
-    done = run("delete", told.root, FORMS[form](one, made(told, one)), "--yes", "--json")
-    assert done.json == {"deleted": str(one)}
-
-
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "a time"])
-def test_repair_reads_every_form_but_a_time(told: Checkpointer, tmp_path: Path, run: Run, form: str) -> None:
-    one = known(told)
-    wanted = FORMS[form](one, "")
-    (tmp_path / "root" / "_latest").unlink()
-    assert told.repair_plan(wanted).id == one
-    assert run("repair", told.root, "--to", wanted, "--yes", "--json").json["content_of"] == str(one)
-    assert first(Checkpointer(told.root)) == str(BATCH)
-
-
-@pytest.mark.parametrize("form", ["the short beginning of an id", "an epoch", "a bare name"])
-def test_repair_of_python_commits_what_is_meant(told: Checkpointer, tmp_path: Path, form: str) -> None:
-    wanted = FORMS[form](known(told), "")
-    (tmp_path / "root" / "_latest").unlink()
-    with Checkpointer(told.root) as ck:
-        ck.repair(wanted)
-        assert first(ck) == str(BATCH)
-
-
-def test_repair_refuses_as_every_verb_does(told: Checkpointer, tmp_path: Path, run: Run) -> None:
-    (tmp_path / "root" / "_latest").unlink()
-    for text, said in {**REFUSED, "at=2030-01-01": "at=2030-01-01T00:00:00Z: nothing proves which candidate"}.items():
-        for work in (told.repair_plan, told.repair):
-            with pytest.raises(IllegalArgumentError) as refused:
-                work(text)  # type: ignore[operator]
-            assert str(refused.value).startswith(said)
-        done = run("repair", told.root, "--to", text, "--yes")
-        assert (done.status, said in done.err) == (2, True)
-    assert not (tmp_path / "root" / "_latest").exists()
 
 
 @pytest.mark.parametrize("wanted", [True, 1.5, b"0000000002", None])

@@ -61,7 +61,7 @@ def said(done: Result, status: int, *parts: str) -> None:
         (("verify", "ROOT", "--operator", "sen"), 1, "'sen'"),
         (("cat", "ROOT", "sen"), 1, "the checkpoint has seen, table"),
         (("cat", "ROOT", "seen", "9"), 1, "no state in partition 9"),
-        (("cat", "ROOT", "seen", "--id", "0000000001", "--epoch", "1"), 2, "not several"),
+        (("cat", "ROOT", "seen", "--checkpoint", "1"), 2, "1 could be epoch=1, or checkpoint 0000000001-…: say which"),
         (("savepoint", "ROOT", "before the flood"), 2, "the name is taken"),
         (("savepoint", "ROOT", "a/b"), 2, "slashes"),
         (("savepoint", "ROOT", "--delete", "nothing", "--yes"), 1, "no savepoint 'nothing'"),

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.admin.choose_candidate import choose_candidate
-from pyspark_checkpointer.admin.repair_candidates import Candidate
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.admin.repair_candidates import Candidate, choose_candidate
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run

@@ -183,7 +183,7 @@ def test_a_difference_is_no_finding(golden: Path, run: Run) -> None:
 
 
 def test_cat_shows_every_value_in_a_form_of_its_own(golden: Path, run: Run) -> None:
-    lines = [json.loads(line) for line in run("cat", golden, "seen", "--id", "0000000002").out.splitlines()]
+    lines = [json.loads(line) for line in run("cat", golden, "seen", "--checkpoint", "0000000002").out.splitlines()]
     assert {"partition": 1, "key": "text", "value": "changed"} in lines
     assert {"partition": 0, "key": {"$bytes": "Ynl0ZXM="}, "value": {"$bytes": "AP8="}} in lines
     assert {"partition": 1, "key": {"$decimal": "1.10"}, "value": {"$decimal": "-0E+3"}} in lines
@@ -191,11 +191,11 @@ def test_cat_shows_every_value_in_a_form_of_its_own(golden: Path, run: Run) -> N
 
 
 def test_cat_shows_rows_and_bytes(golden: Path, run: Run) -> None:
-    rows = run("cat", golden, "table", "--epoch", "3", "--json").json
+    rows = run("cat", golden, "table", "--checkpoint", "epoch=3", "--json").json
     assert {"partition": 0, "row": {"k": None, "n": 4, "amount": {"$decimal": "-0.01"}}} in rows
     assert len(rows) == 7
     assert run("cat", golden, "table", "2", "--limit", "1").out.count("\n") == 1
-    assert run("cat", golden, "totals", "--savepoint", "before the flood", "--json").json == [
+    assert run("cat", golden, "totals", "--checkpoint", "savepoint=before the flood", "--json").json == [
         {"partition": 0, "kind": "snapshot", "text": "zero"},
         {"partition": 0, "kind": "delta", "text": "zero, changed"},
         {"partition": 1, "kind": "snapshot", "text": "one"},

@@ -19,7 +19,7 @@ from pyspark_checkpointer.admin.rollback import rollback
 from pyspark_checkpointer.admin.update_latest import update_latest
 from pyspark_checkpointer.checkpoint import commit, low_level, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.prepared import Prepared
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,

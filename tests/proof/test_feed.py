@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint.ancestry import read_ancestry
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync

@@ -282,7 +282,7 @@ def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store
         ({"operator": "t", "coluns": "k"}, "option coluns: is not known"),
         ({"operator": "t", "columns": "nope"}, "no column nope"),
         ({"operator": "nope"}, "has t"),
-        ({"operator": "t", "epoch": "x"}, "option epoch"),
+        ({"operator": "t", "epoch": "x"}, "epoch=x: expected a number"),
     ],
 )
 def test_what_cannot_be_read_is_said_by_name(spark: SparkSession, store: Any, options: Any, said: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint.ancestry import read_ancestry
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire
 from pyspark_checkpointer.spark.state import State

@@ -16,7 +16,8 @@ from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths

@@ -34,7 +34,8 @@ from pyspark_checkpointer.admin.streaming.rewind_record import read_records
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
 from pyspark_checkpointer.checkpoint.latest import find_head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import this_copier
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, read_live
+from pyspark_checkpointer.checkpoint.resolve import read_live
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import cut, facts
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError

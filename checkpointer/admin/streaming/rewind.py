@@ -37,7 +37,8 @@ from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOpt
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector, find, read_live
+from pyspark_checkpointer.checkpoint.resolve import find, read_live
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError, InvalidStateError, NotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref

@@ -18,7 +18,7 @@ from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOpt
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
-from pyspark_checkpointer.checkpoint.resolve import CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     CheckpointError,

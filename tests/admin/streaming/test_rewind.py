@@ -21,11 +21,11 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     NotFoundError,
 )
-from pyspark_checkpointer.manifests.model import CheckpointId, Job
+from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.testing.faults import CrashError
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
-from tests.cli.conftest import Run, run
+from tests.cli.conftest import run
 from tests.servers import Server
 
 __all__ = ["run"]
@@ -49,37 +49,6 @@ def test_a_rewind_keeps_what_it_leaves_as_a_savepoint(query: Query) -> None:
     again = client.rewind(to=BACK)
     assert not again.changes
     assert len(client.savepoints()) == 1
-
-
-def forms(root: str) -> list[CheckpointId | str]:
-    """Return every selector of the checkpoint of batch `TO`, which becomes savepoint "good"."""
-    with Checkpointer(root) as client:
-        meant = client.list_checkpoints()[TO]
-        client.savepoint("good", meant)
-        made = client.load_manifest(meant).created
-    assert made is not None
-    begins = [str(meant)[:10], str(meant)[:14], f"{meant.sequence}-{meant.suffix[:4]}"]
-    return [meant, str(meant), *begins, BACK, "good", "savepoint=good", f"at={made.isoformat()}"]
-
-
-def test_rewind_and_fork_read_every_form(query: Query, tmp_path: Path, run: Run) -> None:
-    client, last = Checkpointer(query.root), run("show", query.root, "--json").json["id"]
-    for number, form in enumerate(forms(query.root)):
-        copy = [tmp_path / f"{number}{name}" for name in ("", "-spark", "-typed", "-typed-spark")]
-        assert client.rewind(to=form, dry_run=True).batch == TO
-        assert run("rewind", query.root, form, "--dry-run", "--json").json["batch"] == TO
-        assert client.fork(form, *copy[:2]).batch == TO
-        assert run("fork", query.root, form, *copy[2:], "--json").json["batch"] == TO
-    said = "1 could be epoch=1, or checkpoint 0000000001-…: say which"
-    for number in (1, "1"):
-        with pytest.raises(IllegalArgumentError, match=said):
-            client.rewind(to=number)  # type: ignore[arg-type]
-        with pytest.raises(IllegalArgumentError, match=said):
-            client.fork(number, tmp_path / "copy", tmp_path / "copy-spark")  # type: ignore[arg-type]
-    for args in (("rewind", query.root, "1", "--yes"), ("fork", query.root, "1", tmp_path / "copy", tmp_path / "c")):
-        assert run(*args).err == f"checkpointer: {said}\n"
-    assert str(client.read_latest()) == last
-    assert not (tmp_path / "copy").exists()
 
 
 def test_each_way_to_name_a_checkpoint(query: Query) -> None:
