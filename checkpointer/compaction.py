@@ -14,6 +14,9 @@ This is decided only here, by pure functions of sizes. These modules ask, and do
 - `admin/forecast.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and those of
   manifests.
 
+The sizes stand here too by which `spark/table_jobs.py`, `table/reader.py` and `table/parquet_encode.py` write a
+snapshot anew: a forecast counts with them, and needs neither Spark nor Arrow.
+
 To fold is to make one delta of several. To compact a chain is to put one artifact in the place of its last ones: a
 folded delta, or a snapshot. An answer of `…_start` and `…_compactions` is the index of the first thing to be folded or
 compacted: what comes before it stays.
@@ -65,6 +68,21 @@ With more, the commit would write much that it does not change.
 
 SEGMENT_FAN_OUT = 4
 """Number of segments of one tier that are folded into one of the next."""
+
+DRIVER_BYTES = 16 << 20
+"""Stored bytes that the driver reads to compact chains itself, and a quarter of what their rows take in memory.
+
+Tasks compact the other chains. The driver also writes changes of a batch itself, up to a quarter of this, as Arrow.
+"""
+
+STREAMED_SNAPSHOT_BYTES = 64 << 20
+"""The size in memory of a table's snapshot from which it is read piece by piece.
+
+It is also merged piece by piece, and not as a whole.
+"""
+
+ROW_GROUP_ROWS = 16_384
+"""The most rows of a row group, which is the smallest piece."""
 
 # ---- chains of any kind ----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,13 @@ from hashlib import sha256
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.upload import PACK, SMALL
-from pyspark_checkpointer.compaction import keyed_delta, table_compactions
+from pyspark_checkpointer.compaction import (
+    DRIVER_BYTES,
+    ROW_GROUP_ROWS,
+    STREAMED_SNAPSHOT_BYTES,
+    keyed_delta,
+    table_compactions,
+)
 from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.codecs import Codec
 from pyspark_checkpointer.manifests.model import (
@@ -45,21 +51,6 @@ In memory it is taken to have `RAW` times as many.
 """
 
 RAW = 2
-
-DRIVER_CHANGES = 4 << 20
-"""Bytes of a table's changes, in memory, that the driver writes as one object.
-
-They are a quarter of `DRIVER_BYTES` in `spark/table_jobs.py`.
-"""
-
-STREAMED_SNAPSHOT = 64 << 20
-"""Bytes in memory from which a table's snapshot is read in parts.
-
-The same number is in `table/reader.py`.
-"""
-
-ROW_GROUP = 16_384
-"""Rows of a part of a snapshot, as in `table/parquet_encode.py`."""
 
 SPARK_TASKS = 200
 """Tasks of a shuffle, unless Spark is configured otherwise."""
@@ -272,7 +263,7 @@ class _Table(_Model):
     def change(self, batch: int, objects: _Objects) -> list[int]:
         touched = self.touched(batch)
         packs = 1
-        if RAW * self.load.changed_bytes > DRIVER_CHANGES:
+        if RAW * self.load.changed_bytes > DRIVER_BYTES // 4:
             packs = min(self.load.tasks, len(touched))
             objects.gets += self.load.executors  # the driver reads a byte of what each of them wrote
         for number in range(packs):
@@ -324,7 +315,7 @@ def _snapshot_gets(base: Artifact) -> int:
 
     It is read in order to write the next one.
     """
-    return 1 if base.raw_size < STREAMED_SNAPSHOT else 1 + math.ceil(base.records / ROW_GROUP)
+    return 1 if base.raw_size < STREAMED_SNAPSHOT_BYTES else 1 + math.ceil(base.records / ROW_GROUP_ROWS)
 
 
 class _Job:

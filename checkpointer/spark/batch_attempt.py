@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from pyspark_checkpointer import compaction
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
@@ -18,7 +19,7 @@ from pyspark_checkpointer.keyed.state import DEFAULT_MAP_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.spark import maps, table_jobs
+from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
@@ -187,7 +188,7 @@ class BatchAttempt:
         self._discard_emitted()
         self.run.last_job, self.run.has_committed = self.job, True
         # Only after the commit, because early compaction reads the committed version.
-        bytes_left = table_jobs.DRIVER_BYTES
+        bytes_left = compaction.DRIVER_BYTES
         for table in self.tables.values():
             bytes_left -= table.compact_early(bytes_left)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_checkpointer import compaction
 from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -33,12 +34,6 @@ from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 
 logger = logging.getLogger("pyspark_checkpointer")
-
-DRIVER_BYTES = 16 << 20
-"""Stored bytes that the driver reads to compact chains itself, and a quarter of what their rows take in memory.
-
-Tasks compact the other chains. The driver also writes changes of a batch itself, up to a quarter of this, as Arrow.
-"""
 
 
 class TableJobs:
@@ -74,7 +69,7 @@ class TableJobs:
 
     def target(self, schema: TableSchema, partitions: int) -> Target:
         """Return what tasks have to know of the table that they write."""
-        return Target(self.root, self._attempt.id, self._name, schema, partitions, DRIVER_BYTES // 4)
+        return Target(self.root, self._attempt.id, self._name, schema, partitions, compaction.DRIVER_BYTES // 4)
 
     def extend(
         self, chains: dict[int, Chain], outputs: list[TaskOutput], schema: TableSchema, *, deletes_only: bool = False
@@ -157,7 +152,7 @@ class TableJobs:
         read for it, and the executors do the rest.
         """
         # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
-        here, there, _ = within_bytes(version.chains, keep, DRIVER_BYTES)
+        here, there, _ = within_bytes(version.chains, keep, compaction.DRIVER_BYTES)
         chains = dict(version.chains)
         if here:
             session = self.client.session

@@ -16,15 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pyspark_checkpointer.compaction import ROW_GROUP_ROWS
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import Tail
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY, IndexBuilder
 from pyspark_checkpointer.table.key_filter import FILTER_KEY, build_filter, key_hashes
 from pyspark_checkpointer.table.schema import PARTITION
-
-ROW_GROUP_ROWS = 16_384
-"""The most rows of a row group."""
 
 ROW_GROUP_BYTES = 2 << 20
 """Bytes in memory of a row group of wide rows."""

@@ -10,6 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from pyspark_checkpointer.compaction import STREAMED_SNAPSHOT_BYTES
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
@@ -22,12 +23,6 @@ from pyspark_checkpointer.table.parquet_decode import Selection
 from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.version import TableVersion
-
-STREAMED_SNAPSHOT_BYTES = 64 << 20
-"""The size in memory of a snapshot from which it is read piece by piece.
-
-It is also merged piece by piece, and not as a whole.
-"""
 
 MAX_PIECE_ROW_GROUPS = 16
 MAX_PIECE_BYTES = 16 << 20

@@ -1,5 +1,6 @@
 """`checkpointer cost`: its formula beside the requests that real commits, restores and cleanups make."""
 
+import ast
 import json
 import math
 import os
@@ -9,13 +10,14 @@ import uuid
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy, compaction
 from pyspark_checkpointer.admin import cost
 from pyspark_checkpointer.admin import forecast as model
 from pyspark_checkpointer.admin.cost import STORES, BilledRequests, Schedule, Window, cleanup_requests
@@ -214,13 +216,29 @@ def test_the_longer_a_chain_may_be_the_less_is_written() -> None:
     assert written[0] > written[1] > written[2]
 
 
-def test_what_the_model_takes_from_layers_above_it_is_what_they_have() -> None:
+def constants(module: ModuleType) -> set[str]:
+    """Return the constants that a module makes itself, and does not import."""
+    assert module.__file__ is not None
+    body = ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body
+    targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
+    return {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name) and one.id.isupper()}
+
+
+def test_the_model_makes_no_size_of_its_own_that_a_job_has() -> None:
     from pyspark_checkpointer.spark import table_jobs
     from pyspark_checkpointer.table import parquet_encode, reader
 
-    assert model.DRIVER_CHANGES == table_jobs.DRIVER_BYTES // 4
-    assert model.STREAMED_SNAPSHOT == reader.STREAMED_SNAPSHOT_BYTES
-    assert model.ROW_GROUP == parquet_encode.ROW_GROUP_ROWS
+    guessed = {"STORED_ROW", "RAW", "SPARK_TASKS"}
+    drawn = {"_MAX_WORK", "_MIN_BATCHES", "_MAX_BATCHES", "_SAMPLES", "_PROGRESS", "_START"}
+    assert constants(model) == guessed | drawn, "import it from where it is decided"
+    for user, name in (
+        (table_jobs, "DRIVER_BYTES"),
+        (reader, "STREAMED_SNAPSHOT_BYTES"),
+        (parquet_encode, "ROW_GROUP_ROWS"),
+    ):
+        assert name in constants(compaction)
+        assert name in vars(model)
+        assert name not in constants(user)
 
 
 def test_a_large_object_is_written_with_the_requests_that_are_counted(

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import Expire, apply_task, table_jobs
+from pyspark_checkpointer.spark import Expire, apply_task
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table import TableState
 from pyspark_checkpointer.spark.table_hints import TableHints
@@ -93,7 +93,7 @@ class History:
     def limits(self, patch: pytest.MonkeyPatch) -> None:
         """Rows and bytes at which something changes, most of them so small that it does."""
         choose = self.draw.choice
-        patch.setattr(table_jobs, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
+        patch.setattr(compaction, "DRIVER_BYTES", choose([1, 3000, 16 << 20]))
         patch.setattr(apply_task, "MAX_CALL_ROWS", choose([1, 7, 1 << 20]))
         patch.setattr(apply_task, "MAX_CALL_STATE_BYTES", choose([1, 500, 128 << 20]))
         patch.setattr(apply_task, "MAX_HELD_BYTES", choose([1, 3000, 128 << 20]))

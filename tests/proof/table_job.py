@@ -16,7 +16,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_checkpointer import compaction
-from pyspark_checkpointer.spark import table_jobs
 from tests.proof.table_history import History
 
 BATCHES = 3
@@ -44,7 +43,7 @@ def main(master: str, folder: Path, root: str, first: int, count: int) -> None:
             history = History(seed, figures, str(here / "state") if root == "absolute" else "state", 30_000, spark)
             os.chdir(there)
             # What tasks are told; their own limits are those of the library.
-            patch.setattr(table_jobs, "DRIVER_BYTES", history.draw.choice([1, 100_000, 16 << 20]))
+            patch.setattr(compaction, "DRIVER_BYTES", history.draw.choice([1, 100_000, 16 << 20]))
             patch.setattr(compaction, "COMPACT_BYTES", history.draw.choice([100_000, 64 << 20]))
             try:
                 for number in range(BATCHES):

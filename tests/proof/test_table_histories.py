@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import apply_task, table_jobs
+from pyspark_checkpointer.spark import apply_task
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.reader import TableReader
@@ -111,7 +111,7 @@ def test_a_partition_that_several_calls_fill_keeps_the_rows_of_all(
     """The first call of a partition may write a snapshot of it, and what later calls change comes on top."""
     for name, value in (("MAX_CALL_ROWS", 3), ("MAX_HELD_BYTES", 1)):
         monkeypatch.setattr(apply_task, name, value)
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 1)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", 1)
     monkeypatch.setattr(compaction, "SMALL_PARTITION", 1)
     draw, client = random.Random(1), Checkpointer(f"memory://{uuid.uuid4().hex}")
     columns = StructType().add("k", "long").add("n", "long")

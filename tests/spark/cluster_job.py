@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pyspark_checkpointer
-from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes, table_jobs
+from pyspark_checkpointer import compaction
+from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 
 SETTINGS = {
@@ -183,7 +184,7 @@ def tasks_that_write(scenario: str) -> Iterator[None]:
     """However few rows there are, tasks write them, and the first of their attempts fail or take for ever."""
     Faulty.scenario = scenario
     with (
-        mock.patch.object(table_jobs, "DRIVER_BYTES", 1),
+        mock.patch.object(compaction, "DRIVER_BYTES", 1),
         mock.patch.object(table_changes, "WriteTask", Faulty),
     ):
         yield

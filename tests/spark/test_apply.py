@@ -17,8 +17,8 @@ from pyspark.errors import PythonException
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.spark import Change, State, read_state, stateful, table_jobs
+from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer.spark import Change, State, read_state, stateful
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
@@ -158,7 +158,7 @@ def test_output_of_any_size_and_type_is_what_was_emitted_and_goes_with_its_batch
         written.append(objects(job))
         kept.append(output)
 
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 1)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", 1)
     once(job, body)
     with pytest.raises(PythonException, match="kept until their batch ends"):
         kept[0].collect()

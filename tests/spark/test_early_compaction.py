@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful, table_jobs
+from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
@@ -115,7 +115,7 @@ def test_a_run_of_one_batch_compacts_in_it(job: Job, spark: SparkSession, compac
 def test_snapshots_that_are_due_are_written_beside_the_batch_unless_they_are_large(
     job: Job, spark: SparkSession, compacted: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", driver_bytes)
     monkeypatch.setattr(compaction, "COMPACT_ROWS", 1)
     run(job)
     # The first batch writes snapshots. The first with a delta has nothing that was compacted before.
@@ -221,7 +221,7 @@ def test_whatever_is_written_meanwhile_the_rows_are_those_of_a_dict(
 
 def test_tables_share_what_the_driver_may_hold_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each text is stored once, and each row has it in memory."""
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 2_000_000)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", 2_000_000)
     client, draw = Checkpointer(f"memory://{uuid.uuid4().hex}", max_chain=4), random.Random(1)
     hints: dict[str, TableHints] = {}
     wide = pa.table({"k": range(2000), "text": ["x" * 1000] * 2000})

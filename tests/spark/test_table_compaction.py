@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.compaction import SMALL_PARTITION
-from pyspark_checkpointer.spark import State, read_state, stateful, table_hints, table_jobs
+from pyspark_checkpointer.spark import State, read_state, stateful, table_hints
 from pyspark_checkpointer.spark.versions import is_at_least
 from tests.spark.conftest import Job
 from tests.spark.tables import artifacts, once, rows
@@ -22,7 +22,7 @@ def test_many_changes_are_brought_together_from_the_next_batch_on(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pack of each task makes all chains longer; that happens once, not in every batch."""
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", 4 << 10)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", 4 << 10)
     monkeypatch.setattr(table_hints, "MAX_DRIVER_ROWS", -1)
     lengths = []
 
@@ -99,7 +99,7 @@ def test_any_history_of_changes_is_what_a_dict_would_hold(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
     """Written and compacted by tasks and by the driver, in changing numbers of partitions, with chains of at most 4."""
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", driver_bytes)
     monkeypatch.setattr(compaction, "COMPACT_ROWS", 8)
     draw, model = random.Random(driver_bytes), {}
     keys = [None, "a", "b", "c", "ß", "d"]
@@ -203,7 +203,7 @@ def test_a_deletion_from_nothing_adds_nothing(
     job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
 ) -> None:
     """Of a table that is empty, of one that became empty, and of partitions that are."""
-    monkeypatch.setattr(table_jobs, "DRIVER_BYTES", driver_bytes)
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", driver_bytes)
     found = []
 
     def body(batch: DataFrame, batch_id: int, state: State) -> None:

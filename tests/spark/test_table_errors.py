@@ -9,9 +9,9 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
-from pyspark_checkpointer.spark import State, read_state, stateful, table_changes, table_jobs
+from pyspark_checkpointer.spark import State, read_state, stateful, table_changes
 from pyspark_checkpointer.table.schema import PARTITION
 from tests.spark.conftest import Job
 from tests.spark.needs import COLLATIONS, VARIANTS, needs_spark
@@ -110,7 +110,7 @@ def test_an_overflow_in_a_task_is_an_error_of_the_tree(job: Job) -> None:
     # The first is told to the callback, and the other at the end of its batch.
     for body in (add(2**62, 2**62), add(2**62, compact=True)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(table_jobs, "DRIVER_BYTES", 1)
+            patch.setattr(compaction, "DRIVER_BYTES", 1)
             with pytest.raises(StreamingQueryException, match=r"InvalidStateError: .* does not fit into its type"):
                 once(job, body)
         once(job, lambda batch, batch_id, state: None)

@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from examples.flights.events import emit
-from pyspark_checkpointer.spark import Change, Expire, State, stateful, table_hints, table_jobs
+from pyspark_checkpointer import compaction
+from pyspark_checkpointer.spark import Change, Expire, State, stateful, table_hints
 from tests.proof.kills.ledger import ADDED, Ledger
 
 OPTIONS = "TEST_STORAGE_OPTIONS"
@@ -67,7 +68,7 @@ def main(root: str, folder: str, master: str) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    table_jobs.DRIVER_BYTES = 1  # what is written is written by tasks
+    compaction.DRIVER_BYTES = 1  # what is written is written by tasks
     if master != "local[2]":
         table_hints.MAX_DRIVER_ROWS = -1  # and it is done on executors, which are killed meanwhile
     ledger = Ledger(Path(folder) / "ledgers" / "driver.jsonl")
