@@ -21,7 +21,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.keyed import packing
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from tests.world import World, attempt, latest, put
+from tests.world import Actor, World, attempt, latest, put
 
 BIG = b"z" * (1 << 20)
 
@@ -381,23 +381,25 @@ def test_a_failed_attempt_says_so(world: World) -> None:
     assert says(cp) == "failed, and was not committed: begin another"
 
 
-def test_an_attempt_without_an_answer_says_so(world: World) -> None:
+def without_an_answer(world: World) -> tuple[Actor, Checkpoint]:
+    """Return an attempt whose swap gets no answer, and whose pointer cannot be read to find out, with its client."""
     client = world.actor()
     put(client, b"1")
     cp = attempt(client, b"2")
     client.faults.fail("swap", times=100)
     client.faults.fail("get", path="_latest", times=100)
+    return client, cp
+
+
+def test_an_attempt_without_an_answer_says_so(world: World) -> None:
+    _, cp = without_an_answer(world)
     with pytest.raises(OutcomeUnknownError):
         cp.commit()
     assert says(cp) == ("may be committed, because its commit got no clear answer: restore() tells; then begin another")
 
 
 def test_an_attempt_whose_prepare_failed_says_so_and_can_be_aborted(world: World) -> None:
-    client = world.actor()
-    put(client, b"1")
-    cp = attempt(client, b"2")
-    client.faults.fail("swap", times=100)
-    client.faults.fail("get", path="_latest", times=100)
+    client, cp = without_an_answer(world)
     with pytest.raises(OutcomeUnknownError):
         cp.prepare()
     assert says(cp) == "may be prepared, because prepare() failed: abort() it, and begin another"
