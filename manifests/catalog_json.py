@@ -52,10 +52,12 @@ def decode_catalog(path: str, data: bytes) -> Catalog:
     refs = {entry.ref for entry in catalog.entries}
     if len({ref.id for ref in refs}) < len(refs):
         fields.fail("one checkpoint has two digests")
+    # An entry without a name keeps a checkpoint for retention. A second one could outlive the first unseen.
     if len(catalog.entries) - len(names) > len({entry.ref for entry in catalog.entries if entry.name is None}):
         fields.fail("one checkpoint has two entries without a name")
     if catalog.id in {ref.id for ref in refs}:
         fields.fail(f"a checkpoint has the id of the catalog, {catalog.id}")
+    # Where nothing is kept apart, `_latest` names no catalog at all.
     if not catalog.entries:
         fields.fail("expected at least one entry")
     return catalog

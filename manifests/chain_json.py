@@ -117,6 +117,7 @@ class ArtifactReader:
             fields.fail(f"partition {partition}: names object {index} of {len(self._objects)}")
         path, size, name, tail = self._objects[index]
         self._used[index] = 1
+        # A row of 3 names a whole object of the partition's own, and a row of 7 a part of a pack.
         if len(row) == 3:
             if name.kind is None or name.partition != partition:
                 fields.fail(f"partition {partition}: {path} is not its own")

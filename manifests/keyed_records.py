@@ -171,6 +171,7 @@ def _check_keys(keys: Sequence[Any]) -> None:
     """
     kind = type(keys[0]) if keys else str
     try:
+        # Joining raises where one of them has another type. None of these types has a NaN.
         if kind is str:
             "".join(keys)
             return

@@ -90,6 +90,7 @@ def decode_pointer(data: bytes) -> Pointer:
     # The committed checkpoint is never retired, so nothing that keeps the rules writes this.
     if pointer.boundary > max(committed, 1):
         fields.fail(f"boundary {pointer.boundary} is above the committed sequence {committed}")
+    # Every commit clears what was prepared on the checkpoint below it.
     if pointer.prepared is not None and pointer.prepared.id.sequence != committed + 1:
         fields.fail(f"prepared {pointer.prepared.id} does not follow the committed sequence {committed}")
     owner = None if pointer.catalog is None else object_paths.owner(pointer.catalog.path)

@@ -79,6 +79,7 @@ def is_running(job: Job) -> tuple[Running, str]:
         return "no", "it has ended"
     if another or not _is_alive(pid):
         return "no", f"its driver, process {pid} of this machine, has ended"
+    # Without both times the process may be another one, which was given the same number.
     if started and now:
         return "yes", (
             f"its driver, process {pid} of this machine, is alive; if only its query has ended, end the process "

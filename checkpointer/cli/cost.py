@@ -72,6 +72,7 @@ def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[s
             known = ("state", "change", *(_COUNTS if kind == "table" else _COUNTS[:2]))
             if name not in known:
                 raise fail(text, f"{name!r} is none of {', '.join(known)}")
+            # What is no count is a size, which has a unit.
             number = int(value) if name in _COUNTS and value.isascii() and value.isdigit() else None
             found = number if name in _COUNTS else _size(value)
             if found is None or found < 1 or (name in _COUNTS and found > _MOST):
@@ -81,6 +82,7 @@ def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[s
         if missing := [name for name in ("state", "change") if name not in values]:
             raise fail(text, f"{' and '.join(missing)} is missing")
         partitions = values.get("partitions", _PARTITIONS[kind])
+        # Keys are spread by a hash, so that a batch changes every partition unless the job is known to do otherwise.
         changed = values.get("changed", partitions)
         if changed > partitions:
             raise fail(text, f"changed={changed} of {partitions} partitions: give partitions={changed} or more")

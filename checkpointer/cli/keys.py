@@ -36,6 +36,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     old, new = _operator(before, name), _operator(after, name)
     if old is None and new is None:
         after.operator(name)  # raises, with the names of all operators
+    # Asked before anything is read, because reading takes long.
     if any(side is not None and kind_of(side) == "table" for side in (old, new)):
         require_arrow(after.session.store.url)
     clocks = list[Manifest]()
@@ -44,6 +45,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     rule = _rule(before, name, clocks) if old is not None and kind_of(old) == "table" else None
     counts = {"inserted": 0, "updated": 0, "deleted": 0, "expired": 0}
     keys: list[schemas.ChangedKey] = []
+    # A chain that both sides share is compared where entries expire: at another time it holds others.
     shown, differs, moves = None, expires(old) or expires(new), False
     if old is not None and new is not None and kind_of(old) == kind_of(new) == "table":
         shown, exchanged, moves = _tables(before, after, name)
@@ -51,6 +53,7 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     for numbers in partitions_to_compare(old, new, differs=differs, moves=moves):
         expired: set[str] = set()
         was = _contents(before, old, name, numbers, shown, rule, expired)
+        # `_contents` has found the expired rows of a table. Each entry of a map has a time of its own.
         if old is not None and kind_of(old) == "map":
             expired = _expired_entries(before, old, name, numbers, clocks)
         for text, change in compare_keys(was, _contents(after, new, name, numbers, shown), expired):

@@ -95,6 +95,7 @@ def can_restore(
     restored = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption).restore()
     known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
     if restored is None or known is None:
+        # Only a table that exists has a key to go on with.
         if key is None:
             raise IllegalArgumentError(f"table {operator!r}: it does not exist yet: give its key")
         # Called only to see whether such a table would be refused.
@@ -120,6 +121,7 @@ def can_restore(
         for c in new.columns
         if c.id in before and before[c.id].type != c.type
     ]
+    # Another number of partitions moves every row anyway, whatever its hash is.
     if num_partitions not in (None, version.partitions):
         changes.append(f"every row moves: {version.partitions} partitions become {num_partitions}")
     elif needs_rescale(old, new):

@@ -108,6 +108,7 @@ class TableChanges:
         schema = definition.schema
         declared = [] if schema is None else check_schema(f"table {name!r}: schema", schema).fields
         self._columns = TableColumns(name, key, combines, [field.jsonValue() for field in declared], self._expiry)
+        # With its columns declared, a new table can be read before anything is written to it.
         if self.version is None and schema is not None:
             first = first_schema(name, self._columns.declared, key, combines)
             self.version = TableVersion(name, first, self._partitions, {})
@@ -329,6 +330,7 @@ class TableChanges:
             self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
             return outputs
 
+        # All rows of a table are too many for the driver, and would teach the hints a size that no batch has.
         if moves:
             outputs = by_tasks()
         else:

@@ -135,9 +135,11 @@ def _remote(scheme: str, text: str) -> Location:
         )
     if split.query or split.fragment:
         raise IllegalArgumentError(f"{shown}: a root has no query and no fragment; pass options in storage_options")
+    # Before an @ stands the container and behind it the account, so with an @ both are needed.
     if (not (user if at else host) and in_cloud) or (at and not host):
         raise IllegalArgumentError(f"{shown}: names no {'account' if user else 'bucket or container'}")
     path = split.path.strip("/")
+    # No path at all means the whole bucket. Dots would lead out of the root.
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
         raise IllegalArgumentError(f"{shown}: a root has no empty, '.' or '..' parts in its path")
     if at:

@@ -105,6 +105,7 @@ class BlockIndex(NamedTuple):
         """
         per_block, found, width, size = json.loads(described)
         numbers = per_block, found, width, size
+        # By type, because JSON has booleans, which Python counts as integers.
         if any(type(n) is not int or n < 1 for n in numbers) or found != columns or width not in _LENGTHS:
             raise ValueError(f"an index of blocks that says {described!r:.80}")
         counts = [-(-rows // per_block) for rows, _ in groups]
@@ -120,6 +121,7 @@ class BlockIndex(NamedTuple):
         numbers_of = (np.frombuffer(part, _LENGTHS[width]).astype(np.int64) for part in parts[1:3])
         dictionaries, lengths = map(np.reshape, numbers_of, shapes)
         stored = np.bincount(of_blocks, lengths.sum(axis=1), len(counts)) + dictionaries.sum(axis=1)
+        # A length that is wrong would move all blocks behind it, and their digests would be called wrong.
         if not lengths.all() or (stored != [length for _, length in groups]).any():
             raise ValueError("an index whose pages are not those of the row groups")
         return cls(rows, of_blocks, digests, dictionaries, lengths, parts[3])

@@ -65,6 +65,7 @@ def _first_too_large(values: pa.ChunkedArray, kind: pa.DataType) -> int:
 
 def _keeps_values(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether Arrow's safe cast from one type to the other keeps each value, or fails."""
+    # A type that has nulls alone has no value to lose.
     if given == wanted or pa.types.is_null(given):
         return True
     # A dictionary, and offsets of other widths, are other ways to store the same values.

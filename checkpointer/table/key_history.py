@@ -63,10 +63,12 @@ async def table_changes(
         manifest = known[step.checkpoint]
         before = known.get(step.parent, parent) if step.parent is not None else None
         places = [_place(name, side, keys) for side in (before, manifest)]
+        # Most checkpoints do not touch the partition of one key, and the manifests tell.
         if _stays(step, places, row):
             continue
         found = await _changes(session, step, places, shown, keys)
         if found.num_rows:
+            # An update is two rows, before and after. Every other change is one.
             kind: ChangeType = "update" if found.num_rows > 1 else found[ROW_CHANGE][0].as_py()
             rows = found.drop_columns([ROW_CHANGE])
             row = None if kind in ("delete", "expire") else rows.slice(rows.num_rows - 1)

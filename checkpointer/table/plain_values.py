@@ -38,12 +38,14 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, bytearray):
         return bytes(value)
+    # A view of anything but bytes is a list of numbers.
     if isinstance(value, memoryview):
         return bytes(value) if value.format == "B" else value.tolist()
     # Looked for by name: a package that is not installed cannot be imported, and needs no import then.
     module = kind.__module__.partition(".")[0]
     if module == "pandas" and kind.__name__ in _NULLS:
         return None
+    # An array without dimensions is a number.
     is_series = module in ("pandas", "polars") and kind.__name__ == "Series"
     if is_series or isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim):
         return list(map(_plain, value))

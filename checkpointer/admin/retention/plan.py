@@ -265,6 +265,7 @@ class CleanupPlan:
 
         Raises `MalformedError` where the totals and checkpoints of the header are not theirs.
         """
+        # Anybody may have edited the file. A wrong type would else be found only while objects are deleted.
         texts = (self.root, self.nonce or "", self.note or "", *(ref.digest for ref in self.retired))
         if not all(type(text) is str for text in texts):
             raise MalformedError(f"a saved plan of {show(self.root)}: expected texts, found {show(list(texts))}")

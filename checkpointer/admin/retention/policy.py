@@ -116,6 +116,7 @@ class RetentionPolicy:
 
         Every rule is asked, even where one keeps it already: `seen` has to know the newest of each period.
         """
+        # Without a time it counts as new: a rule must not retire what it cannot judge.
         made = manifest.created or now
         found: list[str | None] = []
         if self.keeps_all:
@@ -126,6 +127,7 @@ class RetentionPolicy:
             found.append(f"younger than {self.keep_younger}")
         for name, span in self._periods().items():
             start = _start(name, made)
+            # The newest come first, so the first of a period is the one to keep.
             if span is not None and now - start < span and (name, start) not in seen:
                 seen.add((name, start))
                 found.append(f"{name}: newest since {start:%Y-%m-%dT%H:%MZ}")

@@ -85,6 +85,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
         return _without_token(error, name, said)
     if not status:
         return _without_answer(error, name, said)
+    # A container does not come by itself, while an object that is missing is an answer like others.
     if status == 404 and not is_missing(error):
         return StoreNotFoundError(f"{url}: there is no such container; create it, or correct the root ({said})")
     if status == 404:
