@@ -14,9 +14,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pyspark_checkpointer.admin.candidate import choose_candidate
 from pyspark_checkpointer.admin.export import Copier
 from pyspark_checkpointer.admin.losses import RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import choose_candidate, scan_store
+from pyspark_checkpointer.admin.repair_candidates import scan_store
 from pyspark_checkpointer.admin.salvage import Salvage, salvage
 from pyspark_checkpointer.admin.slices import extract_slices
 from pyspark_checkpointer.checkpoint import metadata

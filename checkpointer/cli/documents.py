@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
 from pyspark_checkpointer.admin.losses import Loss, OlderState, RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
-from pyspark_checkpointer.admin.retention.plan import Total
+from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.admin.savepoints import Savepoint
 from pyspark_checkpointer.checkpoint.listing import Listed

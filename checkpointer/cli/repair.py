@@ -5,8 +5,8 @@ It is for a root that lost its `_latest`, or that has no intact checkpoint.
 
 import click
 
+from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.admin.losses import RepairPlan
-from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions

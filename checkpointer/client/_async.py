@@ -25,9 +25,9 @@ from pyspark_checkpointer.storage import EncryptionOption, Fencing, fix, open_fi
 from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
+    from pyspark_checkpointer.admin.candidate import Candidate
     from pyspark_checkpointer.admin.followers import Followers
     from pyspark_checkpointer.admin.losses import RepairPlan
-    from pyspark_checkpointer.admin.repair_candidates import Candidate
     from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
     from pyspark_checkpointer.admin.retention.plan import CleanupPlan
     from pyspark_checkpointer.admin.retention.policy import RetentionPolicy

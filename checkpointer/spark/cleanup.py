@@ -21,10 +21,11 @@ from pyspark_checkpointer.admin.retention.garbage_collect import (
     check_policy,
     classify_leftovers,
 )
-from pyspark_checkpointer.admin.retention.plan import CleanupPlan, Total
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.admin.retention.retire import retire
+from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
-from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
     CheckpointError,

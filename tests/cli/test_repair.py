@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.admin.repair_candidates import Candidate, choose_candidate
+from pyspark_checkpointer.admin.candidate import Candidate, choose_candidate
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId

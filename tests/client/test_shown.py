@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
-from pyspark_checkpointer.admin.repair_candidates import Candidate
+from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
-from pyspark_checkpointer.admin.retention.plan import Total
+from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.admin.streaming.fork import Fork
 from pyspark_checkpointer.checkpoint.verification import Finding, Verification
 from pyspark_checkpointer.manifests.model import CheckpointId

@@ -18,8 +18,9 @@ import pyarrow as pa
 import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
-from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP
+from pyspark_checkpointer.admin.retention.spool import Spool
 from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis
 from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber

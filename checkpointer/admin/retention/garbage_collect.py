@@ -13,7 +13,7 @@ from itertools import islice
 
 from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
-from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, Spool, Total
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.admin.retention.retire import (
@@ -26,6 +26,7 @@ from pyspark_checkpointer.admin.retention.retire import (
     retire_chosen,
     warn_of,
 )
+from pyspark_checkpointer.admin.retention.spool import Spool, Total
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session

@@ -7,18 +7,17 @@ objects than for a thousand. It can be saved, looked at, and applied later (`gar
 import json
 import os
 import shutil
-import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
-from typing import Any, Self
+from typing import Self
 
 import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action
+from pyspark_checkpointer.admin.retention.spool import Spool, Total, count_row, lines_of, remove_own
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.display import count, cut, note, size, table
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
@@ -28,30 +27,8 @@ from pyspark_checkpointer.storage.local import files
 
 PLAN_VERSION = 2
 
-_MAX_ROW_BYTES = 1 << 20
-"""Bytes that a row may have.
-
-Real rows have some thousand, but a damaged zstd frame can claim any size.
-"""
-
 _MAX_SHOWN_CHECKPOINTS = 20
 """Checkpoints that a notebook lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """A number of objects, and the bytes that they store."""
-
-    objects: int = 0
-    """The number of objects."""
-    bytes: int = 0
-    """The bytes that they store."""
-
-    def __add__(self, other: "Total") -> "Total":
-        return Total(self.objects + other.objects, self.bytes + other.bytes)
-
-
-_NOTHING = Total()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +116,7 @@ class CleanupPlan:
             # A file that was cut off may read without an error, so the rows are counted.
             missing = sum(total.objects for total in self.totals.values())
             try:
-                for line in _lines(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)):
+                for line in lines_of(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)):
                     yield PlanRow(*json.loads(line))
                     missing -= 1
                 if missing:
@@ -282,7 +259,7 @@ class CleanupPlan:
             sound = type(row.size) is int and row.action in (KEEP, LATER, DELETE)
             if not sound or not all(type(text) is str for text in texts):
                 raise MalformedError(f"a saved plan of {self.root}: expected a row, found {row!r:.200}")
-            _count(totals, row)
+            count_row(totals, row)
         going = {checkpoint.id for checkpoint in self.checkpoints if not checkpoint.keep}
         if totals != self.totals or going != {ref.id for ref in self.retired}:
             raise MalformedError(f"a saved plan of {self.root}: its rows do not add up to its totals")
@@ -294,73 +271,4 @@ class CleanupPlan:
         """
         self._file = spool.path
         # The process id is kept with it: a forked child also runs this finalizer.
-        weakref.finalize(self, _remove_own, spool.path, os.getpid())
-
-
-class Spool:
-    """A temporary file that rows are written to, with their totals.
-
-    An error in its block deletes it; otherwise a plan takes it over.
-    """
-
-    def __init__(self) -> None:
-        self.totals: dict[tuple[Action, str], Total] = {}
-        descriptor, self.path = tempfile.mkstemp(prefix="checkpointer-plan-")
-        self.file = os.fdopen(descriptor, "wb")
-        self._packer: Any = zstandard.ZstdCompressor(level=1).stream_writer(self.file, closefd=False)
-
-    def add(self, row: PlanRow) -> None:
-        """Write one row."""
-        _count(self.totals, row)
-        self._packer.write(json.dumps(row).encode() + b"\n")
-
-    def extend(self, rows: Iterable[PlanRow]) -> None:
-        """Write some rows."""
-        for row in rows:
-            self.add(row)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            # This is all that close() does, but close() leaks the bytes object that it returns.
-            self._packer.flush(zstandard.FLUSH_FRAME)
-        self.file.close()
-        if kind is not None:
-            _remove(self.path)
-
-
-def _count(totals: dict[tuple[Action, str], Total], row: PlanRow) -> None:
-    """Add one row to the totals."""
-    key = row.action, row.reason
-    before = totals.get(key, _NOTHING)
-    totals[key] = Total(before.objects + 1, before.bytes + row.size)
-
-
-def _lines(reader: Any) -> Iterator[bytes]:
-    """Yield the lines of a file.
-
-    Raise `ValueError` for a line that is longer than any row.
-    """
-    rest = b""
-    while piece := reader.read(_MAX_ROW_BYTES):
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _MAX_ROW_BYTES:
-            raise ValueError(f"a row of more than {_MAX_ROW_BYTES} bytes")
-        yield from lines
-
-
-def _remove_own(path: str, process: int) -> None:
-    """Delete a plan's file in the process that made it.
-
-    In a forked child, the copy of the plan shares the file with its parent.
-    """
-    if os.getpid() == process:
-        _remove(path)
-
-
-def _remove(path: str) -> None:
-    """Delete a file, if it is there still."""
-    with suppress(OSError):
-        os.unlink(path)
+        weakref.finalize(self, remove_own, spool.path, os.getpid())

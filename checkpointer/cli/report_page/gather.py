@@ -7,8 +7,9 @@ segment once. Only what could take very long is limited, and the report says so.
 from collections import Counter
 
 from pyspark_checkpointer.admin import checkpoint_sizes
+from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.admin.checkpoint_sizes import Spread
-from pyspark_checkpointer.admin.repair_candidates import Candidate, candidates
+from pyspark_checkpointer.admin.repair_candidates import candidates
 from pyspark_checkpointer.admin.retention.garbage_collect import plan_retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.latest import Head, find_head

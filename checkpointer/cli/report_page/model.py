@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.admin.checkpoint_sizes import OperatorSize, PartitionSize, Spread
-from pyspark_checkpointer.admin.repair_candidates import Candidate
 from pyspark_checkpointer.admin.retention.reachability import Action
 from pyspark_checkpointer.checkpoint.listing import CheckpointState
 from pyspark_checkpointer.checkpoint.verification import Verification

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
-from pyspark_checkpointer.admin.retention.plan import Total
+from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,

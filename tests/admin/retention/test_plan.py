@@ -14,7 +14,8 @@ import zstandard
 
 from pyspark_checkpointer import RetentionPolicy, runtime
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
-from pyspark_checkpointer.admin.retention.plan import CleanupPlan, Spool
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
+from pyspark_checkpointer.admin.retention.spool import Spool
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, StalePlanError
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock

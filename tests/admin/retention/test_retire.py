@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy
-from pyspark_checkpointer.admin.retention.plan import Total
+from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
