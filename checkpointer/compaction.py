@@ -11,8 +11,8 @@ This is decided only here, by pure functions of sizes. These modules ask, and do
 - `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small_partition`.
 - `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest` and `segment_fold_start`. It
   hands both to `manifests/segments.py`, which decides nothing.
-- `admin/forecast.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and those of
-  manifests.
+- `admin/forecast_operators.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and
+  `admin/forecast.py` those of manifests.
 
 The sizes stand here too by which `spark/table_jobs.py`, `table/reader.py` and `table/parquet_encode.py` write a
 snapshot anew: a forecast counts with them, and needs neither Spark nor Arrow.

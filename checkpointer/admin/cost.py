@@ -1,26 +1,19 @@
 """Compute what a job costs in a month.
 
 That is requests by price class, bytes written and kept, and money. What a batch costs comes from `admin/forecast.py`,
-or from the manifests of a real root. The requests of a cleanup are counted here, step by step as
-`retention/garbage_collect.py` sends them.
+or from the manifests of a real root (`admin/measured_cost.py`). The requests of a cleanup are counted here, step by
+step as `retention/garbage_collect.py` sends them.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pyspark_checkpointer.admin import checkpoint_sizes
-from pyspark_checkpointer.admin.forecast import BatchForecast, upload_requests
+from pyspark_checkpointer.admin.forecast import BatchForecast
 from pyspark_checkpointer.admin.retention.garbage_collect import DELETE_BATCH
 from pyspark_checkpointer.admin.retention.policy import DEFAULT_GRACE
-from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import NEAR_STEPS, walk
-from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
-from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CheckpointNotFoundError
-from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.checkpoint.history import NEAR_STEPS
 from pyspark_checkpointer.storage import registry
 from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts, folder_of
 from pyspark_checkpointer.storage.url import parse
@@ -30,12 +23,6 @@ HOURS = 730
 
 GIB = 1 << 30
 """Bytes of the gigabyte that stores are paid for."""
-
-MIN_MEASURED_TIME = timedelta(minutes=1)
-"""The shortest time between checkpoints that tells how often a batch comes.
-
-A test, or a job that catches up, makes hundreds in a second. A month at that rate is no forecast.
-"""
 
 OTHER = "other"
 """The name of all stores whose prices are not known here."""
@@ -225,116 +212,3 @@ def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: 
         kept=kept.bytes,
         objects=kept.objects,
     )
-
-
-# ---- a real root -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The cost of the batches of a root, as its newest checkpoints recorded it."""
-
-    batch: BatchForecast
-    checkpoints: int
-    """Checkpoints whose manifests say what they cost."""
-    present: Present
-    batches_per_hour: float | None
-    """The rate by the times at which the checkpoints were made.
-
-    None where these are too few or too close together to tell.
-    """
-    span: timedelta
-    """The time from the oldest to the newest of them."""
-
-
-async def measure(session: Session, last: int) -> Measured:
-    """Read the newest `last` manifests, and return the means of what they recorded.
-
-    Requests of Spark's tasks are not recorded, apart from the objects that these wrote.
-
-    Raises:
-        CheckpointNotFoundError: No checkpoint says what it cost.
-    """
-
-    async def read(head: Head) -> Measured:
-        if head.pointer is None or head.committed is None:
-            raise CheckpointNotFoundError(
-                f"{session.store.url}: nothing was committed yet: there is nothing to measure"
-            )
-        oldest = max(head.pointer.boundary, head.sequence - last + 1)
-        found = {ref.id: manifest async for ref, manifest in walk(session.store, head, oldest)}
-        listed = await list_sizes(session.store, oldest, head.sequence)
-        sizes = {owner: size for owner, size in listed if owner in found}
-        segments = metadata.Segments(session.store, session.host)
-        objects: dict[str, int] = {}
-        for manifest in found.values():  # one by one: neighbours share most of their segments
-            objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
-            segments.forget_but([manifest])
-        newest = await segments.load(found[head.committed.id])
-        mean = _mean(session.store.url, found.values(), newest, sum(sizes.values()) / len(sizes))
-        older = head.sequence - head.pointer.boundary + 1 - len(found)
-        return Measured(
-            mean,
-            sum(manifest.cost is not None for manifest in found.values()),
-            Present(
-                len(objects) + len(found) + older * mean.objects + 1,
-                sum(objects.values()) + sum(sizes.values()) + older * mean.bytes,
-            ),
-            *_rate([*found.values()]),
-        )
-
-    return await read_consistent(session.store, read)
-
-
-def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_size: float) -> BatchForecast:
-    """Return the means of the costs that manifests recorded.
-
-    The size of the state comes from the newest manifest.
-    """
-    told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
-    if not told:
-        raise CheckpointNotFoundError(
-            f"{url}: no checkpoint records its cost: describe what a batch changes with --map and --table, "
-            "without a root"
-        )
-    count = len(told)
-    # Beside the objects, a commit writes its manifest and swaps `_latest`. All else that it asks for is read.
-    read = sum(max(cost.requests - cost.objects - 2, 0) for _, cost in told)
-    parts = sum(upload_requests(size) - 1 for manifest, _ in told for size in _own_sizes(manifest))
-    segments = sum(len(operator.segments) for operator in newest.operators.values())
-    maps = {
-        artifact.path
-        for operator in newest.operators.values()
-        if codecs.kind_of(operator) == "map"
-        for artifact in checkpoint_sizes.artifacts_of(operator)
-    }
-    state = checkpoint_sizes.object_sizes(newest)
-    return BatchForecast(
-        puts=(sum(cost.objects for _, cost in told) + parts) / count + 2,
-        gets=read / count,
-        objects=sum(cost.objects for _, cost in told) / count + 1,
-        bytes=sum(cost.bytes for _, cost in told) / count + manifest_size,
-        segments=segments,
-        restore_gets=2 + segments + len(maps),
-        state_objects=len(state) + 1,
-        state_bytes=sum(state.values()) + manifest_size,
-    )
-
-
-def _own_sizes(manifest: Manifest) -> list[int]:
-    """Return the sizes of the objects that a checkpoint wrote itself.
-
-    Chains that its manifest does not hold are left out.
-    """
-    sizes = checkpoint_sizes.object_sizes(manifest)
-    return [size for path, size in sizes.items() if object_paths.owner(path) == manifest.id]
-
-
-def _rate(manifests: list[Manifest]) -> tuple[float | None, timedelta]:
-    """Return the number of checkpoints in an hour, and the time that tells it.
-
-    The time is that from the oldest to the newest. Below `MIN_MEASURED_TIME` there is no rate.
-    """
-    times = [manifest.created for manifest in manifests if manifest.created is not None]
-    span = max(times) - min(times) if times else timedelta()
-    return (len(times) - 1) / (span / timedelta(hours=1)) if span >= MIN_MEASURED_TIME else None, span

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from pyspark_checkpointer.admin import cost
+from pyspark_checkpointer.admin import cost, measured_cost
 from pyspark_checkpointer.admin.cost import BilledRequests, Month, Schedule
-from pyspark_checkpointer.admin.forecast import OperatorLoad, forecast
+from pyspark_checkpointer.admin.forecast import forecast
+from pyspark_checkpointer.admin.forecast_operators import OperatorLoad
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import parse_duration
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table
@@ -245,7 +246,7 @@ def command(
             "--map, --table and --max-chain cannot be combined with ROOT: leave out one or the other",
             click.get_current_context(),
         )
-    found = store.read(lambda session: cost.measure(session, last))
+    found = store.read(lambda session: measured_cost.measure(session, last))
     span = duration(found.span // timedelta(microseconds=1))
     why = f"checkpoints made within {span} do not tell how often a batch comes"
     schedule = _schedule(found.batches_per_hour, why, **numbers)
