@@ -24,9 +24,10 @@ from pyspark_checkpointer.spark.batch import Token
 from pyspark_checkpointer.spark.can_restore import Compatibility, can_restore
 from pyspark_checkpointer.spark.change_feed import read_changes
 from pyspark_checkpointer.spark.cleanup import clean, frame_of, plan_cleanup
+from pyspark_checkpointer.spark.difference import diff
 from pyspark_checkpointer.spark.other_state import OtherState
 from pyspark_checkpointer.spark.raw_partitions import Delta, Snapshot
-from pyspark_checkpointer.spark.read import diff, read_state
+from pyspark_checkpointer.spark.read import read_state
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.stateful import stateful
 from pyspark_checkpointer.spark.table import TableState

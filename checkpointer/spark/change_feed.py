@@ -21,8 +21,9 @@ from pyspark_checkpointer.errors import OperatorNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import run_tasks, struct_of
+from pyspark_checkpointer.spark.difference import free_name
 from pyspark_checkpointer.spark.interpreter import use_driver_python
-from pyspark_checkpointer.spark.read import Root, free_name
+from pyspark_checkpointer.spark.read import Root
 from pyspark_checkpointer.spark.scan import group_by_bytes, small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import EncryptionOption, Fencing

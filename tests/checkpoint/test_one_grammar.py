@@ -21,7 +21,7 @@ from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.client import _async, _async_checkpoint, _sync, _sync_checkpoint
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import CheckpointId
-from pyspark_checkpointer.spark import change_feed, read
+from pyspark_checkpointer.spark import change_feed, difference, read
 from pyspark_checkpointer.spark.source_options import OPTIONS, ReadRequest
 from tests.admin.streaming.spark_model import history
 from tests.cli.conftest import Result, Run, run
@@ -112,17 +112,18 @@ def root(streaming: Path, tmp_path: Path) -> Root:
 @pytest.fixture
 def table_root(tabular: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     """A root with a table. What would be a job of Spark tells which checkpoint it reads."""
-    monkeypatch.setattr(read, "use_driver_python", lambda session: None)
-    monkeypatch.setattr(read, "scan", lambda session, client, checkpoint, *rest, **options: checkpoint)
-    monkeypatch.setattr(change_feed, "use_driver_python", lambda session: None)
+    for module in (read, difference, change_feed):
+        monkeypatch.setattr(module, "use_driver_python", lambda session: None)
+    for module in (read, difference):
+        monkeypatch.setattr(module, "scan", lambda session, client, checkpoint, *rest, **options: checkpoint)
     monkeypatch.setattr(change_feed.TaskRoot, "of", lambda client, session: None)
     monkeypatch.setattr(change_feed, "task_numbers", lambda session, count: None)
     monkeypatch.setattr(change_feed, "FeedTask", lambda root, feed: feed)
     monkeypatch.setattr(change_feed.ChangeFeed, "run", property(lambda feed: feed), raising=False)
     monkeypatch.setattr(change_feed, "run_tasks", lambda numbers, feed, schema: feed)
     # A difference is compared by Spark: here both sides are handed back.
-    monkeypatch.setattr(read, "_expired_since", lambda old, limits: None)
-    monkeypatch.setattr(read, "_compare", lambda before, after, key, expired: (before, after))
+    monkeypatch.setattr(difference, "_expired_since", lambda old, limits: None)
+    monkeypatch.setattr(difference, "_compare", lambda before, after, key, expired: (before, after))
     return Root(tabular)
 
 
@@ -213,8 +214,8 @@ PYTHON: dict[str, Callable[[Root, Any], CheckpointId]] = {
 
 SPARK: dict[str, Callable[[Root, Any], Any]] = {
     "read_state(id)": lambda root, to: read.read_state(None, root.path, "t", id=to),  # type: ignore[arg-type]
-    "diff(a)": lambda root, to: read.diff(None, root.path, to, "latest", "t")[0],  # type: ignore[arg-type, index]
-    "diff(b)": lambda root, to: read.diff(None, root.path, "epoch=0", to, "t")[1],  # type: ignore[arg-type, index]
+    "diff(a)": lambda root, to: difference.diff(None, root.path, to, "latest", "t")[0],  # type: ignore[arg-type, index]
+    "diff(b)": lambda root, to: difference.diff(None, root.path, "epoch=0", to, "t")[1],  # type: ignore[arg-type, index]
     "read_changes(after)": lambda root, to: before_first(
         change_feed.read_changes(None, root.path, "t", after=to), root
     ),  # type: ignore[arg-type]
