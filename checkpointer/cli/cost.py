@@ -4,8 +4,6 @@ It computes that from a few numbers or from a real root.
 """
 
 import math
-import re
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +14,7 @@ from pyspark_checkpointer.admin.cost import BilledRequests, Month, Schedule
 from pyspark_checkpointer.admin.forecast import forecast
 from pyspark_checkpointer.admin.forecast_operators import OperatorLoad
 from pyspark_checkpointer.cli import schemas
-from pyspark_checkpointer.cli.arguments import parse_duration
+from pyspark_checkpointer.cli.cost_options import MAX_RATE, job_options
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -32,165 +30,6 @@ _COLUMNS = (
     TextColumn("USD", right=True),
 )
 _CLASSES: dict[PriceClass, str] = {"put": "PUT, POST, LIST", "get": "GET, HEAD", "delete": "DELETE"}
-
-_PRICES: dict[str, PriceClass] = {"put": "put", "get": "get", "delete": "delete", "gb": "gb"}
-
-_POWERS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgt]i?)?b?", re.IGNORECASE)
-_MOST = 10_000
-"""Partitions and tasks of an operator, at most."""
-
-_COUNTS = ("partitions", "changed", "tasks", "executors")
-_PARTITIONS = {"map": 8, "table": 16}
-"""The default numbers of partitions of `KeyedState` and `state.table`."""
-
-_MAX_RATE = 1_000_000
-"""Batches in an hour, and starts and cleanups in a day, at most."""
-
-
-def _size(text: str) -> int | None:
-    """Return the bytes that 500, 20kB, 5MB or 3GiB are; None for anything else."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        return None
-    number, unit = found[1], (found[2] or "").lower()
-    return int(float(number) * (_POWERS | _BINARY)[unit])
-
-
-def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[OperatorLoad]:
-    """Return the operators that --map or --table describe."""
-    kind = str(parameter.name).removesuffix("s")
-
-    def fail(text: str, why: str) -> click.BadParameter:
-        example = "state=50MB,change=200kB" if kind == "map" else "state=20GB,change=2MB,partitions=64"
-        return click.BadParameter(f"{text!r}: {why}: write it like --{kind} {example}", context, parameter)
-
-    def parse_one(text: str) -> OperatorLoad:
-        values: dict[str, int] = {}
-        for part in text.split(","):
-            name, _, value = part.partition("=")
-            known = ("state", "change", *(_COUNTS if kind == "table" else _COUNTS[:2]))
-            if name not in known:
-                raise fail(text, f"{name!r} is none of {', '.join(known)}")
-            # What is no count is a size, which has a unit.
-            number = int(value) if name in _COUNTS and value.isascii() and value.isdigit() else None
-            found = number if name in _COUNTS else _size(value)
-            if found is None or found < 1 or (name in _COUNTS and found > _MOST):
-                what = f"a number from 1 to {_MOST}" if name in _COUNTS else "a size of at least 1 byte, such as 20kB"
-                raise fail(text, f"{name}={value}: expected {what}")
-            values[name] = found
-        if missing := [name for name in ("state", "change") if name not in values]:
-            raise fail(text, f"{' and '.join(missing)} is missing")
-        partitions = values.get("partitions", _PARTITIONS[kind])
-        # Keys are spread by a hash, so that a batch changes every partition unless the job is known to do otherwise.
-        changed = values.get("changed", partitions)
-        if changed > partitions:
-            raise fail(text, f"changed={changed} of {partitions} partitions: give partitions={changed} or more")
-        more = {name: values[name] for name in ("tasks", "executors") if name in values}
-        return OperatorLoad(kind == "table", values["state"], values["change"], partitions, changed, **more)
-
-    return [parse_one(text) for text in texts]
-
-
-def _prices(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[PriceClass, float]:
-    """Return the prices that --price sets."""
-    found: dict[PriceClass, float] = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            price = float(value)
-        except ValueError:
-            price = -1
-        price_class = _PRICES.get(name)
-        if price_class is None or not 0 <= price < 1e9:
-            raise click.BadParameter(
-                f"{text!r}: write put=0.005, get=0.0004 or delete=0 (for 1,000 requests), or gb=0.023 (for a month)",
-                context,
-                parameter,
-            )
-        found[price_class] = price
-    return found
-
-
-def _numbers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a job does, and what it pays."""
-    whole = click.IntRange(min=1)
-    options = [
-        click.option(
-            "--map",
-            "maps",
-            multiple=True,
-            metavar="STATE,CHANGE[,…]",
-            callback=_loads,
-            help="A map: state=SIZE,change=SIZE[,partitions=8][,changed=N].",
-        ),
-        click.option(
-            "--table",
-            "tables",
-            multiple=True,
-            metavar="STATE,CHANGE[,…]",
-            callback=_loads,
-            help="A table: state=SIZE,change=SIZE[,partitions=16][,changed=N][,tasks=200][,executors=1].",
-        ),
-        click.option("--every", metavar="DURATION", callback=parse_duration, help="The time from batch to batch."),
-        click.option(
-            "--batches-per-hour",
-            type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
-            help="The number of batches in an hour, in place of --every.",
-        ),
-        click.option(
-            "--max-chain", type=click.IntRange(min=2), help="The `max_chain` of the `Checkpointer`; by default 10."
-        ),
-        click.option("--keep-last", type=whole, metavar="N", help="How many checkpoints cleanup keeps."),
-        click.option(
-            "--cleanups-per-day",
-            type=click.FloatRange(min=0, max=_MAX_RATE, min_open=True),
-            default=24,
-            show_default=True,
-            help="How often cleanup runs each day, with --keep-last.",
-        ),
-        click.option(
-            "--grace",
-            metavar="DURATION",
-            default="1h",
-            show_default=True,
-            callback=parse_duration,
-            help="The grace period of cleanup.",
-        ),
-        click.option(
-            "--starts-per-day",
-            type=click.FloatRange(min=0, max=_MAX_RATE),
-            default=1,
-            show_default=True,
-            help="How often the job starts each day. Each start restores.",
-        ),
-        click.option(
-            "--store",
-            "kind",
-            type=click.Choice([*cost.STORES]),
-            help=f"Use the prices and limits of this store; by default that of ROOT, or {next(iter(cost.STORES))}.",
-        ),
-        click.option(
-            "--price",
-            "prices",
-            multiple=True,
-            metavar="NAME=USD",
-            callback=_prices,
-            help="Your own price: put, get or delete for 1,000 requests, gb for a GB and month.",
-        ),
-        click.option(
-            "--last",
-            type=whole,
-            default=100,
-            show_default=True,
-            metavar="N",
-            help="How many of the newest checkpoints of ROOT to measure.",
-        ),
-    ]
-    for option in reversed(options):  # the option that is added last is the first one in the help
-        command = option(command)
-    return command
 
 
 def _forecast(
@@ -226,7 +65,7 @@ of what a batch changes, `changed` the number of partitions that a batch changes
 prices of one region, noted in January 2025. Pass your own with --price. Reads of tables by the job, and requests of
 Spark itself, are not counted.""",
 )
-@_numbers
+@job_options
 def command(
     store: Opened,
     maps: list[OperatorLoad],
@@ -281,7 +120,7 @@ def _schedule(
         if math.isnan(number):  # which no range of click refuses
             raise click.UsageError(f"the number of {name} is no number: write it like 24", context)
     if every is not None:
-        batches_per_hour = 3600 / max(every.total_seconds(), 3600 / _MAX_RATE)
+        batches_per_hour = 3600 / max(every.total_seconds(), 3600 / MAX_RATE)
     rate = measured if batches_per_hour is None else batches_per_hour
     if rate is None:
         raise click.UsageError(f"{why_none}: give --every 30s, or --batches-per-hour", context)

@@ -45,7 +45,7 @@ REASONS = {
     "pyspark_checkpointer.admin.followers._decode": _HANDS_ON,
     "pyspark_checkpointer.keyed.state._unpack": _HANDS_ON,
     "pyspark_checkpointer.cli.cleanup._load": _HANDS_ON,
-    "pyspark_checkpointer.cli.cost._loads": _OF_THE_CALLER,
+    "pyspark_checkpointer.cli.cost_options._loads": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.key_argument.KeyCommand.parse_args": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.key_argument.KeyType.convert": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.keys._time": _OWN_TEXT,
