@@ -39,7 +39,7 @@ def client(tmp_path: Path) -> Any:
 @pytest.fixture
 def version(client: Checkpointer) -> TableVersion:
     """A snapshot of 50,000 rows, and two deltas on top."""
-    writer = TableWriter(client.session.store, client.session.host, client.begin().writer.id, "t", SCHEMA)
+    writer = TableWriter(client.session.store, client.session.host, client.begin().attempt.id, "t", SCHEMA)
     keys = np.arange(ROWS) * 2
     base = pa.table({"k": keys, "v": [f"v{key}" for key in keys]}).cast(SCHEMA.arrow())
     chain = (run_sync(writer.snapshot(0, base)),)
