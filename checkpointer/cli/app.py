@@ -30,6 +30,7 @@ from pyspark_checkpointer.cli import (
     cost,
     diff,
     doctor,
+    encrypt,
     export,
     followers,
     history,
@@ -72,6 +73,7 @@ VERBS = (
     cleanup.plan,
     cleanup.clean,
     export.command,
+    encrypt.command,
     rekey.command,
     repair.command,
 )

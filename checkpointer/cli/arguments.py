@@ -77,11 +77,15 @@ def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Calla
     )
 
 
+ENCRYPTION_FORMS = "key-file:PATH|passphrase-file:PATH"
+"""What opens the keys of an encrypted root, as the command line takes it."""
+
+
 def encryption_option(name: str, variable: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that says what opens the keys of a root."""
     return click.option(
         name,
-        metavar="key-file:PATH|passphrase-file:PATH",
+        metavar=ENCRYPTION_FORMS,
         envvar=variable,
         show_envvar=True,
         help=f"The file that opens the keys of {what}.",

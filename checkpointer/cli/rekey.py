@@ -2,6 +2,7 @@
 
 import click
 
+from pyspark_checkpointer.cli.arguments import ENCRYPTION_FORMS
 from pyspark_checkpointer.cli.schemas import Rekeyed
 from pyspark_checkpointer.cli.screen import print_json, print_line
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -15,7 +16,7 @@ from pyspark_checkpointer.cli.verb import Opened, verb
 )
 @click.option(
     "--new-encryption",
-    metavar="key-file:PATH|passphrase-file:PATH",
+    metavar=ENCRYPTION_FORMS,
     required=True,
     help="The file that is to open the keys of ROOT.",
 )

@@ -81,6 +81,7 @@ def verb(
     *examples: str,
     writes: bool = False,
     lost: bool = False,
+    plain: bool = False,
     without_root: Callable[..., int | None] | None = None,
     note: str = "",
     cls: type[click.Command] = click.Command,
@@ -94,6 +95,7 @@ def verb(
         examples: Command lines, without the word `checkpointer`.
         writes: The verb changes the store. One that only reads opens stores without fencing too.
         lost: The verb also opens roots without `_latest`. Other verbs refuse these before they run.
+        plain: The verb opens the root as it is stored, and gets what --encryption says as an argument.
         without_root: Called in place of the function where no root is given, with `as_json` and the function's
             parameters. The root in the environment is then used only where `-` is typed.
         note: More help.
@@ -116,6 +118,8 @@ def verb(
                     assert without_root is not None
                     return without_root(as_json, **arguments)
                 options = options_for(root, storage_options)
+                if plain:
+                    encryption, arguments["encryption"] = None, encryption
                 with Checkpointer(root, options, fencing=fencing, encryption=encryption) as ck:
                     store = Opened(ck, as_json, options)
                     # A mistyped root must not look like an empty store.

@@ -26,6 +26,7 @@ from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.admin.candidate import Candidate
+    from pyspark_checkpointer.admin.encrypt import EncryptedRoot
     from pyspark_checkpointer.admin.followers import Followers
     from pyspark_checkpointer.admin.losses import RepairPlan
     from pyspark_checkpointer.admin.retention.garbage_collect import Cleaned
@@ -589,6 +590,42 @@ class AsyncCheckpointer(AsyncFace):
 
         where = self.spark_location(spark_checkpoint, spark_storage_options)
         return await self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
+
+    async def encrypt(self, encryption: "KeyProvider | str", *, progress: Progress | None = None) -> "EncryptedRoot":
+        """Encrypt this root where it is.
+
+        Each live object is copied, encrypted, and the original is deleted. A swap of `_latest` is the commit. After it
+        a client without the key is refused, this one too: stop the job before, and start it with `encryption`. After a
+        failure the same call finishes the work. Old versions that the bucket keeps stay readable, and so do backups.
+
+        Args:
+            encryption: What is to open the keys, as for a client.
+            progress: A function of two integers, called after each object, from another thread: bytes copied so far,
+                and in all that are known.
+
+        Raises:
+            IllegalArgumentError: This client has an encryption already, or the argument is none.
+            InvalidStateError: Nothing was committed yet. A new root is encrypted by its first client.
+            CorruptionError: An object is missing or damaged.
+            ConflictError: A job commits all the time.
+
+        Examples:
+            >>> import secrets
+            >>> from pathlib import Path
+            >>> _ = Path("state.key").write_text(secrets.token_hex(32))
+            >>> plain = AsyncCheckpointer("state/adopted")
+            >>> async with plain.begin() as cp:
+            ...     cp.properties["model"] = "v7"
+            >>> (await plain.encrypt("key-file:state.key")).objects
+            1
+            >>> found = await AsyncCheckpointer("state/adopted", encryption="key-file:state.key").restore()
+            >>> found.properties
+            {'model': 'v7'}
+        """
+        new = fix(encryption)  # it refuses what is missing by name, before the import does
+        from pyspark_checkpointer.admin.encrypt import encrypt_root
+
+        return await self._run(encrypt_root(self.session, new, progress))
 
     async def rekey(self, encryption: "KeyProvider | str") -> None:
         """Let another key open an encrypted root, in place of the present one.

@@ -145,6 +145,7 @@ def calls(folder: Path) -> Iterator[Call]:
     old, new = (f"key-file:{key}" for key in keys)
     write(folder / "encrypted", old)
     yield Call("rekey", (str(folder / "encrypted"), "--encryption", old, "--new-encryption", new))
+    yield Call("encrypt", (store(), "--encryption", old, "--yes"))
     lost = store()
     newest = max(path.stem for path in Path(lost).glob("manifests/*.json"))
     (Path(lost) / "_latest").unlink()

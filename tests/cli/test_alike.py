@@ -20,6 +20,7 @@ REST: dict[str, tuple[str, ...]] = {
     "rollback": ("epoch=1", "--yes"),
     "delete": ("epoch=1", "--yes"),
     "export": ("latest", "TARGET"),
+    "encrypt": ("--encryption", "key-file:TARGET", "--yes"),
     "rekey": ("--new-encryption", "key-file:TARGET"),
 }
 """The arguments that a verb needs besides a root."""

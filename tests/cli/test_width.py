@@ -80,6 +80,7 @@ CHANGING = {
     "clean",
     "export",
     "export --format parquet",
+    "encrypt",
     "rekey",
     "repair --to",
     "fork",

@@ -214,6 +214,7 @@ CHANGING: tuple[tuple[str, ...], ...] = (
     ("rollback", SECOND, "--yes"),
     ("delete", FIRST, "--yes"),
     ("clean", "--keep-last", "1", "--yes"),
+    ("encrypt", "--encryption", "key-file:new.key", "--yes"),
     ("rekey", "--new-encryption", "key-file:new.key"),
 )
 

@@ -28,7 +28,7 @@ from pyspark_checkpointer.cli.schemas.cleanup import (
     RemovedFollower,
     Total,
 )
-from pyspark_checkpointer.cli.schemas.commits import Commit, Fork, Rekeyed, Rewind
+from pyspark_checkpointer.cli.schemas.commits import Commit, EncryptedRoot, Fork, Rekeyed, Rewind
 from pyspark_checkpointer.cli.schemas.contents import (
     Consumer,
     Exported,
@@ -93,6 +93,7 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("clean", Cleaned),
     ("export", Commit),
     ("export --format parquet", Exported),
+    ("encrypt", EncryptedRoot),
     ("rekey", Rekeyed),
     ("repair", list[Candidate]),
     ("repair --to", Repair),
@@ -123,6 +124,7 @@ __all__ = [
     "Deleted",
     "Diagnosis",
     "Difference",
+    "EncryptedRoot",
     "Error",
     "Exported",
     "ExportedOperator",

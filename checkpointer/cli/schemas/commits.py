@@ -42,6 +42,15 @@ class Rewind(TypedDict):
     refused: Annotated[str | None, "why the same call without --dry-run would be refused now; null where it would not"]
 
 
+class EncryptedRoot(TypedDict):
+    """A root that was encrypted where it is."""
+
+    root: str
+    objects: Annotated[int, "how many were copied"]
+    bytes: Annotated[int, "of what was copied, before encryption"]
+    deleted: Annotated[int, "how many originals were deleted"]
+
+
 class Rekeyed(TypedDict):
     """An encrypted root that another key opens now."""
 

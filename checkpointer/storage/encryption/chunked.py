@@ -120,7 +120,10 @@ class MessageKey:
 def check_mark(name: str, found: Bytes, mark: bytes) -> None:
     """Raise `CorruptionError` for an object that does not begin with its mark."""
     if bytes(found) != mark:
-        raise CorruptionError(f"{name}: is not encrypted, as all objects of this root are: somebody replaced it")
+        raise CorruptionError(
+            f"{name}: is not encrypted, as all objects of this root are: somebody replaced it, or "
+            "`checkpointer encrypt` was interrupted"
+        )
 
 
 class DecryptingSink(Generic[S]):

@@ -56,9 +56,14 @@ async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
     page = await store.list_page("")
     if any(entry.path != KEYS for entry in page.entries):
         raise InvalidStateError(
-            f"{store.url}: holds objects that are not encrypted, so encryption cannot begin here: choose an empty "
-            "root, and bring the state there with `checkpointer export`"
+            f"{store.url}: holds objects that are not encrypted: encrypt them with `checkpointer encrypt`, or choose "
+            "an empty root"
         )
+    return await make_keys(store, provider)
+
+
+async def make_keys(store: Store, provider: KeyProvider) -> DataKeys:
+    """Make the keys of a root that has none, or return those that another client made at the same time."""
     made = DataKeys.generate()
     data = encode_keys(RootKeys(made.root_id, (await _wrap(provider, made),)))
     if await _swap(store, data, None):
@@ -121,4 +126,4 @@ def _shown(provider: str, key: str) -> str:
     return f"{provider!r:.60} ({key!r:.200})" if key else f"{provider!r:.60}"
 
 
-__all__ = ["create_keys", "open_keys", "replace_wrapping"]
+__all__ = ["create_keys", "make_keys", "open_keys", "replace_wrapping"]

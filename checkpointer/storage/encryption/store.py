@@ -10,7 +10,7 @@ For all layers above, contents, digests and sizes are those before encryption. `
 is stored.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -35,7 +35,7 @@ from pyspark_checkpointer.storage.base import (
 from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, stored_range
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
-from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys, replace_wrapping
+from pyspark_checkpointer.storage.encryption.keyring import create_keys, make_keys, open_keys, replace_wrapping
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class EncryptedStore(WrappedStore):
         if (await self.inner.list_page("")).entries:
             raise InvalidStateError(
                 f"{self.url}: is not encrypted, or has lost its {KEYS}. To read it as it is, leave out encryption; to "
-                "encrypt it, bring it to an empty root with `checkpointer export`"
+                "encrypt it, use `checkpointer encrypt`"
             )
 
     # ---- writing -----------------------------------------------------------------------------------------------
@@ -209,6 +209,18 @@ async def keys_of(store: Store) -> DataKeys:
     return await _encrypted_store(store).keys()
 
 
+async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
+    """Return keys for a root that is not encrypted yet, which stand in it from now on.
+
+    Raises `IllegalArgumentError` where the store encrypts already, or `encryption` is no provider of keys.
+    """
+    if not isinstance(encryption, KeyProvider):
+        raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
+    if any(isinstance(one, EncryptedStore) for one in layers(store)):
+        raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
+    return await open_keys(store, encryption) or await make_keys(store, encryption)
+
+
 async def rekey(store: Store, encryption: Encryption | str | None) -> None:
     """Let another provider open the keys of an encrypted root, in place of the present one.
 
@@ -221,11 +233,18 @@ async def rekey(store: Store, encryption: Encryption | str | None) -> None:
 
 
 def _encrypted_store(store: Store) -> EncryptedStore:
-    while isinstance(store, WrappedStore) and not isinstance(store, EncryptedStore):
+    for one in layers(store):
+        if isinstance(one, EncryptedStore):
+            return one
+    raise IllegalArgumentError(f"{store.url}: was opened without encryption: say what opens its keys")
+
+
+def layers(store: Store) -> Iterator[Store]:
+    """Yield a store and those that it hands requests on to."""
+    yield store
+    while isinstance(store, WrappedStore):
         store = store.inner
-    if not isinstance(store, EncryptedStore):
-        raise IllegalArgumentError(f"{store.url}: was opened without encryption: say what opens its keys")
-    return store
+        yield store
 
 
 def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
@@ -254,4 +273,4 @@ async def _compute(size: int, work: Callable[[], T]) -> T:
     return work() if size <= HASH_INLINE else await runtime.on_cpu(work)
 
 
-__all__ = ["EncryptedStore", "Encryption", "as_encryption", "keys_of", "rekey"]
+__all__ = ["EncryptedStore", "Encryption", "adopt", "as_encryption", "keys_of", "rekey"]

@@ -1,0 +1,238 @@
+"""A root is encrypted where it is: all that is live arrives, nothing readable stays, and no crash loses anything."""
+
+import itertools
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import (
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    UnsupportedFormatError,
+)
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.testing import crash_points
+from tests.conftest import Root
+
+SECRET = "alice-of-the-plain-root"
+PARTITIONS = 300
+"""So many that the chains stand in segments."""
+
+States = dict[str, Any]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    return make_key(tmp_path / "state.key")
+
+
+def make_key(path: Path) -> str:
+    path.write_text(secrets.token_hex(32))
+    return f"key-file:{path}"
+
+
+def fill(client: Checkpointer, commits: int = 4, partitions: int = PARTITIONS, *, prepares: bool = False) -> None:
+    """Write some checkpoints, a savepoint that retention leaves alone, and perhaps a prepared checkpoint."""
+    state = KeyedState({f"{SECRET}-{n}": n for n in range(partitions)}, partitions=partitions)
+    for number in range(commits):
+        state[f"{SECRET}-0"] = number
+        with client.begin(epoch=number) as cp:
+            cp.save("totals", state)
+            cp.snapshot("model", 0, SECRET.encode() + bytes([number]) * 300_000)
+            cp.positions["orders"] = {"0": f"{SECRET}-{number}"}
+        if number == 0:
+            client.savepoint("first")
+    client.clean(RetentionPolicy(keep_last=2))
+    if prepares:
+        with client.begin(epoch=commits) as cp:
+            cp.save("totals", state)
+            cp.prepare()
+
+
+def states(client: Checkpointer) -> States:
+    """Return what every live checkpoint holds, by its id."""
+    found = {}
+    for listed in client.list_checkpoints():
+        restored = client.restore(listed)
+        assert restored is not None
+        model = restored.operator("model").partition(0)
+        found[str(listed)] = restored.keyed("totals").to_dict(), model, restored.epoch, restored.positions
+    return found | {"savepoints": [(one.name, one.id) for one in client.savepoints()]}
+
+
+def objects(root: Root) -> dict[str, bytes]:
+    store = open_store(root.url, root.storage_options, fencing="none")
+    return {entry.path: run_sync(store.get(entry.path)).data for entry in run_sync(store.list(""))}
+
+
+def client_of(root: Root, encryption: str | None = None) -> Checkpointer:
+    return Checkpointer(root.url, root.storage_options, encryption=encryption)
+
+
+def test_all_that_is_live_arrives_and_nothing_readable_stays(any_root: Root, key: str) -> None:
+    fill(client_of(any_root), prepares=True)
+    before = states(client_of(any_root))
+    assert len(before) == 4
+    with ShardLeases(any_root.url, "app", "worker", any_root.storage_options) as leases:
+        leases.create([SECRET])
+    made = client_of(any_root).encrypt(key)
+    assert made.objects > 6
+    assert made.deleted >= made.objects - 2
+    encrypted = client_of(any_root, key)
+    assert states(encrypted) == before
+    assert encrypted.verify().findings == ()
+    with ShardLeases(any_root.url, "app", "worker", any_root.storage_options, encryption=key) as leases:
+        assert [*leases.rows()] == [SECRET]
+    for path, data in objects(any_root).items():
+        assert SECRET.encode() not in data, path
+        assert object_paths.owner(path) is None, path
+    for use in (lambda: client_of(any_root).restore(), lambda: client_of(any_root).begin()):
+        with pytest.raises(UnsupportedFormatError, match="is encrypted: say what opens its keys"):
+            use()
+    prepared = encrypted.restore().prepared  # type: ignore[union-attr]
+    assert prepared is not None
+    prepared.abort()
+    with encrypted.begin(epoch=9) as cp:
+        cp.save("totals", KeyedState({"new": 1}))
+    assert client_of(any_root, key).restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
+    again = client_of(any_root).encrypt(key)
+    assert (again.objects, again.deleted) == (0, 0)
+
+
+def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str) -> None:
+    """At each moment the root is the plain one or the encrypted one, whole; and the same call finishes the work."""
+    names = itertools.count()
+    before: States = {}
+
+    def new_root() -> str:
+        return f"memory://{secrets.token_hex(8)}-{next(names)}"
+
+    def setup(url: str) -> None:
+        client = Checkpointer(url)
+        fill(client, commits=3, partitions=2, prepares=True)
+        ShardLeases(url, "app", "worker").create([SECRET])
+        before[url] = states(Checkpointer(url))
+
+    died = 0
+    for point in crash_points(lambda url: Checkpointer(url).encrypt(key), new_root, setup):
+        died += point.died
+        readable = []
+        for encryption in (None, key):
+            try:
+                readable.append(states(Checkpointer(point.root, encryption=encryption)))
+            except (UnsupportedFormatError, CorruptionError, InvalidStateError):
+                continue
+        assert readable == [before[point.root]], (point.number, point.after)
+        Checkpointer(point.root).encrypt(key)
+        assert states(Checkpointer(point.root, encryption=key)) == before[point.root]
+        root = Root(point.root, {}, "memory")
+        assert all(SECRET.encode() not in data for data in objects(root).values())
+    assert died > 40
+
+
+def test_a_commit_meanwhile_is_part_of_it(key: str) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    fill(client_of(root), partitions=2)
+    job, made = client_of(root), []
+    job.restore()
+
+    lock = threading.Lock()
+
+    def commit(done: int, total: int) -> None:
+        with lock:  # objects are copied side by side
+            if len(made) == 2:
+                return
+            with job.begin(epoch=20 + len(made)) as cp:
+                cp.save("totals", KeyedState({"late": len(made)}))
+            made.append(cp.id)
+
+    client_of(root).encrypt(key, progress=commit)
+    assert len(made) == 2
+    restored = client_of(root, key).restore()
+    assert restored is not None
+    assert (restored.id, restored.keyed("totals").to_dict()) == (made[-1], {"late": 1})
+    # The job cannot go on as if nothing had happened.
+    with pytest.raises(OutcomeUnknownError, match=r"call restore\(\) to find out"), job.begin() as cp:
+        cp.save("totals", KeyedState({"zombie": 1}))
+    with pytest.raises(UnsupportedFormatError, match="is encrypted"):
+        job.restore()
+    assert client_of(root, key).restore().id == made[-1]  # type: ignore[union-attr]
+
+
+def test_a_damaged_object_stops_it_before_the_swap(key: str) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    fill(client_of(root), partitions=2)
+    store = open_store(root.url)
+    path = next(path for path in objects(root) if path.startswith("artifacts/model"))
+    data = run_sync(store.get(path)).data
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, data[:-1] + b"x"))
+    with pytest.raises(CorruptionError, match="artifacts/model"):
+        client_of(root).encrypt(key)
+    assert client_of(root).read_latest() is not None
+    run_sync(store.delete([path]))
+    with pytest.raises(CorruptionError, match="artifacts/model"):
+        client_of(root).encrypt(key)
+    run_sync(store.put(path, data))
+    client_of(root).encrypt(key)
+    assert client_of(root, key).verify().findings == ()
+
+
+def test_what_cannot_be_encrypted_is_refused(key: str, tmp_path: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    with pytest.raises(InvalidStateError, match="nothing was committed here yet"):
+        client_of(root).encrypt(key)
+    fill(client_of(root), partitions=2)
+    with pytest.raises(IllegalArgumentError, match="expected key-file:PATH"):
+        client_of(root).encrypt("0" * 64)
+    with pytest.raises(IllegalArgumentError, match="encrypt needs a provider of keys"):
+        client_of(root).encrypt(None)  # type: ignore[arg-type]
+    other = make_key(tmp_path / "other.key")
+    client_of(root).encrypt(other)
+    with pytest.raises(InvalidStateError, match="its keys are opened by"):
+        client_of(root).encrypt(key)
+    with pytest.raises(IllegalArgumentError, match="was opened with encryption"):
+        client_of(root, other).encrypt(key)
+
+
+@pytest.mark.parametrize("what", ["first commit", "rekey"])
+def test_a_crash_while_keys_are_written_leaves_a_root_that_opens(tmp_path: Path, key: str, what: str) -> None:
+    new, names = make_key(tmp_path / "new.key"), itertools.count()
+
+    def new_root() -> str:
+        return f"memory://{secrets.token_hex(8)}-{next(names)}"
+
+    def commit(url: str) -> None:
+        with Checkpointer(url, encryption=key).begin(epoch=1) as cp:
+            cp.save("totals", KeyedState({"x": 1}))
+
+    run: Callable[[str], object] = commit
+    if what == "rekey":
+        run = lambda url: Checkpointer(url, encryption=key).rekey(new)  # noqa: E731
+    for point in crash_points(run, new_root, commit if what == "rekey" else None):
+        opened = []
+        for encryption in (key, new) if what == "rekey" else (key,):
+            try:
+                restored = Checkpointer(point.root, encryption=encryption).restore()
+            except InvalidStateError:
+                continue
+            opened.append(encryption)
+            if what == "rekey" or restored is not None:
+                assert restored is not None
+                assert restored.keyed("totals").to_dict() == {"x": 1}
+        assert len(opened) == 1, point.number
+        with Checkpointer(point.root, encryption=opened[0]) as client:
+            client.restore()
+            with client.begin(epoch=2) as cp:
+                cp.save("totals", KeyedState({"x": 2}))
+        assert Checkpointer(point.root, encryption=opened[0]).restore().keyed("totals").to_dict() == {"x": 2}  # type: ignore[union-attr]
