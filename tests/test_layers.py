@@ -370,6 +370,53 @@ def test_little_stands_directly_in_the_package() -> None:
     assert len([*(ROOT / "checkpointer").glob("*.py")]) <= 6
 
 
+MAX_LINES = 320
+"""Lines of a file that a reader takes in as one thing."""
+
+_FACE = "it is a face: most of it is the documents of its public methods, which users look up in one place"
+_CLASS = "it is one class around one state, and no part of it can be understood without the others"
+_PATH = "a save or a restore enters it, and another file would be one more hop on the way"
+
+LONGER = {
+    "client._async": _FACE,
+    "client._async_checkpoint": _FACE,
+    "client._sync": "it is generated",
+    "client._sync_checkpoint": "it is generated",
+    "spark.state": _FACE,
+    "spark.table": _FACE,
+    "keyed.state": _FACE,
+    "testing.faults": _FACE,
+    "keyed.partition": _CLASS,
+    "keyed.content": _CLASS,
+    "keyed.reentry": _CLASS,
+    "checkpoint.verify": _CLASS,
+    "consumers.kinesis.checkpointer": _CLASS,
+    "consumers.kinesis.leases": _CLASS,
+    "consumers.kinesis.worker": _CLASS,
+    "consumers.leases": _CLASS,
+    "consumers.write_behind": _CLASS,
+    "spark.table_changes": _CLASS,
+    "storage.local.store": _CLASS,
+    "testing.simulation": _CLASS,
+    "storage.request_path": _PATH,
+    "storage.base": _PATH,
+    "manifests.keyed_records": _PATH,
+    "manifests.model": _PATH,
+    "compaction": "all that decides when chains are compacted stands in one place",
+    "consumers.journal.yaml_format": "what it writes and what it reads back are one format, held side by side",
+}
+"""Files with more lines, and why they are not parted."""
+
+
+def test_a_file_is_long_only_for_a_reason() -> None:
+    lines = {
+        module.removeprefix(f"{PACKAGE}."): len(path.read_text(encoding="utf-8").splitlines())
+        for module, path in FILES.items()
+    }
+    long = {module for module, count in lines.items() if count > MAX_LINES}
+    assert long == {*LONGER}, "part it where a reader would look for the parts, or say in LONGER why not"
+
+
 def test_the_architecture_names_what_is_there() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     questions = text[text.index("## Where to look") :]
