@@ -8,7 +8,9 @@ A message is bound to its context: it can only be decrypted as the object that i
 """
 
 import hmac
-from collections.abc import Callable, Iterator
+import io
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 from cryptography.exceptions import InvalidTag
@@ -50,6 +52,32 @@ def stored_range(offset: int, length: int) -> tuple[int, int]:
     return HEADER_BYTES + first * _STORED_CHUNK, (last - first + 1) * _STORED_CHUNK
 
 
+def merged_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges of whole chunks that cover some ranges of a message, in order and without an overlap."""
+    merged: list[tuple[int, int]] = []
+    for offset, length in sorted(ranges):
+        start = offset // CHUNK_BYTES * CHUNK_BYTES
+        end = -(-(offset + length) // CHUNK_BYTES) * CHUNK_BYTES
+        if merged and start <= merged[-1][0] + merged[-1][1]:
+            first, known = merged.pop()
+            start, end = first, max(end, first + known)
+        merged.append((start, end - start))
+    return merged
+
+
+def cut_ranges(
+    ranges: Sequence[tuple[int, int]], merged: Sequence[tuple[int, int]], contents: Sequence[bytes]
+) -> list[bytes]:
+    """Return the content of each range from those of `merged_ranges`."""
+    starts = [start for start, _ in merged]
+    found = []
+    for offset, length in ranges:
+        number = bisect_right(starts, offset) - 1
+        begin = offset - starts[number]
+        found.append(contents[number][begin : begin + length])
+    return found
+
+
 class MessageKey:
     """The key of one message.
 
@@ -70,14 +98,17 @@ class MessageKey:
 
     def encrypt(self, data: Bytes) -> bytes:
         """Encrypt a message."""
-        view = memoryview(data).cast("B")
+        view, message = memoryview(data).cast("B"), _sized(encrypted_size(len(data)))
+        message.write(self.header)
+        # One small buffer stays in the processor's cache; memory for each chunk would cost more than to encrypt it.
+        chunk = memoryview(bytearray(_STORED_CHUNK))
         # Up to and with the end, so that the last chunk is short: an empty one, if need be.
-        starts = range(0, len(view) + 1, CHUNK_BYTES)
-        chunks = (
-            self._cipher.encrypt(self._nonce_of(number), view[start : start + CHUNK_BYTES], None)
-            for number, start in enumerate(starts)
-        )
-        return b"".join([self.header, *chunks])
+        for number, start in enumerate(range(0, len(view) + 1, CHUNK_BYTES)):
+            content = view[start : start + CHUNK_BYTES]
+            stored = chunk[: len(content) + TAG_BYTES]
+            self._cipher.encrypt_into(self._nonce_of(number), content, None, stored)
+            message.write(stored)
+        return message.getvalue()
 
     def check_header(self, header: Bytes) -> None:
         """Raise `CorruptionError` for a message that was not encrypted with this key, for this context."""
@@ -90,7 +121,7 @@ class MessageKey:
         if decrypted_size(len(view)) is None:
             raise CorruptionError(f"{self._name}: {len(view)} bytes are no encrypted object: it was cut")
         self.check_header(view[:HEADER_BYTES])
-        return b"".join(self.decrypt_chunks(0, view[HEADER_BYTES:]))
+        return self.decrypt_chunks(0, view[HEADER_BYTES:])
 
     def decrypt_range(self, offset: int, length: int, stored: Bytes) -> bytes:
         """Return a range of a message from the chunks that hold it, which `stored_range` names.
@@ -99,22 +130,39 @@ class MessageKey:
         """
         first = offset // CHUNK_BYTES
         begin = offset - first * CHUNK_BYTES
-        return b"".join(self.decrypt_chunks(first, stored))[begin : begin + length]
+        return self.decrypt_chunks(first, stored)[begin : begin + length]
 
-    def decrypt_chunks(self, first: int, stored: Bytes) -> Iterator[bytes]:
-        """Yield the content of chunks that follow each other, the first of which has the number `first`."""
+    def decrypt_chunks(self, first: int, stored: Bytes) -> bytes:
+        """Return the content of chunks that follow each other, the first of which has the number `first`."""
         view = memoryview(stored)
-        for number, start in enumerate(range(0, len(view), _STORED_CHUNK), first):
+        starts = range(0, len(view), _STORED_CHUNK)
+        content = _sized(max(len(view) - TAG_BYTES * len(starts), 0))
+        chunk = memoryview(bytearray(CHUNK_BYTES))
+        for number, start in enumerate(starts, first):
+            part = view[start : start + _STORED_CHUNK]
+            opened = chunk[: max(len(part) - TAG_BYTES, 0)]
             try:
-                yield self._cipher.decrypt(self._nonce_of(number), view[start : start + _STORED_CHUNK], None)
+                self._cipher.decrypt_into(self._nonce_of(number), part, None, opened)
             except InvalidTag:
                 raise CorruptionError(self._refusal()) from None
+            content.write(opened)
+        return content.getvalue()
 
     def _nonce_of(self, number: int) -> bytes:
         return (self._nonce ^ number).to_bytes(_NONCE_BYTES, "big")
 
     def _refusal(self) -> str:
         return f"{self._name}: cannot be decrypted: its bytes were changed, or belong to another object, root or key"
+
+
+def _sized(size: int) -> io.BytesIO:
+    """Return a file in memory that has its whole size, so that it never grows and gives its bytes without a copy."""
+    file = io.BytesIO()
+    if size:
+        file.seek(size - 1)
+        file.write(b"\0")
+        file.seek(0)
+    return file
 
 
 def check_mark(name: str, found: Bytes, mark: bytes) -> None:
@@ -161,8 +209,9 @@ class DecryptingSink(Generic[S]):
         """Decrypt the next stored bytes, which are whole chunks."""
         assert self._key is not None
         # A copy, as a bytearray cannot shrink while somebody views it.
-        for content in self._key.decrypt_chunks(self._number, bytes(self._rest[:size])):
-            self._number += 1
+        content = self._key.decrypt_chunks(self._number, bytes(self._rest[:size]))
+        self._number += size // _STORED_CHUNK
+        if content:
             self._sink.update(content)
         del self._rest[:size]
 
@@ -182,7 +231,9 @@ __all__ = [
     "DecryptingSink",
     "MessageKey",
     "check_mark",
+    "cut_ranges",
     "decrypted_size",
     "encrypted_size",
+    "merged_ranges",
     "stored_range",
 ]

@@ -32,7 +32,7 @@ from pyspark_checkpointer.storage.base import (
     WriteLeftover,
     check_path,
 )
-from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, stored_range
+from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, cut_ranges, merged_ranges, stored_range
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, make_keys, open_keys, replace_wrapping
@@ -133,11 +133,14 @@ class EncryptedStore(WrappedStore):
         if not keys.has_fixed_salt(path):
             data = (await self.get(path)).data
             return [data[offset : offset + length] for offset, length in ranges]
-        found = await self.inner.get_ranges(keys.stored_path(path), [stored_range(*wanted) for wanted in ranges])
+        # Ranges that lie near each other share chunks, each of which is read and decrypted once.
+        spans = merged_ranges(ranges)
+        found = await self.inner.get_ranges(keys.stored_path(path), [stored_range(*span) for span in spans])
 
         def decrypt() -> list[bytes]:
             key = keys.key_for(path)
-            return [key.decrypt_range(*wanted, stored) for wanted, stored in zip(ranges, found, strict=True)]
+            contents = [key.decrypt_range(*span, stored) for span, stored in zip(spans, found, strict=True)]
+            return cut_ranges(ranges, spans, contents)
 
         return await _compute(sum(map(len, found)), decrypt)
 

@@ -19,8 +19,10 @@ from pyspark_checkpointer.storage.encryption.chunked import (
     SALT_BYTES,
     DecryptingSink,
     MessageKey,
+    cut_ranges,
     decrypted_size,
     encrypted_size,
+    merged_ranges,
     stored_range,
 )
 
@@ -103,6 +105,16 @@ def test_a_range_is_that_part_of_the_message(size: int, offset: int, length: int
     stored = key.encrypt(data)
     start, count = stored_range(offset, length)
     assert key.decrypt_range(offset, length, stored[start : start + count]) == data[offset : offset + length]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5 * CHUNK_BYTES), st.integers(1, 2 * CHUNK_BYTES)), min_size=1, max_size=12))
+def test_ranges_are_cut_from_chunks_that_are_decrypted_once(ranges: list[tuple[int, int]]) -> None:
+    data = hashlib.shake_128(b"x").digest(4 * CHUNK_BYTES + 100)
+    merged = merged_ranges(ranges)
+    chunks = [n for start, length in merged for n in range(start // CHUNK_BYTES, (start + length) // CHUNK_BYTES)]
+    assert len(chunks) == len({*chunks})
+    contents = [data[start : start + length] for start, length in merged]
+    assert cut_ranges(ranges, merged, contents) == [data[offset : offset + length] for offset, length in ranges]
 
 
 @given(st.data())
