@@ -30,6 +30,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.task.maxFailures": "4",
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",  # 200 tasks for each shuffle would take most of the time
 }
 SPECULATION = {
     "spark.speculation": "true",
