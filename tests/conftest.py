@@ -55,8 +55,8 @@ LONG = (
     "tests/examples/",
     "tests/docs/",
     "tests/test_readme.py",
+    "tests/test_docs.py::test_the_examples_with_spark_run",
     "tests/spark/",
-    "tests/proof/test_table_spark.py",
 )
 """What takes longest, so that a second process has something to do while it runs."""
 
@@ -73,6 +73,7 @@ IN_PARTS = (
     "tests/admin/streaming/test_rewind_crashes.py",
     "tests/test_readme.py",
     "tests/proof/test_table_walks.py",
+    "tests/test_docs.py::test_the_examples_with_spark_run",
 )
 """Tests that take minutes, and need nothing of each other."""
 
