@@ -215,7 +215,7 @@ GUIDED = [decoder for decoder in TABLE if SUMMARY is not None or decoder.name in
 
 @pytest.mark.parametrize("decoder", GUIDED, ids=lambda decoder: decoder.name)
 def test_guided_by_coverage(decoder: Decoder, effort: Effort, figures: Counter[str], tmp_path: Path) -> None:
-    runs = effort(512, 20_480)
+    runs = effort(256, 20_480)
     if importlib.util.find_spec("atheris") is None:
         missing = "atheris, which pip installs on Linux (x86_64) for Python up to 3.13, is not installed"
         if HAS_WHEEL and os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):

@@ -46,7 +46,7 @@ def test_nothing_breaks_in_any_order(scene: Scene, figures: Counter[str]) -> Non
 def test_nothing_breaks_in_random_histories(
     chunk: int, figures: Counter[str], effort: Callable[[int, int], int]
 ) -> None:
-    each = effort(800, 60_000) // CHUNKS
+    each = effort(400, 60_000) // CHUNKS
     for seed in range(chunk * each, (chunk + 1) * each):
         history = walk(seed)
         figures["random histories"] += 1

@@ -34,7 +34,7 @@ TRIGGER = 4.0
 
 def test_eight_drivers_of_one_root_all_get_on(tmp_path: Path, effort: Effort, figures: Figures) -> None:
     """Each takes over from the others all the time. No commit is lost, and none of them is kept out for long."""
-    place, spans, seconds = new_place(tmp_path, None), effort(1, 2), effort(10, 300)
+    place, spans, seconds = new_place(tmp_path, None), effort(1, 2), effort(4, 300)
     slots = [Slot(place, f"d{number}", 1, compete, trigger=TRIGGER) for number in range(DRIVERS)]
 
     def committed() -> Counter[str]:

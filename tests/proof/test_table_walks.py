@@ -103,7 +103,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", range(3 if SUMMARY is None else 40))
 def test_a_table_is_a_dict_with_a_clock(part: int, effort: Effort, figures: Figures) -> None:
-    walks = effort(100, 500)
+    walks = effort(34, 500)
     for seed in range(part * walks, (part + 1) * walks):
         try:
             Walk(seed, figures).run()

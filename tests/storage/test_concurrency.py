@@ -21,7 +21,7 @@ SEVERAL = ["local", "s3", "azure", "gcs"]
 
 @pytest.mark.kinds(*CONDITIONAL)
 def test_no_swap_of_many_threads_is_lost(place: Place) -> None:
-    times = 20
+    times = 10
     stores = [place.open() for _ in range(4)]
     run_sync(stores[0].put(workers.COUNTER, b"0 0"))
     arguments = [(stores[number % 4], times) for number in range(WRITERS)]

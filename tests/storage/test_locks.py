@@ -198,7 +198,7 @@ def test_forks_beside_the_lock(lock: str, effort: Callable[[int, int], int]) -> 
         thread.start()
     held = 0
     try:
-        for _ in range(effort(80, 2000)):
+        for _ in range(effort(30, 2000)):
             child = os.fork()
             if not child:
                 links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
