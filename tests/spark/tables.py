@@ -1,6 +1,6 @@
 """Batches of a table: run one, read what is there, and say what was refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -32,9 +32,23 @@ def once(job: Job, body: Body, **options: Any) -> None:
 
 def refused(job: Job, body: Body) -> str:
     """What a batch was refused with; the same batch is run without it afterwards, so that the next one can come."""
+    (said,) = all_refused(job, [body])
+    return said
+
+
+def all_refused(job: Job, bodies: Iterable[Body]) -> list[str]:
+    """What each attempt at one batch was refused with; in the end the batch is run without any of them."""
+    job.feed(("x", 1))
+    said = [_refusal(job, body) for body in bodies]
+    job.run(stateful(job.root)(lambda batch, batch_id, state: None))
+    return said
+
+
+def _refusal(job: Job, body: Body) -> str:
     caught: list[CheckpointError] = []
 
-    def run(batch: DataFrame, batch_id: int, state: State) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
         try:
             body(batch, batch_id, state)
         except CheckpointError as error:
@@ -42,10 +56,9 @@ def refused(job: Job, body: Body) -> str:
             raise
 
     with pytest.raises(StreamingQueryException):
-        once(job, run)
+        job.run(update)
     (error,) = caught
     assert isinstance(error, IllegalArgumentError)
-    once(job, lambda batch, batch_id, state: None)
     return str(error)
 
 

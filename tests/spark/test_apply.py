@@ -23,7 +23,7 @@ from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from tests.spark.conftest import Job
 from tests.spark.needs import AQE, COLLATIONS, needs_spark
-from tests.spark.tables import artifacts, once, refused, rows
+from tests.spark.tables import all_refused, artifacts, once, rows
 
 SCHEMA = "key string, n long, total long"
 
@@ -277,8 +277,9 @@ def opened(state: State) -> Any:
 
 def test_what_cannot_be_applied_is_refused_by_name_and_changes_nothing(job: Job, spark: SparkSession) -> None:
     once(job, lambda batch, _, state: opened(state).apply(batch, running_alone))
-    for name, (use, said) in BAD.items():
-        assert said in refused(job, lambda batch, _, state, use=use: use(state, batch)), name  # type: ignore[misc]
+    found = all_refused(job, [lambda batch, _, state, use=use: use(state, batch) for use, _ in BAD.values()])  # type: ignore[misc]
+    for (name, (_, said)), told in zip(BAD.items(), found, strict=True):
+        assert said in told, name
     assert rows(read_state(spark, job.root, "t")) == [("x", 1, 1)]
 
 
