@@ -19,7 +19,7 @@ from pyspark_checkpointer.table.schema_evolution import first_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
 from tests.admin.streaming.spark_model import Query, history
-from tests.consumers.test_eventhub_contract import checkpoint, claim
+from tests.consumers.eventhub.test_eventhub_contract import checkpoint, claim
 from tests.damage import flip
 
 OPERATOR = "größe-" + "o" * 30 + "-総計-" + "p" * 57

@@ -10,7 +10,7 @@ from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.manifests.positions_json import Position, encode_position
 from tests.cli.conftest import Run
-from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim
+from tests.consumers.eventhub.test_eventhub_contract import HERE, checkpoint, claim
 
 GROUP = [HERE[0], HERE[1], "$default"]
 FOLDER = f"progress/eventhub/{HERE[0]}/{HERE[1]}/%24default"

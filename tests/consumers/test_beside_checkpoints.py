@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
-from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
+from tests.consumers.eventhub.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
 
 
 def test_a_root_may_have_both(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointManager
 from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.consumers.kinesis import ShardLeases, Worker
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from tests.consumers.journals import AT
+from tests.consumers.journal.journals import AT
 
 
 def url() -> str:

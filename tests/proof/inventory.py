@@ -30,7 +30,7 @@ _HANDS_ON = "gets bytes, and hands them to a decoder of the table"
 _OF_THE_JOB = "made and read by processes of one job, and never stored"
 _OF_THE_CALLER = "reads what its caller wrote"
 _OWN_TEXT = "reads what it encoded itself, a moment before"
-_OF_A_SERVER = "reads an answer of the service: any other form is an error that tests/storage/test_gcs.py provokes"
+_OF_A_SERVER = "reads an answer of the service: any other form is an error that tests/storage/gcs/test_gcs.py provokes"
 _NONE = "decodes nothing"
 
 REASONS = {

@@ -21,7 +21,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
 from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
 from tests.storage.fake import FakeServer, gives, says, serves, serving, tells
-from tests.storage.tiny_s3 import Asked, Refusal, TinyS3, tiny_s3
+from tests.storage.s3.tiny_s3 import Asked, Refusal, TinyS3, tiny_s3
 
 COMMITS = 3
 

@@ -18,8 +18,8 @@ from pyspark_checkpointer.storage.conditional_write_check import try_conditions
 from pyspark_checkpointer.storage.contest import WRITERS, hold_contest
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, gives, serving
+from tests.storage.s3.tiny_s3 import Asked, Refusal, TinyS3, tiny_s3
 from tests.storage.test_rotation import check_all, commit
-from tests.storage.tiny_s3 import Asked, Refusal, TinyS3, tiny_s3
 
 
 def store_of(server: TinyS3) -> Store:

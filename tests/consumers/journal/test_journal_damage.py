@@ -21,7 +21,7 @@ from pyspark_checkpointer.consumers.journal.yaml_format import (
 )
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, MalformedError
 from pyspark_checkpointer.runtime import run_sync
-from tests.consumers.journals import AT, LATER, Place
+from tests.consumers.journal.journals import AT, LATER, Place
 
 
 @pytest.fixture

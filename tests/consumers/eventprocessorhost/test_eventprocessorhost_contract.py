@@ -11,7 +11,7 @@ from pyspark_checkpointer.consumers import store_context
 from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
 from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, NotFoundError
 from pyspark_checkpointer.storage import Store
-from tests.consumers.eph_model import ModelCheckpoints, ModelStore
+from tests.consumers.eventprocessorhost.eph_model import ModelCheckpoints, ModelStore
 
 PARTITIONS = ["0", "1"]
 

@@ -23,7 +23,7 @@ from pyspark_checkpointer.storage.local.locks import locked
 from pyspark_checkpointer.storage.local.store import LocalStore
 from tests.world import latest, put
 
-PROJECT = str(Path(__file__).parents[2] / "src")
+PROJECT = str(Path(__file__).parents[3] / "src")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import CrashError, Gate
 from pyspark_checkpointer.testing.store import FaultyStore
-from tests.consumers import eph_hosts
+from tests.consumers.eventprocessorhost import eph_hosts
 from tests.consumers.world import LEASE, TestHost
 
 FOLDER = object_paths.group_folder("eventprocessorhost", "default", "$Default")

@@ -13,7 +13,7 @@ import yaml
 
 from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.errors import CheckpointError
-from tests.consumers.journals import AT, Place
+from tests.consumers.journal.journals import AT, Place
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from pyspark_checkpointer.consumers import journal as module
 from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.errors import IllegalArgumentError
-from tests.consumers.journals import AT
+from tests.consumers.journal.journals import AT
 
 
 class Limit(int):

@@ -13,9 +13,9 @@ import pytest
 
 from pyspark_checkpointer.consumers.kinesis import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Worker
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
-from tests.consumers import kinesis_job
-from tests.consumers.kinesis_job import LENGTH, SHARDS
-from tests.consumers.kinesis_world import Node, records
+from tests.consumers.kinesis import kinesis_job
+from tests.consumers.kinesis.kinesis_job import LENGTH, SHARDS
+from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.world import TestHost, World
 
 PATIENCE = 60.0
@@ -401,7 +401,7 @@ def start(tmp_path: Path) -> Any:
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", kinesis_job.__name__, str(tmp_path / "root"), str(effects), *arguments]
-        started.append(subprocess.Popen(command, cwd=Path(__file__).parents[2]))
+        started.append(subprocess.Popen(command, cwd=Path(__file__).parents[3]))
         return started[-1]
 
     start.effects = effects  # type: ignore[attr-defined]

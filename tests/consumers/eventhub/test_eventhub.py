@@ -29,7 +29,7 @@ from pyspark_checkpointer.storage.base import Blob
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
-from tests.consumers.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
+from tests.consumers.eventhub.test_eventhub_contract import HERE, checkpoint, claim, owners, positions
 from tests.servers import Server
 
 FOLDER = "progress/eventhub/orders.servicebus.windows.net/clicks/%24default/"

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import CheckpointError
-from tests.consumers.kinesis_model import ModelShard
-from tests.consumers.kinesis_world import Node
+from tests.consumers.kinesis.kinesis_model import ModelShard
+from tests.consumers.kinesis.kinesis_world import Node
 from tests.consumers.world import TestHost, World
 
 Step = Callable[["Side"], Any]

@@ -30,7 +30,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.manifests.errors import MalformedError
-from tests.consumers.kinesis_world import Node, records
+from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.world import TestHost, World, run
 
 POSITION = "progress/kinesis/app/positions/s.json"

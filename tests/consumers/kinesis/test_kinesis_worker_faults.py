@@ -11,8 +11,8 @@ from pyspark_checkpointer.consumers.kinesis import TRIM_HORIZON, ExtendedSequenc
 from pyspark_checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
-from tests.consumers.kinesis_world import Node, records
-from tests.consumers.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
+from tests.consumers.kinesis.kinesis_world import Node, records
+from tests.consumers.kinesis.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
 from tests.consumers.world import TestHost, World
 
 Act = Callable[[str, Any], None]

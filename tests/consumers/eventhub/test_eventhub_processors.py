@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
-from tests.consumers import processors
+from tests.consumers.eventhub import processors
 from tests.servers import Server
 
 GROUP = ("orders.servicebus.windows.net", processors.HUB, processors.GROUP)
@@ -109,7 +109,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[.
             "processes": processes,
             "log": str(tmp_path / "log"),
         }
-        program = [sys.executable, "-m", "tests.consumers.processors", json.dumps(settings)]
+        program = [sys.executable, "-m", "tests.consumers.eventhub.processors", json.dumps(settings)]
         process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         children = [int(word) for word in process.stdout.readline().split()]

@@ -15,7 +15,7 @@ from pyspark_checkpointer.consumers.kinesis import (
     ShardLeases,
 )
 from pyspark_checkpointer.errors import IllegalArgumentError, ShutdownError
-from tests.consumers.kinesis_model import ModelCheckpointer, ModelShard
+from tests.consumers.kinesis.kinesis_model import ModelCheckpointer, ModelShard
 
 Checkpointer = RecordCheckpointer | ModelCheckpointer
 Owner = Callable[[], Any]

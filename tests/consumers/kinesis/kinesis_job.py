@@ -1,4 +1,4 @@
-"""A worker in a process of its own, to be killed: `python -m tests.consumers.kinesis_job ROOT EFFECTS [FATAL]`.
+"""A worker in a process of its own, to be killed: `python -m tests.consumers.kinesis.kinesis_job ROOT EFFECTS [FATAL]`.
 
 It reads SHARDS of LENGTH records each. Of each batch it prepares a checkpoint, has its effect, one line for each record
 in the file EFFECTS, and commits; so whoever comes after it can tell whether the effect of what is pending was had. At
