@@ -86,7 +86,10 @@ def may_differ(keys: Collection[Any]) -> bool:
 
 
 def may_meet(groups: Collection[Collection[Any]], kinds: Set[type]) -> bool:
-    """Return whether two keys of these groups can be equal and not the same. `kinds` has the types of all of them."""
+    """Return whether two keys of these groups can be equal and not the same.
+
+    `kinds` has the types of all keys.
+    """
     if kinds <= _FLOATS:  # each is equal to itself only, but for 0.0 and -0.0
         return float in kinds and any(0.0 in keys for keys in groups)
     return not kinds <= _INTEGERS and any(map(may_differ, groups))

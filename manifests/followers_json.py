@@ -1,7 +1,7 @@
-"""Followers of tables as JSON, and back: which change feeds are read by whom, and how far.
+"""Encode and decode followers of tables as JSON.
 
-One small object of a root holds all of them. It is changed in place, by compare-and-swap alone, and ends in a digest of
-itself.
+They say who reads which change feeds, and how far. One small object of a root holds all of them. It is changed in
+place, by compare-and-swap alone, and ends in a digest of itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,9 +21,10 @@ _NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class FollowerPosition:
-    """Somebody who follows a table, and the checkpoint up to which the changes are done with.
+    """A follower of a table, and how far it has processed the changes.
 
-    Without a checkpoint nothing was read yet. `modified` is for people.
+    It has processed all changes up to the checkpoint. Without a checkpoint nothing was read yet. `modified` is for
+    people.
     """
 
     name: str

@@ -33,7 +33,10 @@ FieldKind = Callable[["Fields", str, Json], Any]
 
 @dataclass(frozen=True, slots=True)
 class Optional:
-    """A field that may be left out, and must not be null. It is read as None where it is left out."""
+    """A field that may be left out, and must not be null.
+
+    It is read as None where it is left out.
+    """
 
     kind: FieldKind
 
@@ -287,9 +290,9 @@ def required(kind: FieldKind) -> FieldKind:
 
 
 def inner_objects(what: str, table: Table) -> FieldKind:
-    """Return the kind of an object whose values are objects of their own, each with what a table names of it.
+    """Return the kind of an object whose values are objects with some fields.
 
-    `what` is what errors call one of them, with its name.
+    `table` names these fields. `what` is what errors call one of them, with its name.
     """
 
     def read(fields: Fields, key: str, value: Json) -> dict[str, tuple[Fields, dict[str, Any]]]:

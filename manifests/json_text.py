@@ -121,7 +121,10 @@ def _finite_integer(text: str) -> int:
 
 
 def load(name: str, data: bytes) -> Json:
-    """Return the value of JSON in UTF-8. Raises `MalformedError`, which names the object, for anything else."""
+    """Return the value of JSON in UTF-8.
+
+    Raises `MalformedError`, which names the object, for anything else.
+    """
     try:
         value = json.loads(
             data.decode(),

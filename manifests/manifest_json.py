@@ -132,7 +132,7 @@ def _encode_catalog_ref(ref: CatalogRef | None) -> Json:
 
 
 def _check_catalog(fields: Fields, key: str, ref: CatalogRef | None) -> None:
-    """Raise `MalformedError` for a path that is not that of a catalog with this digest."""
+    """Raise `MalformedError` unless a path is that of a catalog with this digest."""
     owner = None if ref is None else object_paths.owner(ref.path)
     # Made anew and compared, so that path and digest cannot contradict each other and no path can lead elsewhere.
     if ref is not None and (owner is None or ref.path != object_paths.catalog(owner, ref.digest)):

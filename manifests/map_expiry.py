@@ -72,7 +72,10 @@ def encode_schema(rule: MapRule | None, *, timed: bool) -> Json:
 
 
 def decode_schema(name: str, schema: Json) -> MapRule | None:
-    """Return the rule in the `schema` of a map. Raises `MalformedError` where it is none."""
+    """Return the rule in the `schema` of a map.
+
+    Raises `MalformedError` where the schema is not a rule.
+    """
     if schema is None:
         return None
     expire = Fields(f"{name}: schema", schema).inner("expire")

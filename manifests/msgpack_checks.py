@@ -1,4 +1,4 @@
-"""Check what msgpack itself does not: values before they are packed, and bytes before they are unpacked.
+"""Check what msgpack itself does not: values to pack and bytes to unpack.
 
 msgpack packs some types as others, and believes bytes that claim to hold more than is there.
 """
@@ -43,7 +43,10 @@ BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
 
 
 def explain(error: BaseException) -> str:
-    """Return what is wrong with bad bytes, in words also where the error of Python or msgpack has none."""
+    """Return what is wrong with bad bytes, in words.
+
+    The errors of Python and msgpack do not always have words.
+    """
     if isinstance(error, ArithmeticError):
         return "a number that is not of its form"
     if isinstance(error, TypeError | AttributeError):
@@ -145,11 +148,11 @@ def refuse_lookalikes(value: Any) -> None:
 
 
 def refuse_torn(packed: Sequence[bytes], calls: int) -> None:
-    """Raise `UnsupportedValueError` unless each of these is the bytes of one whole value.
+    """Raise `UnsupportedValueError` unless each is the bytes of one whole value.
 
     `calls` is what `calls_of_python` gave before they were packed. A packer writes the length of a list first. While it
-    calls Python for an extension, another thread may make the list longer or shorter. The bytes would be refused when
-    they are read.
+    calls Python for an extension, another thread may make the list longer or shorter. The resulting bytes would be
+    refused by the reader.
     """
     if next(calls_of_python) == calls + 1:  # Nothing was called, so no other thread ran.
         return

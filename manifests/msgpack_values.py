@@ -179,9 +179,10 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
 
 
 def unpack_all(packed: Sequence[bytes]) -> list[Any] | None:
-    """Return what `unpack` returns for each of some values. None if one is malformed, or has to be looked at by itself.
+    """Return what `unpack` returns for each of some values.
 
-    It takes less time than `unpack` for each: they are unpacked as members of one array, with a mark behind each.
+    Returns None if one value is malformed, or must be looked at by itself. This takes less time than `unpack` for each
+    value. The values are unpacked as members of one array, with a mark behind each.
     """
     longest, count = max(map(len, packed), default=0), len(packed)
     if longest > MAX_UNCHECKED_BYTES:
