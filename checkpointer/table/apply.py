@@ -1,4 +1,6 @@
-"""Apply a user's function to rows and the state of their keys, and check what it returns.
+"""Apply a user's function to rows and their state, and check what it returns.
+
+The state is that of the keys of the rows.
 
 rows + state of their keys → the function → upserts, deletions, output → changes of a table, one for each key
 """
@@ -25,7 +27,10 @@ class _KeyedChanges(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The changes of some keys as a delta has them, and the rows that the function emitted."""
+    """The changes of some keys, in the form of a delta, and the emitted rows.
+
+    The function emitted these rows.
+    """
 
     changes: pa.Table
     output: pa.Table | None

@@ -50,7 +50,10 @@ class IndexBuilder:
         """False if the pages of a row group are not those of blocks. Then the file gets no index."""
 
     def add(self, rows: pa.Table, data: bytes, columns: int) -> None:
-        """Add a row group: its rows, its bytes, and the number of columns that Parquet stores."""
+        """Add a row group: its rows, its bytes, and the number of its stored columns.
+
+        Parquet may store one column as several.
+        """
         found = page_lengths(data, columns, rows_of_blocks(rows.num_rows, self._per_block))
         if found is None:
             self._is_whole = False
@@ -68,13 +71,19 @@ class IndexBuilder:
         self._last = keys.take([last]) if last % self._per_block else None
 
     def starts(self) -> pa.Table | None:
-        """Return the first key of each block, and the last key, or None if there can be no index."""
+        """Return the first key of each block, and the last key.
+
+        Returns None if there can be no index.
+        """
         if not (self._is_whole and self._starts):
             return None
         return pa.concat_tables([*self._starts, *filter(None, [self._last])])
 
     def write(self, sink: BinaryIO, starts: bytes) -> str:
-        """Write the index, of which `starts` is the Parquet file. Return what the metadata says of it."""
+        """Write the index, and return its description for the metadata.
+
+        `starts` is the Parquet file in the index.
+        """
         lengths = [np.concatenate(numbers) for numbers in (self._dictionaries, self._lengths)]
         width = 2 if max(numbers.max() for numbers in lengths) < 1 << 16 else 4
         for part in (*self._digests, *(numbers.astype(_LENGTHS[width]).tobytes() for numbers in lengths), starts):
@@ -127,9 +136,9 @@ class BlockIndex(NamedTuple):
         return cls(rows, of_blocks, digests, dictionaries, lengths, parts[3])
 
     def places(self, starts: Sequence[int]) -> tuple[Any, Any]:
-        """Return where the dictionaries of each row group, and the pages of each block, begin in the file.
+        """Return where dictionaries and pages begin in the file.
 
-        `starts` says where the row groups begin.
+        The dictionaries are by row group, and the pages are by block. `starts` says where the row groups begin.
         """
         ends = np.cumsum(np.bincount(self.groups, minlength=len(starts)))[:-1]
         parts = zip(starts, self.dictionaries, np.split(self.lengths, ends), strict=True)
@@ -144,7 +153,7 @@ def rows_of_blocks(rows: int, per_block: int) -> list[int]:
 
 
 def places(dictionaries: Any, lengths: Any) -> tuple[Any, Any]:
-    """Return where the dictionary of each column, and each page of it, begins in a row group.
+    """Return where the dictionaries and pages of each column begin in a row group.
 
     `dictionaries` and `lengths` are those of the row group.
     """
@@ -159,7 +168,10 @@ def cut_parts(data: bytes, starts: Any, lengths: Any) -> list[bytes]:
 
 
 def block_digest(dictionaries: bytes, pages: Sequence[bytes]) -> bytes:
-    """Return the digest of a block: of the dictionaries of its row group, and of its pages."""
+    """Return the digest of a block.
+
+    It is over the dictionaries of the block's row group, and the pages of the block.
+    """
     return hashlib.sha256(b"".join([dictionaries, *pages])).digest()[:DIGEST_BYTES]
 
 

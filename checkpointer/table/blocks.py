@@ -1,4 +1,6 @@
-"""Read blocks of a file: a few pages of each column, found by the index and verified one by one.
+"""Read blocks of a file, and verify them one by one.
+
+A block is a few pages of each column. The index finds them.
 
 keys → blocks that may hold them → ranges of their pages → a Parquet file of these pages alone, which Arrow decodes
 """
@@ -96,7 +98,10 @@ class Blocks:
         return Selection(ranges, len(blocks) / max(len(index.rows), 1), read)
 
     def _decode(self, by_group: list[list[int]], found: Sequence[bytes], columns: Sequence[str]) -> pa.Table:
-        """Verify the bytes of some blocks, which are given by row group, and return their rows."""
+        """Verify the bytes of some blocks, and return their rows.
+
+        The blocks are given by row group.
+        """
         index, width = self._index, self._index.lengths.shape[1]
         rows_of_columns = [found[at : at + width] for at in range(0, len(found), width)]
         dictionaries, pages = rows_of_columns[: len(by_group)], iter(rows_of_columns[len(by_group) :])
@@ -126,10 +131,10 @@ class Blocks:
         return rows.select([*columns, *(name for name in rows.column_names if name in OWN_COLUMNS)])
 
     def counts(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the least and the most rows of a pack that each of some partitions can have, by the index.
+        """Return the least and the most rows of a pack in each of some partitions.
 
-        The partition of the first row of each block is known, and that of the last row of all. The rows in between are
-        of these partitions, or of some between them.
+        The index tells them. The partition of the first row of each block is known, and that of the last row of all.
+        The rows between these two are of the same partitions, or of partitions between them.
         """
         known = pa.concat_tables([self._starts, self._last])[PARTITION].to_numpy()
         rows = np.array(self._index.rows, np.int64)

@@ -6,7 +6,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The changes that a function of `table.apply` or `table.apply_groups` makes to its keys.
+    """The changes that a function makes to its keys.
+
+    It is the function of `table.apply` or `table.apply_groups`.
 
     Attributes:
         upserts: Rows to insert or combine, as in `table.upsert`: a frame, and for `apply_groups` a dict of the columns

@@ -1,7 +1,7 @@
-"""Compact chains of a table: fold deltas into one, or replace a chain with a snapshot.
+"""Compact chains of a table.
 
-`compaction.py` decides which chains. Encoding needs no checkpoint, so that it may be done before the one begins that
-the objects are written for.
+Deltas are folded into one, or a snapshot replaces a chain. `compaction.py` decides which chains. Encoding needs no
+checkpoint. So it may be done before the checkpoint begins for which the objects are written.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -61,7 +61,10 @@ async def compact_chains(
 async def encode_compacted(
     reader: TableReader, encoder: TableEncoder, chains: Mapping[int, Chain], keep: Mapping[int, int]
 ) -> AsyncIterator[Compacted]:
-    """Yield the objects that compact the chains of some partitions, one by one, as `compact_chains` writes them."""
+    """Yield the objects that compact the chains of some partitions, one by one.
+
+    They are those that `compact_chains` writes.
+    """
     folded: list[pa.Table] = []
     kept: dict[int, Chain] = {}
     for partition, count in keep.items():

@@ -1,6 +1,7 @@
-"""Bring what a user's function returned into the types of a table, without changing a value.
+"""Convert what a user's function returned into the types of a table.
 
-What would be rounded, cut or guessed is refused: text is never taken for a number, nor a number for a time.
+No value is changed. A value that would be rounded, cut or guessed is refused: text is never read as a number, nor a
+number as a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,13 +59,19 @@ def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
 
 
 def _first_too_large(values: pa.ChunkedArray, kind: pa.DataType) -> int:
-    """Return the first integer that has more digits than a type of decimals has before the point."""
+    """Return the first integer that has too many digits for a type of decimals.
+
+    It has more digits than the type has before the point.
+    """
     end = 10 ** (kind.precision - kind.scale)
     return int(next(value for value in values.to_pylist() if value is not None and not -end < value < end))
 
 
 def _keeps_values(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether Arrow's safe cast from one type to the other keeps each value, or fails."""
+    """Return whether Arrow's safe cast keeps each value, or fails.
+
+    The cast is from the type `given` to the type `wanted`.
+    """
     # A type that has nulls alone has no value to lose.
     if given == wanted or pa.types.is_null(given):
         return True
@@ -160,7 +167,10 @@ def _has_maps(kind: pa.DataType) -> bool:
 
 
 def _check_map_keys(values: pa.Array) -> None:
-    """Raise `TypeError` for a map with two equal keys: Arrow takes it, and readers would differ in what they find."""
+    """Raise `TypeError` for a map with two equal keys.
+
+    Arrow takes such a map, and readers would find different values in it.
+    """
     kind = values.type
     if not _has_maps(kind):
         return
@@ -183,7 +193,10 @@ def _check_map_keys(values: pa.Array) -> None:
 
 
 def _is_same(given: Any, back: Any) -> bool:
-    """Return whether a value came back from Arrow as it was given, in other containers maybe."""
+    """Return whether a value came back from Arrow as it was given.
+
+    It may have come back in other containers.
+    """
     if isinstance(back, dict) and isinstance(given, Mapping):
         # A name that the type does not have would be lost.
         return given.keys() <= back.keys() and all(_is_same(given.get(name), value) for name, value in back.items())

@@ -10,7 +10,10 @@ import pyarrow as pa
 
 
 def check(values: Any) -> None:
-    """Raise `pyarrow.ArrowInvalid` for a decimal of too many digits, at any depth of an Arrow array."""
+    """Raise `pyarrow.ArrowInvalid` for a decimal of too many digits.
+
+    The decimal may be at any depth of an Arrow array.
+    """
     kind = values.type
     if pa.types.is_decimal(kind):
         values.validate(full=True)

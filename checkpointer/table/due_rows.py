@@ -1,4 +1,6 @@
-"""Find the rows of a table that have expired by some time, and read only what may hold one.
+"""Find the rows of a table that have expired by some time.
+
+Only parts that may hold such a row are read.
 
 bounds of the times in each row group → row groups that may hold a due row → merged with all changes → rows that are due
 """
@@ -74,11 +76,11 @@ async def late_rows(
 
 
 async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
-    """Return the partitions that may have a row whose time in a column is at most `limit`.
+    """Return the partitions that may have an expired row.
 
-    The time of a row is one of the times in the objects of its chain, however these are combined. So the bounds of all
-    row groups tell, and nothing else is read. `limit` is in microseconds since 1970. Raises `CorruptionError` for
-    bounds that fail verification.
+    Such a row has a time in a column that is at most `limit`. The time of a row is one of the times in the objects of
+    its chain, however these are combined. So the bounds of all row groups tell, and nothing else is read. `limit` is in
+    microseconds since 1970. Raises `CorruptionError` for bounds that fail verification.
     """
     chains = reader.version.chains
     objects = {artifact.path: artifact for chain in chains.values() for artifact in chain if artifact.length}
@@ -89,7 +91,7 @@ async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
 
 
 async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int | None:
-    """Return the lowest time in an object; None where it is not known without its rows."""
+    """Return the lowest time in an object; None if only its rows tell it."""
     if artifact.tail is None:
         return None
     name = artifact.tail.digest, next(c.id for c in reader.schema.columns if c.name == column)
@@ -103,7 +105,10 @@ async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int |
 
 
 def _has_bounds(base: Artifact) -> bool:
-    """Return whether an object can be read in parts: it is not empty, and has a recorded tail."""
+    """Return whether an object can be read in parts.
+
+    It can if it is not empty, and has a recorded tail.
+    """
     return bool(base.length) and base.tail is not None
 
 

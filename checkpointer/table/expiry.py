@@ -56,13 +56,16 @@ class Expire:
 
 
 def limit(rule: Expire, clock: datetime) -> int:
-    """Return the latest time of a row that is expired, in microseconds since 1970 in UTC."""
+    """Return the latest time of an expired row, in microseconds since 1970 in UTC."""
     # Of integers: a long time before the clock may be a time that Python does not have.
     return (clock - _EPOCH) // _MICROSECOND - rule.after // _MICROSECOND
 
 
 def is_past(time: datetime | None, limit: int) -> bool:
-    """Return whether a row of this time is expired, if `limit` is the latest such time. Null never is."""
+    """Return whether a row of this time is expired.
+
+    `limit` is the latest such time. A row whose time is null never is.
+    """
     return time is not None and (time - _EPOCH) // _MICROSECOND <= limit
 
 
@@ -86,7 +89,10 @@ def decode_rule(value: Json) -> Expire:
 
 
 def is_expired(times: pa.ChunkedArray, limit: int) -> pa.ChunkedArray:
-    """Return for each time whether it is at most `limit`, in microseconds. Null never is."""
+    """Return for each time whether it is at most `limit`, in microseconds.
+
+    A null time never is.
+    """
     # Compared as integers: limit may be a time that no type of Arrow shows.
     if pa.types.is_date32(times.type):
         found = pc.less_equal(times.cast(pa.int32()), pa.scalar(limit // DAY, pa.int32()))

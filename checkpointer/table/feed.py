@@ -1,4 +1,6 @@
-"""Find out which partitions a checkpoint may have changed in a table, for the change feed.
+"""Find the partitions of a table that a checkpoint may have changed.
+
+The change feed reads only these.
 
 manifests of a checkpoint and its parent → partitions that may differ → (`feed_reader`) changes in order of key
 
@@ -31,9 +33,10 @@ ROW_CHANGE = "__change"
 
 @dataclass(frozen=True, slots=True)
 class FeedStep:
-    """A table in a checkpoint and in its parent, both with the columns to show, by name, where they have them.
+    """A table in a checkpoint and in its parent.
 
-    `groups` are partitions whose keys have to be compared together. `parent` is None before the first checkpoint.
+    Both have the columns to show, by name, where they have them at all. `groups` are partitions whose keys have to be
+    compared together. `parent` is None before the first checkpoint.
     """
 
     parent: CheckpointId | None
@@ -101,7 +104,7 @@ def _steps(name: str, parent: Manifest | None, manifests: Sequence[Manifest], sh
 
 
 def starting_step(name: str, manifest: Manifest, shown: TableSchema) -> FeedStep | None:
-    """Return the step from nothing to what a checkpoint has; None where it has no such table."""
+    """Return the step from nothing to a checkpoint; None if it has no such table."""
     version = version_in(name, manifest)
     if version is None:
         return None
@@ -117,7 +120,10 @@ def _nothing(other: TableVersion | None) -> TableVersion:
 
 
 def _groups(before: TableVersion | None, after: TableVersion | None, others: bool) -> Iterator[tuple[int, ...]]:
-    """Yield partitions whose keys have to be compared together, and only those that may differ."""
+    """Yield the groups of partitions that may differ.
+
+    The keys of the partitions of one group have to be compared together.
+    """
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
     if before and after and old and new and layout(before) != layout(after):
@@ -131,19 +137,25 @@ def _groups(before: TableVersion | None, after: TableVersion | None, others: boo
 
 
 def layout(version: TableVersion) -> tuple[int, list[tuple[str, Json]]]:
-    """Return what decides in which partition a key is: their number, and the columns that are hashed."""
+    """Return the values that decide in which partition a key is.
+
+    They are the number of partitions, and the columns that are hashed.
+    """
     return version.partitions, [(c.name, c.type) for c in version.schema.columns if c.role == "key"]
 
 
 def limit_of(version: TableVersion | None) -> tuple[Time | None, int | None] | None:
-    """Return until which time rows of a version are expired, and by which column; None without a version."""
+    """Return the time column of a version and the time until which rows are expired.
+
+    Returns None without a version.
+    """
     return None if version is None else (time_of(version), version.expired_until)
 
 
 def is_forward(before: TableVersion, after: TableVersion) -> bool:
-    """Return whether all rows of unchanged objects that live in `after` live in `before`.
+    """Return whether all rows of unchanged objects live in `before` too.
 
-    After a rollback the clock may be an earlier one, or the rule another.
+    Only rows that live in `after` count. After a rollback the clock may be an earlier one, or the rule may differ.
     """
     if before.expired_until is None:
         return True

@@ -1,4 +1,7 @@
-"""Read the changes of a table that one checkpoint made: the rows of both sides, compared."""
+"""Read the changes of a table that one checkpoint made.
+
+The rows before and after it are compared.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -33,7 +36,10 @@ from pyspark_checkpointer.table.version import TableVersion
 
 
 class FeedReader:
-    """A reader of the changes of some groups of partitions of one step, or of those of some `keys` alone."""
+    """A reader of the changes of some groups of partitions of one step.
+
+    With `keys`, it reads only the changes of these keys.
+    """
 
     def __init__(
         self, store: Store, host: Host, step: FeedStep, shown: TableSchema, keys: pa.Table | None = None
@@ -45,9 +51,9 @@ class FeedReader:
         return TableReader(self._store, self._host, version, keys=keys)
 
     async def changes(self, group: tuple[int, ...]) -> pa.Table:
-        """Return the changes of a group: the columns shown and the kind of change, in order of the key.
+        """Return the changes of a group, in order of the key.
 
-        Of an update, the row before comes before the row after.
+        They have the columns shown and the kind of change. An update is two rows: the old row, then the new one.
         """
         before, after = self._step.before.only(group), self._step.after.only(group)
         if len(group) == 1:
@@ -67,7 +73,10 @@ class FeedReader:
     async def _on_top(
         self, before: TableVersion, after: TableVersion, number: int, added: tuple[Artifact, ...]
     ) -> pa.Table:
-        """Return the changes of a partition that has deltas on top, and of rows that expired meanwhile."""
+        """Return the changes of a partition whose chain only got deltas.
+
+        Rows that expired meanwhile are changes too.
+        """
         key, moves = self._shown.key, limit_of(before) != limit_of(after)
         old_rows, new_rows = self._reader(before).empty(), self._reader(after).empty()
         keys = old_rows.select(key)
@@ -117,7 +126,7 @@ class FeedReader:
         return in_order(found, self._shown.key, stable=True)
 
     def _loses(self, old: pa.Table, new: pa.Table) -> Any:
-        """Return which rows had a value that cannot be shown, and that they do not have any more.
+        """Return which rows had a value that cannot be shown, and have it no more.
 
         Whoever follows the table may have it: it is in the table with which the feed begins.
         """

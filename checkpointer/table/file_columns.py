@@ -40,10 +40,11 @@ def names_by_id(stored: pa.Schema, schema: TableSchema) -> dict[str, str]:
 
 
 def find_columns(stored: pa.Schema, schema: TableSchema, own: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the stored names of the columns by their current names, and the columns of a delta that are there.
+    """Return the stored names of the columns, by their current names.
 
-    `own` are those that have to be there. Raises `ValueError` for a file that lacks one of them, or a column of the
-    key: nulls in its place would be another key.
+    The second result has the columns of a delta that are there. `own` are those that have to be there. Raises
+    `ValueError` for a file that lacks one of them, or a column of the key. Nulls in place of a key column would be
+    another key.
     """
     found = {current: name for name, current in names_by_id(stored, schema).items()}
     # A column with an id is known by it, whatever its name.
@@ -77,7 +78,10 @@ def align(found: pa.Table, stored: str | None, column: Column) -> Any:
 
 
 def check_storage(stored: Any) -> None:
-    """Raise `TypeError` for a decimal that a Parquet schema stores in another way than Arrow does by itself."""
+    """Raise `TypeError` for a decimal that Parquet does not store as Arrow does.
+
+    Arrow chooses by itself how it stores a decimal.
+    """
     for index in range(len(stored)):
         column = stored.column(index)
         if column.logical_type.type == "DECIMAL" and column.physical_type != "FIXED_LEN_BYTE_ARRAY":

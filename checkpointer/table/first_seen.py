@@ -13,10 +13,11 @@ from pyspark_checkpointer.table.expiry import is_expired
 
 @dataclass(frozen=True, slots=True)
 class FirstSeen:
-    """The function that takes in the first row of each key that the state does not have, and emits it.
+    """The function that takes in and emits the first row of each new key.
 
-    `stored` are the columns that the table takes. `expired` is the column of a time, and the latest time that has
-    expired: of the rows of a key, such a row is taken only if all have expired, since the table does not remember it.
+    A key is new if the state does not have it. `stored` are the columns that the table takes. `expired` is the column
+    of a time, and the latest time that has expired. An expired row is taken only if all rows of its key have expired,
+    since the table does not remember it.
     """
 
     key: list[str]

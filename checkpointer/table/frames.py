@@ -1,4 +1,7 @@
-"""Convert between Arrow and what a user's function works with: Arrow, pandas or polars."""
+"""Convert between Arrow and the frames of a user's function.
+
+A frame is a table of Arrow, or one of pandas or polars.
+"""
 
 import json
 from itertools import groupby
@@ -16,7 +19,7 @@ _INDEX = b"pyspark_checkpointer.index"
 
 
 def check_frames(call: str, frames: Any, others: tuple[str, ...] = ()) -> None:
-    """Raise `IllegalArgumentError` unless the argument names a kind of frame that is installed.
+    """Raise `IllegalArgumentError` unless a kind of frame is known and installed.
 
     The message also names the `others` that the caller takes.
     """
@@ -81,12 +84,18 @@ def _from_pandas(frame: Any) -> pa.Table:
 
 
 def is_index(frame: pa.Table, name: str) -> bool:
-    """Return whether a frame was one of pandas whose index has this name: `groupby` makes an index of the key."""
+    """Return whether a frame came from pandas with an index of this name.
+
+    `groupby` makes an index of the key.
+    """
     return name in json.loads((frame.schema.metadata or {}).get(_INDEX, b"[]"))
 
 
 def joined(frames: list[pa.Table]) -> list[pa.Table]:
-    """Return neighbours of one schema as one frame: a frame for each key would cost far more than its rows."""
+    """Return neighbours of one schema as one frame.
+
+    A frame for each key would cost far more than its rows.
+    """
     return [
         pa.concat_tables(list(same)).combine_chunks() for _, same in groupby(frames, key=lambda frame: frame.schema)
     ]

@@ -38,7 +38,10 @@ def places_of(keys: pa.Table, partitions: int) -> Any:
 
 
 def hashes_of(keys: pa.Table, seed: int) -> Any:
-    """Return the hash of each row, of all columns in their order, as unsigned integers of 32 bits."""
+    """Return the hash of each row, as unsigned integers of 32 bits.
+
+    All columns are hashed, in their order.
+    """
     hashes = np.full(keys.num_rows, seed, np.uint32)
     for name, values in zip(keys.column_names, keys.columns, strict=True):
         at = 0
@@ -111,7 +114,10 @@ def _hash_column(values: pa.Array, name: str, seeds: Any) -> Any:
 
 
 def _hash_texts(data: Any, ends: Any, seeds: Any) -> Any:
-    """Hash all texts of one length at once; `ends` has where each begins, and where the last one ends."""
+    """Hash texts, all texts of one length at once.
+
+    `ends` has the place where each text begins, and the place where the last one ends.
+    """
     found, starts, lengths = np.empty_like(seeds), ends[:-1], np.diff(ends)
     by_length = np.argsort(lengths, kind="stable")
     sizes, firsts = np.unique(lengths[by_length], return_index=True)
@@ -151,9 +157,10 @@ def _hash_long(values: Any, seeds: Any) -> Any:
 
 
 def _hash_bytes(data: Any, seeds: Any) -> Any:
-    """Hash texts of one length, a row each: whole words, then each remaining byte as a signed word.
+    """Hash texts of one length, one in each row.
 
-    Only Spark's Murmur3 does the latter.
+    Whole words are hashed first, then each remaining byte as a signed word. Only Spark's Murmur3 has signed words
+    there.
     """
     size = data.shape[1]
     words = np.ascontiguousarray(data[:, : size - size % 4]).view("<u4")

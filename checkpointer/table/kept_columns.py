@@ -40,7 +40,10 @@ def ids_of(text: str | None) -> frozenset[int]:
 
 
 def check(rows: pa.Table, schema: TableSchema) -> None:
-    """Raise `ValueError` unless column `__kept` and the columns that it names follow the rules of the format."""
+    """Raise `ValueError` unless column `__kept` follows the rules of the format.
+
+    The columns that it names must follow them too.
+    """
     # This parses each distinct text, also those that only name ids of dropped columns.
     keeps = KeptColumns(rows, schema)
     if pc.any(pc.and_(rows[KEPT].is_valid(), pc.not_equal(rows[CHANGE], MERGE))).as_py():

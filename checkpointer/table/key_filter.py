@@ -1,8 +1,8 @@
-"""Make and ask the filter of a pack, which says of most keys that the pack does not hold them.
+"""Make and ask the filter of a pack.
 
-It is a Bloom filter in blocks of 32 bytes, as it lies in the file: eight words of 32 bits, little-endian. A key has one
-hash of 32 bits. It chooses a block, and one bit in each word of the block. A key that the pack holds has all of its
-bits set. About one of 170 others has, too.
+It says of most keys that the pack does not hold them. It is a Bloom filter in blocks of 32 bytes, as it lies in the
+file: eight words of 32 bits, little-endian. A key has one hash of 32 bits. It chooses a block, and one bit in each word
+of the block. A key that the pack holds has all of its bits set. About one of 170 other keys has, too.
 
 One hash is enough: with a million keys in a pack, one of 4,000 others has the hash of one of them.
 """

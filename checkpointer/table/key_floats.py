@@ -14,7 +14,10 @@ from pyspark_checkpointer.table.schema import TableSchema
 
 
 def canonical(values: Any) -> Any:
-    """Return key values with 0.0 for -0.0 and one NaN for all. Values that are no floats are returned as they are."""
+    """Return key values with 0.0 for -0.0 and one NaN for all.
+
+    Values that are no floats are returned as they are.
+    """
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), pc.add(values, pa.scalar(0, values.type)))

@@ -33,7 +33,10 @@ Show = Callable[[pa.Table], Any]
 
 
 def key_columns(name: str, key: Any, shown: TableSchema) -> dict[str, Any]:
-    """Return a key as the values of all key columns. Of a table with one of them, the value alone is a key too."""
+    """Return a key as the values of all key columns.
+
+    If a table has one key column, its value alone is a key too.
+    """
     if isinstance(key, dict):
         return key
     if len(shown.key) == 1:
@@ -50,7 +53,7 @@ async def table_changes(
     manifests: Sequence[Manifest],
     show: Show,
 ) -> tuple[Any, list[KeyChange]]:
-    """Return the row of a key in `parent`, and the changes of all checkpoints that follow."""
+    """Return the row of a key in `parent`, and its changes in later checkpoints."""
     keys = key_table(TableVersion(name, shown, 1, {}), [key])
     steps = feed_steps(name, parent, manifests, shown)  # first: it refuses another key
     row: pa.Table | None = None
@@ -78,7 +81,10 @@ async def table_changes(
 
 
 def _place(name: str, manifest: Manifest | None, keys: pa.Table) -> int | None:
-    """Return the partition of a key in a checkpoint; None where the table, or a narrower column, cannot have it."""
+    """Return the partition of a key in a checkpoint; None if it cannot have the key.
+
+    It cannot where it has no such table, or where a key column is too narrow.
+    """
     operator = None if manifest is None else manifest.operators.get(name)
     if manifest is None or operator is None:
         return None
@@ -92,7 +98,10 @@ def _place(name: str, manifest: Manifest | None, keys: pa.Table) -> int | None:
 
 
 def _stays(step: FeedStep, places: list[int | None], row: pa.Table | None) -> bool:
-    """Return whether a checkpoint cannot have changed a key, as the manifests and the row before tell."""
+    """Return whether a checkpoint cannot have changed a key.
+
+    The manifests and the row before tell.
+    """
     numbers = {number for number in places if number is not None}
     if not any(numbers & set(group) for group in step.groups):
         return True

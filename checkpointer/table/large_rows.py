@@ -53,9 +53,9 @@ def copied(rows: pa.Table) -> pa.Table:
 
 
 def slices(rows: pa.Table, most_rows: int, most_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows in order, in parts of at most `most_rows` rows and `most_bytes` bytes.
+    """Yield the rows in order, in parts of limited rows and bytes.
 
-    A single row may have more bytes.
+    A part has at most `most_rows` rows and `most_bytes` bytes. A single row may have more bytes.
     """
     for start in range(0, rows.num_rows, most_rows):
         yield from _halves(rows.slice(start, most_rows), most_bytes)

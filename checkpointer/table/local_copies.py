@@ -105,7 +105,10 @@ class LocalCopies:
             logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
 
     def _make_room(self, size: int) -> bool:
-        """Remove idle copies until `size` bytes fit, the longest unused first. Return whether they fit."""
+        """Remove idle copies until `size` bytes fit, and return whether they fit.
+
+        The copy that was unused for longest goes first.
+        """
         found = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # Another process removed it.
@@ -147,7 +150,10 @@ def _write(path: Path, rows: pa.Table) -> None:
 
 
 def _map(path: Path) -> pa.Table:
-    """Return the rows of a copy as a view of its file. Raises for a copy that is not what was written."""
+    """Return the rows of a copy as a view of its file.
+
+    Raises `ArrowInvalid` for a copy whose bytes differ from those that were written.
+    """
     with pa.memory_map(str(path)) as file:
         data = file.read_buffer()
     rows, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]

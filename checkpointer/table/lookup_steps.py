@@ -1,4 +1,7 @@
-"""Part a lookup of many keys into steps, so that only the rows of one step are in memory."""
+"""Divide a lookup of many keys into steps.
+
+Only the rows of one step are in memory.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,16 +23,20 @@ One snapshot may have more: of a large one only the row groups are read that may
 
 
 class LookupSteps(NamedTuple):
-    """The steps of a lookup: the keys of each, by partition. `reads` says in how many of them a partition is."""
+    """The steps of a lookup: the keys of each, by partition.
+
+    `reads` says in how many steps each partition is.
+    """
 
     steps: list[dict[int, pa.Table]]
     reads: Counter[int]
 
 
 def lookup_steps(version: TableVersion, keys: Mapping[int, pa.Table]) -> LookupSteps:
-    """Return keys, which are given by partition, as steps that are looked up one after the other.
+    """Return keys as steps that are looked up one after the other.
 
-    The keys of a partition come in order, so that parts of them lie in different row groups.
+    The keys are given by partition. The keys of a partition come in order, so that parts of them lie in different row
+    groups.
     """
     steps = list(_steps(version, keys))
     return LookupSteps(steps, Counter(partition for step in steps for partition in step))

@@ -147,9 +147,9 @@ def matching(rows: pa.Table, keys: pa.Table, key: list[str]) -> pa.Table:
 
 
 def reset(changes: pa.Table, expired: Any) -> pa.Table:
-    """Return changes that begin a row anew where `expired`, a mask, says that there may be an expired row below.
+    """Return changes that begin a row anew where the row below may be expired.
 
-    Such a change must not be combined with it.
+    `expired` is a mask of these changes. These changes must not be combined with an expired row.
     """
     anew = expired & (changes[CHANGE].to_numpy() == MERGE)
     if not anew.any():
@@ -163,9 +163,9 @@ def reset(changes: pa.Table, expired: Any) -> pa.Table:
 
 
 def row_positions(wanted: pa.Table, keys: pa.Table, key: list[str]) -> Any:
-    """Return for each row of `wanted` the index of its key in `keys`, or -1 where it is not there.
+    """Return for each row of `wanted` the index of its key in `keys`.
 
-    No two rows of `keys` have one key.
+    The index is -1 where the key is not there. No two rows of `keys` have one key.
     """
     known = keys.select(key)
     groups, count = _groups(pa.concat_tables([known, wanted.select(key).cast(known.schema)]), key)
@@ -195,7 +195,7 @@ def _candidates(rows: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def _positions(values: pa.ChunkedArray, wanted: pa.ChunkedArray) -> Any:
-    """Return the indexes of the integers `wanted` in `values`, in their order, or None.
+    """Return the indexes of the integers `wanted` in `values`, in their order.
 
     Returns None unless the values are integers that increase strictly, without nulls. In a snapshot they do. This is
     much faster than a hash of all values.

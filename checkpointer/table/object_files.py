@@ -50,9 +50,9 @@ class ObjectFiles:
         return data
 
     async def open(self, artifact: Artifact) -> RowGroups:
-        """Fetch and verify the tail of a file, unless this process remembers it, and return its row groups.
+        """Fetch and verify the tail of a file, and return its row groups.
 
-        None of the row groups is fetched yet.
+        The tail is not fetched if this process remembers it. None of the row groups is fetched yet.
         """
         assert artifact.tail is not None
         path, length = artifact.path, artifact.tail.length
@@ -68,7 +68,10 @@ class ObjectFiles:
         return found
 
     async def open_filter(self, artifact: Artifact) -> RowGroups:
-        """Open a file, and fetch and verify its filter, unless it has none or this process remembers it."""
+        """Open a file, and fetch and verify its filter.
+
+        The filter is not fetched if the file has none, or if this process remembers it.
+        """
         groups = await self.open(artifact)
         if (unread := groups.unread_filter) is not None:
             (data,) = await self.fetch(artifact, [unread])

@@ -106,7 +106,10 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
 
 
 def _time_hint(fields: Sequence[pa.Field], keys: Keys) -> str:
-    """Return how a date or time is given, where a key has text or anything else for one."""
+    """Return how to give a date or time, where a key has another value for one.
+
+    The other value is a text or anything else.
+    """
     for field in fields:
         is_date, zone = pa.types.is_date(field.type), getattr(field.type, "tz", None)
         if not is_date and not pa.types.is_timestamp(field.type):

@@ -61,9 +61,10 @@ class _Pack(NamedTuple):
 
 
 class Packs:
-    """A reader of the packs of one version, each of which is fetched and decoded once for all of its partitions.
+    """A reader of the packs of one version.
 
-    With `keys`, only changes of these keys are held in memory.
+    Each pack is fetched and decoded once for all of its partitions. With `keys`, only changes of these keys are held in
+    memory.
 
     Life of a pack: the first reader of a partition in it begins to fetch it (`_tasks`), the others wait for the same
     task, and the last one that is expected (`_expected_reads`) drops it.
@@ -136,7 +137,10 @@ class Packs:
             return await self._host.run(lambda: self._hold(decode()))
 
     async def _copied_pack(self, artifact: Artifact, copies: LocalCopies) -> _Pack:
-        """Return all changes of a pack from its copy, which is made first if there is none."""
+        """Return all changes of a pack from its local copy.
+
+        The copy is made first if there is none.
+        """
         whole = self._version.schema
         name = local_copies.name_of(artifact.digest, whole, [*whole.names, PARTITION, CHANGE])
         mapped = await self._host.run(partial(copies.get, name))
@@ -155,9 +159,10 @@ class Packs:
         return await self._host.run(decode)
 
     async def _some(self, artifact: Artifact, most_keys: int, most_bytes: int) -> _Pack | None:
-        """Return the changes of the wanted keys if they take at most `most_bytes` in the pack; else None.
+        """Return the changes of the wanted keys, if they are few bytes of the pack.
 
-        With more than `most_keys` keys it is not worth while to ask the filter, so None is returned too.
+        Returns None if they take more than `most_bytes`. It also returns None for more than `most_keys` keys: to ask
+        the filter is then not worth the time.
         """
         keys = self._keys
         if keys is None or keys.keys.num_rows > most_keys or artifact.tail is None or artifact.size < LARGE_PACK_BYTES:

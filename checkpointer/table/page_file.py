@@ -39,7 +39,10 @@ each block the page of each column.
 
 
 class PageFile:
-    """Make files of the pages of a file, of which `tail` has the footer that Arrow read as `metadata`."""
+    """Make files of the pages of a file.
+
+    `tail` has the footer of that file. Arrow read the footer as `metadata`.
+    """
 
     def __init__(self, tail: bytes, metadata: pq.FileMetaData) -> None:
         length = int.from_bytes(tail[-8:-4], "little")
@@ -85,11 +88,12 @@ class PageFile:
 
 
 def _chunk(described: bytes, rows: bytes, size: bytes, at: int, dictionary: int) -> bytes:
-    """Return the description of a column in a row group, whose pages begin at a byte of the file.
+    """Return the description of a column in a row group.
 
-    It is what `struct` would return, written out: there are thousands of them in a lookup of a thousand keys. Fields 5
-    to 7 are the rows, and the size before and after compression, of which Arrow looks at the second alone. Then come
-    the places of the data and of the dictionary, fields 9 and 11.
+    The pages of the column begin at byte `at` of the file. `struct` would return the same bytes. They are written out
+    here, since a lookup of a thousand keys makes thousands of them. Fields 5 to 7 are the rows, and the size before and
+    after compression. Arrow uses only the size after it. Fields 9 and 11 are the places of the data and of the
+    dictionary.
     """
     first = b"\x26" + integer(at) if dictionary else b""
     places = integer(at + dictionary) + first
@@ -97,7 +101,10 @@ def _chunk(described: bytes, rows: bytes, size: bytes, at: int, dictionary: int)
 
 
 def _described(chunk: Mapping[int, Any]) -> bytes:
-    """Return what the description of a chunk begins with, up to the field before the number of its rows."""
+    """Return the beginning of the description of a chunk.
+
+    It ends before the field with the number of rows.
+    """
     fields = [
         (_TYPE, I32, integer(chunk[_TYPE])),
         (_ENCODINGS, LIST, items(I32, [integer(encoding) for encoding in chunk[_ENCODINGS]])),

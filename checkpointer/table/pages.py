@@ -32,10 +32,11 @@ Most pages have such a header, and to match it takes a tenth of the time of read
 
 
 def page_lengths(data: bytes, columns: int, rows: list[int]) -> tuple[list[int], list[list[int]]] | None:
-    """Return the lengths of the dictionary and of the pages of each column in the bytes of a row group.
+    """Return the lengths of the dictionary and the pages of each column.
 
-    Each length counts the header too, and that of a dictionary is 0 where there is none. `rows` are the rows that the
-    pages of each column have. Returns None where the pages do not have them.
+    They are found in the bytes of a row group. Each length counts the header too, and that of a dictionary is 0 where
+    there is none. `rows` are the numbers of rows that the pages of each column should have. Returns None where the
+    pages have other numbers.
     """
     dictionaries, lengths, at = [], [], 0
     for _ in range(columns):

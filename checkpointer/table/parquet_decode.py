@@ -25,9 +25,10 @@ The bytes are those that the footer declares. Arrow fails on 2 GiB of lists.
 
 
 def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str], own: Sequence[str] = ()) -> pa.Table:
-    """Return the rows of a snapshot in the columns of `schema`, and then the `own` columns of a delta.
+    """Return the rows of a snapshot or of a delta.
 
-    Columns that are newer than the file are null, and columns that were widened since are cast.
+    They have the columns of `schema`, and then the `own` columns of a delta. Columns that are newer than the file are
+    null, and columns that were widened since are cast.
     """
     with explain_decode_errors(name):
         # No statistics are asked for here, which is where Arrow aborts over a bad footer.

@@ -192,7 +192,10 @@ class Encoder:
 
 
 def encode(rows: pa.Table, key: Sequence[str] = (), *, pack: bool = False) -> EncodedFile:
-    """Encode rows, which are in order of their key, as a file. For `key` and `pack` see `Encoder`."""
+    """Encode rows as a file.
+
+    The rows must be in order of their key. For `key` and `pack` see `Encoder`.
+    """
     encoder = Encoder(rows.schema, key, pack=pack)
     encoder.add(rows)
     return encoder.finish()
@@ -214,7 +217,10 @@ def _has_whole_pages(schema: pa.Schema) -> bool:
 
 
 def _leaf_values(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Yield each column that Parquet stores, with its path there and its values, of rows without lists and maps."""
+    """Yield each column that Parquet stores, with its path and its values.
+
+    The rows have no lists and no maps.
+    """
     while any(pa.types.is_struct(kind) for kind in rows.schema.types):
         rows = rows.flatten()
     yield from zip(rows.column_names, rows.columns, strict=True)

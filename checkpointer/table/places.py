@@ -20,7 +20,7 @@ from pyspark_checkpointer.table.version import TableVersion
 
 
 async def check_places(store: Store, host: Host, name: str, operator: Operator, artifact: Artifact) -> None:
-    """Raise `CorruptionError` if an object of a table has a key in a partition that is not its own.
+    """Raise `CorruptionError` if an object of a table has a key in a wrong partition.
 
     `artifact` is any artifact of that object which has bytes.
     """

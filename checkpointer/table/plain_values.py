@@ -16,7 +16,10 @@ _NULLS = ("NAType", "NaTType")
 
 
 def plain_row(row: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a copy of a dict of columns: the function may change what it returned, and return it again."""
+    """Return a copy of a dict of columns.
+
+    The function may change what it returned, and return it again.
+    """
     # Most rows have such values alone: looking at each one by itself takes far longer.
     if _IMMUTABLE.issuperset(map(type, row.values())):
         return dict(row)

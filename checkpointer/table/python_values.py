@@ -36,7 +36,10 @@ def python_rows(what: str, rows: pa.Table, key: list[str], advice: str) -> list[
 
 
 def _first_without_value(rows: pa.Table) -> tuple[str, int, str]:
-    """Return the column and the index of a value that Python does not have, and the value as text."""
+    """Return the first value that Python does not have, as text.
+
+    Its column and its index come before it.
+    """
     for name in rows.column_names:
         for row, value in enumerate(rows[name]):
             try:

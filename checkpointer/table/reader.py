@@ -237,9 +237,10 @@ class TableReader:
         choose: Callable[[RowGroups], Selection],
         pick: Callable[[pa.Table], pa.Table],
     ) -> pa.Table:
-        """Return the rows of a snapshot that `pick` picks, all of which are in the parts that `choose` chooses.
+        """Return the rows of a snapshot that `pick` picks.
 
-        Only these are fetched, unless they are most of all: then a copy of the snapshot is kept.
+        All of these rows are in the parts that `choose` chooses. Only these parts are fetched, unless they are most of
+        the snapshot. Then the whole snapshot is fetched, and a copy is kept.
         """
         names, whole, copies = self.schema.names, self.version.schema, self._copies
         name = local_copies.name_of(artifact.digest, whole, whole.names)
@@ -261,7 +262,10 @@ class TableReader:
         return await self.host.run(lambda: pick(rows.select(names)))
 
     async def object_rows(self, artifact: Artifact) -> AsyncIterator[pa.Table]:
-        """Yield all rows of an object, piece by piece: those of a snapshot, or the changes of all partitions."""
+        """Yield all rows of an object, piece by piece.
+
+        They are those of a snapshot, or the changes of all partitions.
+        """
         path, schema, names = artifact.path, self.schema, self.schema.names
         # One request, where the whole object is small enough to be in memory.
         if artifact.tail is None or artifact.size < HUGE_PACK_BYTES:
@@ -282,7 +286,10 @@ class TableReader:
 
 
 def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchema:
-    """Return the schema with its key and the columns asked for, which merging needs, and the time of a row."""
+    """Return the schema with the columns asked for and those that merging needs.
+
+    Merging needs the key, and the time of a row.
+    """
     schema = version.schema
     shown = schema.choose(version.name, columns)
     time = None if schema.expire is None else schema.expire.column

@@ -1,6 +1,7 @@
-"""Decode texts that repeat as numbers in a dictionary first, which takes half the time.
+"""Decode texts that repeat as numbers in a dictionary first.
 
-Parquet stores such texts as these numbers. Arrow then looks all of them up at once, and not one by one.
+This takes half the time. Parquet stores such texts as these numbers. Arrow then looks up all of them at once, not one
+by one.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ Reopen = Callable[[Sequence[str]], pq.ParquetFile]
 
 
 def repeated(file: pq.ParquetFile, reopen: Reopen, groups: Sequence[int], names: Sequence[str]) -> list[str]:
-    """Return those of some stored columns whose texts repeat, by their first row group."""
+    """Return the stored columns whose texts repeat, judged by the first row group."""
     if len(groups) < MIN_GROUPS or any(file.metadata.row_group(group).num_rows < MIN_ROWS for group in groups[:-1]):
         return []
     stored, schema = file.schema_arrow, file.metadata.schema
@@ -43,7 +44,10 @@ def _distinct(values: pa.ChunkedArray) -> int:
 
 
 def spelled_out(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return rows with texts in place of the numbers. Raises `ArrowIndexError` for a number that is none of a text."""
+    """Return rows with texts in place of the numbers.
+
+    Raises `ArrowIndexError` for a number that stands for no text.
+    """
     for name in names:
         position, kind = rows.schema.get_field_index(name), rows[name].type.value_type
         rows = rows.set_column(position, rows.schema.field(position).with_type(kind), rows[name].cast(kind))

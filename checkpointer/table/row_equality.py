@@ -11,7 +11,10 @@ import pyarrow.compute as pc
 
 
 def equal_rows(left: pa.Table, right: pa.Table) -> Any:
-    """Return for each row whether all of its values are equal in two tables of the same columns and length."""
+    """Return for each row whether all of its values are equal in two tables.
+
+    The tables have the same columns and the same length.
+    """
     same = np.ones(left.num_rows, dtype=bool)
     for name in left.column_names:
         same &= _equal(_whole(left[name]), _whole(right[name]))

@@ -66,7 +66,10 @@ class RowGroups:
 
     @property
     def unread_filter(self) -> Range | None:
-        """Return the range of the filter of a pack; None if there is none, or if it was read."""
+        """Return the range of the filter of a pack.
+
+        Returns None if there is no filter, or if it was read.
+        """
         return None if self.filter_range is None or self._filter is not None else self.filter_range[:2]
 
     def read_filter(self, data: bytes) -> None:
@@ -103,7 +106,10 @@ class RowGroups:
             return [group for group in range(len(self.ranges)) if self._may_hold(group, paths, wanted)]
 
     def times(self, column: str) -> list[Bounds | None]:
-        """Return the bounds of the times of a column in each row group; None where the file does not tell."""
+        """Return the bounds of the times of a column in each row group.
+
+        They are None where the file does not tell.
+        """
         with explain_decode_errors(self._name):
             self._check_bounds()
             return time_bounds(self.metadata, self._schema, column)
@@ -150,13 +156,16 @@ class RowGroups:
         return BLOCKS_KEY.encode() in self.metadata.metadata
 
     def select_keys(self, keys: pa.Table) -> Selection:
-        """Choose what may hold one of `keys`: blocks, or row groups where the file has no index."""
+        """Choose the parts of a file that may hold one of `keys`.
+
+        They are blocks, or row groups where the file has no index.
+        """
         return self._blocks.of_keys(keys) if self._has_index else self.select(self.of_keys(keys))
 
     def select_changes(self, keys: SoughtKeys) -> Selection | None:
-        """Choose the blocks of a pack that may hold changes of `keys`, by the filter and by the index.
+        """Choose the blocks of a pack that may hold changes of `keys`.
 
-        Returns None where the file does not tell.
+        The filter and the index tell them. Returns None where the file does not tell.
         """
         if self._filter is None:
             return None
@@ -168,13 +177,16 @@ class RowGroups:
         return self._blocks_of_changes.of_keys(wanted) if self._has_index else None
 
     def counts(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Return the least and the most rows of a pack that each of some partitions can have."""
+        """Return the least and the most rows of a pack in each of some partitions."""
         if self._has_index:
             return self._blocks_of_changes.counts(partitions)
         return dict.fromkeys(partitions, (0, self.metadata.num_rows))
 
     def select(self, groups: list[int], *, changes: bool = False) -> Selection:
-        """Choose some row groups. With `changes` the file is a pack, and its own columns are read too."""
+        """Choose some row groups.
+
+        With `changes` the file is a pack, and its own columns are read too.
+        """
         read = self.read_changes if changes else self.read
         ranges = [self.ranges[group][:2] for group in groups]
         share = len(groups) / max(len(self.ranges), 1)

@@ -61,9 +61,10 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
 
 
 def last_up_to(starts: pa.Table, keys: pa.Table, key: list[str]) -> Any:
-    """Return for each row of `keys` the index of the last row of `starts` whose key is not above it, or -1.
+    """Return for each row of `keys` the index of the last row at or below its key.
 
-    The rows of `starts` are in order of their key.
+    It is an index in `starts`. It is -1 if the keys of all rows of `starts` are above. The rows of `starts` are in
+    order of their key.
     """
     below, sought = starts.select(key), keys.select(key)
     first = below[key[0]]
@@ -78,7 +79,10 @@ def last_up_to(starts: pa.Table, keys: pa.Table, key: list[str]) -> Any:
 
 
 def is_ascending(rows: pa.Table, columns: list[str]) -> bool:
-    """Return whether rows are in the order of `in_order`, and no two of them have equal values in the columns."""
+    """Return whether rows are in order, and no two of them are equal.
+
+    The order is that of `in_order`. The rows are compared in `columns`.
+    """
     undecided = np.ones(max(rows.num_rows - 1, 0), dtype=bool)
     for name in columns:
         undecided = undecided & ~_is_below_next(rows[name])
@@ -125,7 +129,10 @@ def show_key(rows: pa.Table, key: list[str], row: int) -> str:
 
 
 def _is_below_next(values: pa.ChunkedArray) -> Any:
-    """Return for each value but the last whether it comes before the next one in Arrow's order."""
+    """Return for each value but the last whether it is less than the next one.
+
+    The order is Arrow's.
+    """
     here, after = _neighbours(values)
     if values.null_count == 0 and pa.types.is_integer(values.type):
         return here.to_numpy() < after.to_numpy()  # some times faster than Arrow

@@ -1,7 +1,8 @@
-"""Say by which column rows of a table expire in a checkpoint, and until when they have.
+"""Find the column by which rows expire, and the time until which they have.
 
-A column of the same name need not be the same column: it may have been dropped and added again since. The change feed,
-`diff` and `history` all ask here, so that they agree on what has expired.
+Both are those of a table in a checkpoint. A column of the same name need not be the same column: it may have been
+dropped and added again since. The change feed, `diff` and `history` all ask here, so that they agree on what has
+expired.
 """
 
 from collections.abc import Iterable
@@ -32,14 +33,18 @@ def time_in(column: Column) -> Time:
 
 
 def time_column(schema: TableSchema, time: Time | None) -> str | None:
-    """Return the name of a column by which rows of a version expire, if a schema has the same one."""
+    """Return the name of the column in a schema by which rows of a version expire.
+
+    Returns None if the schema does not have this same column.
+    """
     return next((column.name for column in schema.columns if time_in(column) == time), None)
 
 
 def latest_times(name: str, schema: TableSchema, manifests: Iterable[Manifest]) -> dict[str, int]:
-    """Return the latest time of a row that is expired in one of some checkpoints, for each column of times.
+    """Return the latest time of an expired row for each column of times.
 
-    The columns are those of `schema`, which an earlier checkpoint has. The times are in microseconds since 1970.
+    The row is expired in one or more of the checkpoints. The columns are those of `schema`, which an earlier checkpoint
+    has. The times are in microseconds since 1970.
     """
     found: dict[str, int] = {}
     for manifest in manifests:

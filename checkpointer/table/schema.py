@@ -148,7 +148,10 @@ class TableSchema:
         return replace(self, columns=tuple(column for column in self.columns if column not in dropped))
 
     def extends(self, other: "TableSchema") -> bool:
-        """Return whether all columns of another schema are columns of this one, maybe of wider types by now."""
+        """Return whether this schema has all columns of another one.
+
+        Their types may be wider by now.
+        """
         known = {(column.id, column.name, column.role) for column in self.columns}
         return all((column.id, column.name, column.role) in known for column in other.columns)
 
@@ -227,7 +230,10 @@ def _integer(value: Json, most: int) -> int:
 
 
 def _check_texts(column: Json) -> dict[str, Json]:
-    """Return name and metadata of a column in a manifest; raise `TypeError` for those of another type."""
+    """Return name and metadata of a column in a manifest.
+
+    Raises `TypeError` for those of another type.
+    """
     name, metadata = column["name"], column.get("metadata", {})
     if not isinstance(name, str) or not isinstance(metadata, dict):
         raise TypeError(f"expected a text and an object, found {name!r:.40} and {metadata!r:.40}")

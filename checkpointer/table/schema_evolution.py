@@ -154,9 +154,10 @@ def _number(name: str, columns: list[Column], old: TableSchema | None) -> TableS
 
 
 def _new_id(name: str, column: Column, next_id: int) -> int:
-    """Return the next id, for this column; raise `IllegalArgumentError` if Parquet cannot store it.
+    """Return the next id, for this column.
 
-    The column would be written without an id, and its values would never be found again.
+    Raises `IllegalArgumentError` if Parquet cannot store the id. Parquet would store the column without an id, and
+    readers would never find its values again.
     """
     if next_id > MAX_ID:
         raise IllegalArgumentError(

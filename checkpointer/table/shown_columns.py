@@ -1,4 +1,6 @@
-"""Say which columns the change feed of a table shows, and how a checkpoint has them.
+"""Decide which columns the change feed of a table shows.
+
+Find these columns in each checkpoint.
 
 columns of the newest checkpoint, in types that hold the values of all ──> by name, the columns of each checkpoint
 
@@ -25,10 +27,11 @@ def version_in(name: str, manifest: Manifest | None) -> TableVersion | None:
 
 
 def newest_schema(name: str, parent: Manifest | None, manifests: Sequence[Manifest]) -> TableSchema | None:
-    """Return the columns of the newest of some checkpoints that has the table, in types that hold the values of all.
+    """Return the columns of the newest of some checkpoints that has the table.
 
-    A column of an older one counts if it has the same name: after a rollback it may be the wider one. One whose type
-    has no type in common with the newer ones is left out of account. Returns None where no checkpoint has the table.
+    Their types hold the values of all of these checkpoints. A column of an older checkpoint counts if it has the same
+    name: after a rollback it may be the wider one. A column is ignored if its type has no type in common with the newer
+    ones. Returns None where no checkpoint has the table.
     """
     ancestry = [parent, *manifests] if parent is not None else list(manifests)
     having = [manifest for manifest in reversed(ancestry) if name in manifest.operators]
@@ -52,7 +55,10 @@ def _tables(name: str, manifests: Sequence[Manifest]) -> Iterator[TableVersion]:
 
 
 def has_columns(shown: TableSchema, newer: TableSchema) -> bool:
-    """Return whether a schema has the columns of another one, by name, in types that hold its values."""
+    """Return whether a schema has the columns of another one, by name.
+
+    The types must hold the values of the other schema.
+    """
     ours = {column.name: column for column in shown.columns}
     if ours.keys() != set(newer.names) or shown.key != newer.key:
         return False
@@ -90,7 +96,10 @@ class KeyColumnsChange:
 def key_columns_change(
     name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema
 ) -> KeyColumnsChange | None:
-    """Return where the table got the key that is shown; None if all checkpoints that have the table have this key."""
+    """Return where the table got the key that is shown.
+
+    Returns None if all checkpoints that have the table have this key.
+    """
     first: CheckpointId | None = None
     for manifest in (*reversed(manifests), parent):
         version = version_in(name, manifest)
@@ -103,9 +112,10 @@ def key_columns_change(
 
 
 def shows_others(before: TableVersion, after: TableVersion, names: Iterable[str]) -> bool:
-    """Return whether a dropped, added again or swapped column changes the values that unchanged objects show.
+    """Return whether changed columns change the values of unchanged objects.
 
-    A new column does not: these objects have no values for it.
+    A changed column was dropped, added again or swapped. Only the values that are shown count. A new column changes
+    none of them: unchanged objects have no values for it.
     """
     old, new = ({column.name: column.id for column in side.schema.columns} for side in (before, after))
     return any(
@@ -136,7 +146,10 @@ def version_shown(version: TableVersion, shown: TableSchema, times: Sequence[Tim
 
 
 def rows_shown(rows: pa.Table, schema: TableSchema, shown: TableSchema) -> pa.Table:
-    """Return rows with the values that can be shown in the types to show, and all others as they are."""
+    """Return rows with their values in the types to show.
+
+    Values that cannot be shown stay as they are.
+    """
     wanted = {column.name: column for column in shown.columns}
     for column in schema.columns:
         now = wanted.get(column.name)
@@ -149,9 +162,10 @@ def rows_shown(rows: pa.Table, schema: TableSchema, shown: TableSchema) -> pa.Ta
 def unshown(
     before: TableVersion | None, after: TableVersion | None, shown: TableSchema
 ) -> tuple[tuple[str, str | None], ...]:
-    """Return the columns of `before` whose name is shown, and whose values cannot be: long values of a text of today.
+    """Return the columns of `before` whose name is shown and whose values are not.
 
-    Each comes with the column of `after` of the same name and type, if there is one, both by their hidden names.
+    These values cannot be shown: the column may have had the type long, and be text today. Each comes with the column
+    of `after` of the same name and type, if there is one. Both have their hidden names.
     """
     wanted = {column.name: column for column in shown.columns}
     later = {} if after is None else {column.name: column for column in after.schema.columns}

@@ -1,4 +1,7 @@
-"""Read and write structs in Thrift's compact protocol, which Parquet's footers and page headers are written in."""
+"""Read and write structs in Thrift's compact protocol.
+
+Parquet's footers and page headers are written in it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -167,7 +170,10 @@ Field: TypeAlias = tuple[int, int, bytes]
 
 
 def struct(*fields: Field, after: int = 0) -> bytes:
-    """Return a struct whose fields come in order of their numbers, or the rest of one after a field."""
+    """Return a struct with these fields, in order of their numbers.
+
+    With `after`, return the rest of a struct after the field of this number.
+    """
     found, last = list[bytes](), after
     for number, kind, written in fields:
         found += [bytes([number - last << 4 | kind]), written]

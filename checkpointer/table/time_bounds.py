@@ -1,4 +1,7 @@
-"""Read the bounds of the times in the row groups of a file, which tell where a row may be due."""
+"""Read the bounds of the times in the row groups of a file.
+
+They tell where a row may be due.
+"""
 
 from collections.abc import Sequence
 
@@ -16,9 +19,9 @@ NO_TIME = 1 << 64
 
 
 def time_bounds(metadata: pq.FileMetaData, schema: TableSchema, column: str) -> list[Bounds | None]:
-    """Return the bounds of the times of a column in each row group of a file; None where the file does not tell.
+    """Return the bounds of the times of a column in each row group of a file.
 
-    The lowest time of a row group without times is `NO_TIME`.
+    Returns None where the file does not tell. The lowest time of a row group without times is `NO_TIME`.
     """
     names = file_columns.names_by_id(metadata.schema.to_arrow_schema(), schema)
     path = next((path for path, name in names.items() if name == column), None)

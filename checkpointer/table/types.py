@@ -105,7 +105,10 @@ def can_read_as(stored: pa.DataType, spark: Json) -> bool:
 
 
 def hold_the_same(one: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether two Arrow types have the same values, and differ at most in how Arrow holds them."""
+    """Return whether two Arrow types have the same values.
+
+    They may differ in how Arrow holds the values.
+    """
     return bool(_shape(one) == _shape(other))
 
 
@@ -249,9 +252,9 @@ def is_wider(old: Json, new: Json) -> bool:
 
 
 def common_type(one: Json, other: Json) -> Json:
-    """Return the narrowest type that has all values of two types; None where there is none.
+    """Return the narrowest type that has all values of two types, or None.
 
-    It is one of the two, or, of exact numbers, a decimal with the digits of both.
+    The type is one of the two. For exact numbers it may also be a decimal with the digits of both.
     """
     if one == other or is_wider(other, one):
         return one

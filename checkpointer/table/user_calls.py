@@ -27,7 +27,10 @@ GroupRows = Literal["rows"] | Frames
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one call: a row for each, with its partition, and the index at which its rows begin."""
+    """The keys of one call: a row for each key, with its partition.
+
+    `starts` has the index of the first row of each key.
+    """
 
     names: list[str]
     rows: pa.Table
@@ -74,9 +77,9 @@ class UserFunctionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FrameCall:
-    """A function that is called with the rows and the state of many keys: `function(rows, state)`.
+    """A function that is called with the rows and the state of many keys.
 
-    `what` names the function in errors.
+    It is called as `function(rows, state)`. `what` names the function in errors.
     """
 
     what: str
@@ -118,7 +121,7 @@ class FrameCall:
         return [rows]
 
     def _culprit(self, keys: Keys, rows: pa.Table, state: pa.Table, error: BaseException) -> str:
-        """Return a key, as text, of which the rows alone make the function fail in the same way.
+        """Return a key, as text, whose rows alone make the function fail alike.
 
         Returns all keys where no half of them does. The function is called about twice for each halving.
         """
@@ -147,7 +150,10 @@ class FrameCall:
 
 
 def _same_failure(one: BaseException, other: BaseException) -> bool:
-    """Return whether two errors differ in numbers alone: a message may say how many rows there were."""
+    """Return whether two errors are equal but for numbers.
+
+    A message may say how many rows there were.
+    """
     said, also = (re.sub(r"\d+", "0", str(error)) for error in (one, other))
     return type(one) is type(other) and said == also
 
@@ -268,9 +274,10 @@ class GroupCall:
         rows: Sequence[tuple[int, Mapping[str, Any]]],
         known: pa.Schema,
     ) -> pa.Table:
-        """Return rows as Arrow, in the types of the known columns. Each row comes with the index of its key.
+        """Return rows as Arrow, in the types of the known columns.
 
-        An unknown column has no type and no values: its name is refused later, with the names that there are.
+        Each row comes with the index of its key. An unknown column has no type and no values: its name is refused
+        later, with the names that there are.
         """
         wanted = pa.schema([known.field(name) for name in columns if name in known.names])
         try:
