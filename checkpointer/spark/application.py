@@ -1,4 +1,4 @@
-"""Check what `table.apply` and `table.apply_groups` are given, before any task runs."""
+"""Check the arguments of `table.apply` and `table.apply_groups` before any task."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -76,7 +76,10 @@ class Application:
 
 
 def _nullable(output: StructType) -> StructType:
-    """Return the columns as nullable ones, inside too: Spark would not look whether the function emits nulls."""
+    """Return the columns as nullable ones, at all depths.
+
+    Spark would not check whether the function emits nulls.
+    """
     fields = [{"nullable": True, "metadata": {}} | f.jsonValue() for f in output.fields]
     plain = plain_type({"type": "struct", "fields": fields})
     return StructType([StructField.fromJson(field) for field in plain["fields"]])

@@ -97,14 +97,20 @@ class ApplyTask:
         return changes.filter(pc.invert(useless)), found.output
 
     def _prepared(self, rows: pa.Table) -> pa.Table:
-        """Return rows whose keys have the types of the state, so that a function can compare the two."""
+        """Return rows whose keys have the types of the state.
+
+        A function can then compare the two.
+        """
         stored = {column.name: column.field().type for column in self.version.schema.columns if column.role == "key"}
         found = large_rows.cast(rows, lambda field: stored.get(field.name, _in_utc(field.type)))
         return pa.table(found.columns, names=found.column_names)  # nullable, as the columns of the state are
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type that state has for times, also inside: Spark gives them the time zone of its session."""
+    """Return the type that state has for times, at all depths.
+
+    Spark gives times the time zone of its session.
+    """
     if pa.types.is_timestamp(kind):
         return pa.timestamp(kind.unit, "UTC") if kind.tz else kind
     if pa.types.is_struct(kind):
@@ -192,7 +198,10 @@ def _size(tables: list[pa.Table]) -> int:
 
 
 def some_keys(rows: pa.Table, key: list[str], most: int) -> Iterator[pa.Table]:
-    """Yield rows in parts of at most `most` keys, with all rows of each. Rows of one key stand together."""
+    """Yield rows in parts of at most `most` keys, with all rows of each key.
+
+    The rows of one key must be next to each other.
+    """
     edges = (
         [*row_order.key_starts(rows, key)[::most].tolist(), rows.num_rows]
         if most < rows.num_rows

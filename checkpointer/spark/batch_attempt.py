@@ -60,7 +60,7 @@ class BatchAttempt:
     # ---- what the callback opens ---------------------------------------------------------------------------------
 
     def advance_clock(self, to: datetime | None) -> None:
-        """Move the job's clock, and forget the entries of open maps that are expired by it."""
+        """Move the job's clock, and forget the expired entries of open maps."""
         self.clock.advance(to)
         # Maps that this batch has not opened yet are left out: it may still give their entries a longer lifetime.
         # A copy, and `get`: other threads may open and drop maps meanwhile.
@@ -107,9 +107,10 @@ class BatchAttempt:
 
     @blocking
     def open_table(self, spark: SparkSession, name: str, definition: TableDefinition) -> TableChanges:
-        """Return an object that collects the changes of a table in this batch. It is empty at first.
+        """Return an object that collects the changes of a table in this batch.
 
-        Its time counts as blocked, because a table whose rows expire by another rule than before is written anew.
+        The object is empty at first. The time of this call counts as blocked: a table is written anew if its rows
+        expire by another rule than before.
         """
         object_paths.encode_name("table", name)
         run = self.run
@@ -214,7 +215,10 @@ class BatchAttempt:
             return
 
     def _discard_emitted(self) -> None:
-        """Remove the objects with emitted rows. A later cleanup removes those that cannot be removed now."""
+        """Remove the objects with emitted rows.
+
+        A later cleanup removes those that cannot be removed now.
+        """
         for table in (*self.tables.values(), *self.dropped_tables):
             with suppress(CheckpointError):
                 table.discard_emitted()

@@ -91,7 +91,10 @@ class QueryOffsets:
 
     @functools.cached_property
     def _logs(self) -> dict[str, tuple[str, Any]]:
-        """Return the folder and the list of files of each file source, by its id in the offset log."""
+        """Return the folder and the list of files of each file source.
+
+        The key is the id of the source in the offset log.
+        """
         found = {}
         try:
             for source_id, source in self._sources():

@@ -1,4 +1,4 @@
-"""Read the change feed of a table: what each checkpoint inserted, updated, deleted or let expire.
+"""Read the changes of a table: inserts, updates, deletions and expired rows.
 
 checkpoints after one and up to another → for each, the partitions that may differ from its parent → tasks → changes
 """
@@ -55,7 +55,7 @@ def read_changes(
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
 ) -> DataFrame:
-    """Return what each checkpoint changed in a table, after one checkpoint and up to another.
+    """Return the changes of a table after one checkpoint and up to another.
 
     The columns are `checkpoint` (its id), `sequence`, `epoch`, `change`, and those of the table. `change` is "insert",
     "update_before", "update_after", "delete" or "expire". An update is two rows, one after the other. If a column of
@@ -103,7 +103,10 @@ def read_changes(
 
 @dataclass(frozen=True, slots=True)
 class ChangeFeed:
-    """The steps of a feed up to a checkpoint, divided among tasks, in the order of the rows."""
+    """The steps of a feed up to a checkpoint, divided among tasks.
+
+    They are in the order of the rows.
+    """
 
     to: CheckpointId
     shown: TableSchema
@@ -118,9 +121,9 @@ class ChangeFeed:
         to: CheckpointId | str,
         shown: TableSchema | None = None,
     ) -> "ChangeFeed":
-        """Plan the feed of a table, with the columns of a schema: by default those of the checkpoints of the feed.
+        """Plan the feed of a table, with the columns of a schema.
 
-        Raises what `read_changes` raises.
+        By default the columns are those of the checkpoints of the feed. Raises what `read_changes` raises.
         """
         return FeedRange.of(client, operator, after, to).feed(shown)
 
@@ -162,7 +165,10 @@ class ChangeFeed:
 
 @dataclass(frozen=True, slots=True)
 class FeedRange:
-    """The checkpoints of a feed, and the schema that it has by itself; None where none of them has the table."""
+    """The checkpoints of a feed, and its own schema.
+
+    The schema is None where no checkpoint has the table.
+    """
 
     operator: str
     parent: Manifest | None
@@ -173,7 +179,10 @@ class FeedRange:
     def of(
         cls, client: Checkpointer, operator: str, after: CheckpointId | str | None, to: CheckpointId | str
     ) -> "FeedRange":
-        """Read the checkpoints after one and up to another. Raises what `read_changes` raises."""
+        """Read the checkpoints after one and up to another.
+
+        Raises what `read_changes` raises.
+        """
         start = None if after is None else CheckpointSelector.parse(after)
         parent, manifests = run_sync(read_ancestry(client.session, start, CheckpointSelector.parse(to)))
         return cls(operator, parent, manifests, newest_schema(operator, parent, manifests))
@@ -216,7 +225,10 @@ class FeedTask:
 
 
 def _tasks(steps: Iterator[FeedStep]) -> Iterator[list[FeedStep]]:
-    """Divide steps among tasks: a large one among several, and one task takes several small ones."""
+    """Divide steps among tasks.
+
+    A large step goes to several tasks, and one task takes several small steps.
+    """
     held: list[FeedStep] = []
     size = 0
     for step in steps:

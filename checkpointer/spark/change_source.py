@@ -1,4 +1,7 @@
-"""Read a change feed as a data source of Spark: once, or as a stream that follows a table."""
+"""Read a change feed as a data source of Spark.
+
+It is read once, or as a stream that follows a table.
+"""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -82,13 +85,19 @@ class FeedStreamReader(DataSourceStreamReader):
         return {"checkpoint": "" if after is None else str(after)}
 
     def _register(self, after: CheckpointId | None) -> None:
-        """Register the follower once for each start of the query, with what it goes on from."""
+        """Register the follower once for each start of the query.
+
+        It is registered with the position that it continues from.
+        """
         if self._follower is not None and not self._is_registered:
             run_sync(followers.register(self._client.copy().session, self._follower, self._operator, after))
             self._is_registered = True
 
     def commit(self, end: dict[str, str]) -> None:
-        """Note how far the query has read. Spark calls this with what is behind it for good."""
+        """Record how far the query has read.
+
+        Spark calls this with an offset before which it will never read again.
+        """
         if self._follower is None or not end["checkpoint"]:
             return
         session, until = self._client.copy().session, CheckpointId.parse(end["checkpoint"])
@@ -146,7 +155,7 @@ class FeedStreamReader(DataSourceStreamReader):
             ) from None
 
     def _another_key(self) -> IllegalArgumentError:
-        """Return the error for a stream that has changes of a table with another key to read."""
+        """Return the error for a stream that meets changes with another key."""
         client = self._client.copy()
         ancestry = run_sync(read_unbroken_ancestry(client.session, None, CheckpointSelector(LATEST)))
         newest = newest_schema(self._operator, None, ancestry)

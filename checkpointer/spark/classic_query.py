@@ -1,4 +1,4 @@
-"""Find out which query and run a batch of foreachBatch belongs to, in classic PySpark."""
+"""Find the query and run of a batch of foreachBatch, in classic PySpark."""
 
 from dataclasses import dataclass
 

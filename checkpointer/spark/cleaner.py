@@ -15,9 +15,10 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Cleaner:
-    """A cleanup of a root after each commit whose sequence number is a multiple of `every`.
+    """A cleanup of a root after some of its commits.
 
-    It runs in a thread of its own, one cleanup at a time.
+    It runs after each commit whose sequence number is a multiple of `every`. It runs in a thread of its own, one
+    cleanup at a time.
     """
 
     def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:

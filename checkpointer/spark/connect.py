@@ -25,9 +25,9 @@ def is_connect(given: object) -> bool:
 
 
 def runs_callbacks() -> bool:
-    """Return whether this process is the one beside a server of Spark Connect that calls functions of foreachBatch.
+    """Return whether this process runs functions of foreachBatch for Spark Connect.
 
-    Spark starts one for each run of a query, and tells it where the server is.
+    Spark starts such a process beside the server for each run of a query, and tells it where the server is.
     """
     return _SERVER in os.environ
 

@@ -1,4 +1,4 @@
-"""Find out which query and run a batch of foreachBatch belongs to, in Spark Connect.
+"""Find the query and run of a batch of foreachBatch, in Spark Connect.
 
 The function runs in a process beside the server, which serves one run of one query and has no JVM. Nothing tells it
 which query that is. So the job says where the query's checkpointLocation is, and the files there tell the rest. The
@@ -40,7 +40,7 @@ ask(_served.__contains__)  # A rewind or fork within the function asks this befo
 
 
 class FileOffsets(QueryOffsets):
-    """The offsets of one run of a query, as the files of its checkpointLocation have them."""
+    """The offsets of one run of a query, from the files of its checkpointLocation."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class FileOffsets(QueryOffsets):
         return run_sync(read_text(self._store, f"{OFFSETS}{batch_id}"))
 
     def _digest(self, source: str, entry: int) -> str | None:
-        """Return the digest of an entry that Spark has just written; None for a very long list."""
+        """Return the digest of the entry that Spark just wrote; None for a long list."""
         for name in (str(entry), f"{entry}.compact"):
             try:
                 text = run_sync(read_text(self._store, f"{SOURCES}{source}/{name}"))
@@ -112,7 +112,7 @@ class ConnectQuery:
         return FileOffsets(self._found[0])
 
     def _find(self, batch: DataFrame) -> tuple[Store, Job]:
-        """Return the store of the checkpointLocation, and the run of the query that it belongs to."""
+        """Return the store of the checkpointLocation, and the run of its query."""
         if parse(self._root).kind.reach is Reach.PROCESS:
             raise InvalidStateError(
                 f"{self._root}: in Spark Connect a function of foreachBatch runs in a process of its own, whose memory "
@@ -147,7 +147,10 @@ class ConnectQuery:
 
 
 async def _is_within(store: Store, batch_id: int) -> bool:
-    """Return whether Spark has planned a batch, has not finished it, and has not planned the next one."""
+    """Return whether Spark is within a batch.
+
+    Spark has then planned the batch, has not finished it, and has not planned the next one.
+    """
     paths = f"{OFFSETS}{batch_id}", f"{COMMITS}{batch_id}", f"{OFFSETS}{batch_id + 1}"
     planned, finished, following = await asyncio.gather(*(read_file(store, path) for path in paths))
     return planned is not None and finished is None and following is None

@@ -82,7 +82,10 @@ def rows_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame
 
 
 def all_columns_of(frame: DataFrame, schema: TableSchema, partitions: int) -> DataFrame:
-    """Return all columns of the rows, each row with its partition. The key columns have the types of the schema."""
+    """Return all columns of the rows, each row with its partition.
+
+    The key columns have the types of the schema.
+    """
     given = {field["name"]: field["type"] for field in fields_of(frame)}
     keys = [column for column in schema.columns if column.role == "key"]
     of_key = {c.name: _cell(c, f, given[c.name]) for c, f in zip(keys, struct_of(keys), strict=True)}

@@ -97,9 +97,9 @@ def diff(
 
 
 def _expired_since(old: TableVersion, limits: Mapping[str, int]) -> Column:
-    """Return whether a row of the older side has expired since, as a column of the join.
+    """Return, as a column of the join, whether a row has expired since.
 
-    `limits` are the latest times of expired rows, by the column of the times.
+    The row is that of the older side. `limits` are the latest times of expired rows, by the column of the times.
     """
     found = F.lit(False)
     for column in old.schema.columns:

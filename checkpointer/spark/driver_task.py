@@ -49,10 +49,10 @@ class DriverTaskError(Exception):
 def run_in_driver(
     frame: DataFrame, most: int, work: Work, order: Sequence[str] | None = None
 ) -> list[TaskOutput] | None:
-    """Return what the work on all rows wrote; None if tasks have to do it, as there are more rows than `most`.
+    """Return what the work on all rows wrote; None if tasks have to do it.
 
-    With `order`, the rows are sorted by these columns, ascending and nulls first. Raises `DriverTaskError` for whatever
-    fails.
+    Tasks have to do it if there are more rows than `most`. With `order`, the rows are sorted by these columns,
+    ascending and nulls first. Raises `DriverTaskError` for whatever fails.
     """
     try:
         names = frame.columns
@@ -90,11 +90,11 @@ def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
 
 
 def works_alike(spark: SparkSession) -> bool:
-    """Return whether a user's function gives the same in the driver as in Python workers.
+    """Return whether a function gives the same in the driver as in Python workers.
 
-    They may have other environment variables, and another seed of hashes, so that sets of text have another order.
-    `spark-submit` and `pyspark` start a driver with the seed of its workers, and plain `python` does not. Spark Connect
-    does not tell what its workers have.
+    The function is the user's. The workers may have other environment variables. They may also have another seed of
+    hashes, so that sets of text have another order. `spark-submit` and `pyspark` start a driver with the seed of its
+    workers, and plain `python` does not. Spark Connect does not tell what its workers have.
     """
     if is_connect(spark):
         return False
@@ -103,7 +103,7 @@ def works_alike(spark: SparkSession) -> bool:
 
 
 def sorts_alike(frame: DataFrame, columns: Sequence[str]) -> bool:
-    """Return whether Arrow sorts rows by these columns in the order in which Spark does."""
+    """Return whether Arrow sorts rows by these columns in the order of Spark."""
     return all(_sorts_alike(frame.schema[name].dataType) for name in columns)
 
 

@@ -1,4 +1,4 @@
-"""Compact chains of a table between the commit of a batch and the end of the next one.
+"""Compact chains of a table between a commit and the end of the next batch.
 
 A batch waits for what it compacts itself. So chains of the version that it committed are read, merged and encoded while
 Spark goes on; nothing is written. The next batch of the run writes the objects as its own, if it still has these
@@ -25,7 +25,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 
 
 class EarlyCompaction:
-    """Chains of one committed version that are compacted before the next batch needs it.
+    """Chains of one committed version that are compacted for the next batch.
 
     `keep` says how many artifacts of each partition stay. `left_to_batch` are partitions whose turn it is too, but
     which are too large for the driver. `cost` is what the work takes of the bytes that the driver may read for all
@@ -66,9 +66,10 @@ class EarlyCompaction:
             return []
 
     async def write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
-        """Write what was compacted, and return the shorter chains of those partitions that still begin as they did.
+        """Write what was compacted, and return the shorter chains.
 
-        `chains` are those of the batch, with its changes. The requests made until now are added to `traffic`.
+        They are those of the partitions whose chains still begin as they did. `chains` are those of the batch, with its
+        changes. The requests made until now are added to `traffic`.
         """
         shorter: dict[int, Chain] = {}
         for compacted in await self._compacted():
@@ -84,7 +85,7 @@ class EarlyCompaction:
         return shorter
 
     def left_to_batch(self, chains: Mapping[int, Chain]) -> list[int]:
-        """Return the partitions whose turn it is, and that the batch has to compact itself."""
+        """Return the partitions whose turn it is that the batch has to compact itself."""
         return [partition for partition in self._left_to_batch if self._begins_alike(partition, chains)]
 
     def cancel(self) -> None:

@@ -1,6 +1,7 @@
-"""Ask a session for its executors: how many tasks they run at once, where they are, and what their Python has.
+"""Ask a session for its executors.
 
-A session of Spark Connect has no context that could tell. A small job tells it, once for each session.
+The answer says how many tasks they run at once, where they are, and what their Python has. A session of Spark Connect
+has no context with the answer. A small job finds the answer, once for each session.
 """
 
 import json
@@ -28,14 +29,20 @@ NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarr
 
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """What the tasks of one job of Spark Connect have seen: one for each that the session runs at once."""
+    """What the tasks of one job of Spark Connect have seen.
+
+    There is one entry for each task that the session runs at once.
+    """
 
     hosts: Sequence[str]
     found: Sequence[tuple[str, dict[str, str]]]
     """The interpreter of each task, and the version or error of each package."""
 
     def has(self, package: str) -> bool:
-        """Return whether all tasks could import a package. One that is missing may be there the next time."""
+        """Return whether all tasks could import a package.
+
+        A package that is missing may be there the next time.
+        """
         return all(not versions.get(package, "!").startswith("!") for _, versions in self.found)
 
 

@@ -148,7 +148,10 @@ def _check_connect(spark: SparkSession, packages: list[str]) -> None:
 
 
 def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], when: str) -> None:
-    """Raise `InvalidStateError` for packages that tasks do not have. Log other versions than those of this process."""
+    """Raise `InvalidStateError` for packages that tasks do not have.
+
+    Log versions that differ from those of this process.
+    """
     here = make_probe()(packages)
     for python, found in seen:
         missing = [name + what[1:] for name, what in found.items() if what.startswith("!")]
@@ -182,7 +185,10 @@ def _explain(context: Any, text: str) -> str | None:
 
 
 def _version(context: Any) -> str | None:
-    """Return the version of the interpreter on one executor, such as 3.11; None where it does not tell."""
+    """Return the version of Python on one executor; None where it does not tell.
+
+    It is text such as 3.11.
+    """
     ask = [context.pythonExec, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     try:
         # Executors start it as a plain program. PySpark, which might not run there, takes no part.

@@ -1,6 +1,7 @@
-"""Keep the clock of a job during one batch, by which rows of its tables and entries of its maps expire.
+"""Keep the clock of a job during one batch.
 
-The clock is part of each checkpoint, so a repeated batch sees the same rows expire. It never goes back.
+Rows of the job's tables and entries of its maps expire by it. The clock is part of each checkpoint, so a repeated batch
+sees the same rows expire. The clock never goes back.
 """
 
 import threading
@@ -83,7 +84,10 @@ class JobClock:
             self._attempt.clock = Clock(at if known is None else max(at, known.at), "job")
 
     def hold(self, reason: str) -> None:
-        """Refuse to move the clock for the rest of the batch: something that happened depends on the time."""
+        """Refuse to move the clock for the rest of the batch.
+
+        Something that happened depends on the time.
+        """
         with self._lock:
             self._held_by = self._held_by or reason
 
@@ -95,13 +99,19 @@ class JobClock:
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the time is known: a job may move the clock itself, and know no time yet."""
+        """Return whether the time is known.
+
+        A job may move the clock itself, and know no time yet.
+        """
         known = self._known()
         return known is None or known.at > BEGINNING
 
 
 def _in_utc(to: datetime | None) -> datetime | None:
-    """Return a time of a user in UTC; None for None, and for the time that pandas has in its place."""
+    """Return a time of a user in UTC; None for None.
+
+    Returns None also for `NaT`, which pandas has in place of None.
+    """
     if to is None or to != to:  # NaT of pandas is a datetime, and not equal to itself.
         return None
     if not isinstance(to, datetime):

@@ -1,4 +1,4 @@
-"""Refuse changes of a job's maps outside of its batches, and let their entries expire.
+"""Refuse changes of a job's maps outside its batches; let entries expire.
 
 No checkpoint would hold such changes. Only changes that are made through the map are refused. A list or dict that a
 batch took out of the map is the user's own object, and nobody can refuse a change of it. A change that is made between
@@ -69,9 +69,9 @@ def check_expire_after(name: str, given: object) -> int | None:
 
 
 def set_rule(keyed: KeyedState, after: int | None, clock: JobClock, parent: Manifest | None) -> None:
-    """Let the entries of a map expire by the job's clock, or not at all, from this batch on.
+    """Let the entries of a map expire by the job's clock, or not at all.
 
-    A job whose maps never expired needs no clock.
+    The rule holds from this batch on. A job whose maps never expired needs no clock.
     """
     if keyed.expires and parent is not None and parent.clock is not None:
         # A map may be opened late in a run. What expired by its old rule since then must not come back by another one.

@@ -46,7 +46,9 @@ Operation = Callable[[str], AbstractContextManager[None]]
 
 
 class OtherState(NotPicklable):
-    """The state of another job, as one of its checkpoints has it: what `state.other(root)` returns.
+    """The state of another job, as one of its checkpoints has it.
+
+    `state.other(root)` returns it.
 
     Examples:
         The examples of the methods run in a function that `stateful` decorates. `state/shop` is the root of another
@@ -192,7 +194,7 @@ class OtherStates:
         return restore(client, None)
 
     def record(self) -> None:
-        """Record what this batch read, and what the next one is going to read, before the commit."""
+        """Record, before the commit, what this batch read and the next one will read."""
         for root, (client, restored) in self._pinned.items():
             following = restored.id
             try:
@@ -204,7 +206,10 @@ class OtherStates:
 
 
 def _recorded(root: str, position: Json) -> CheckpointId | None:
-    """Return the checkpoint that the checkpoint below recorded for this batch, if it recorded one."""
+    """Return the checkpoint that was recorded for this batch; None if there is none.
+
+    The checkpoint below this batch recorded it.
+    """
     if position is None:
         return None
     try:

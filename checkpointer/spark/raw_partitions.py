@@ -101,7 +101,10 @@ def write_partitions(
     key: Sequence[str] | None,
     num_partitions: int | None,
 ) -> None:
-    """Run `write` on the executors, and attach the artifact of each partition to the checkpoint."""
+    """Run `write` on the executors, and attach the artifacts to the checkpoint.
+
+    Each partition has an artifact.
+    """
     # Before any task runs, so that a name that no path can have costs no work.
     object_paths.encode_name("operator", operator)
     check_frame(f"operator {operator!r}: write_partitions()", frame)

@@ -1,4 +1,7 @@
-"""Read tables of live checkpoints as DataFrames. `difference.py` reads what differs between two of them."""
+"""Read tables of live checkpoints as DataFrames.
+
+`difference.py` reads what differs between two of them.
+"""
 
 import os
 from collections.abc import Mapping, Sequence

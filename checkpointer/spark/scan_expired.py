@@ -57,10 +57,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The rows of a table that expire with a batch: those whose time in a column is at most `limit`.
+    """The rows of a table that expire with a batch.
 
-    `limit` is in microseconds since 1970. `before` is the table of the last checkpoint. `written` has the partitions to
-    which calls of the batch may have written such rows.
+    They are the rows whose time in a column is at most `limit`. `limit` is in microseconds since 1970. `before` is the
+    table of the last checkpoint. `written` has the partitions to which calls of the batch may have written such rows.
 
     A row that is written too late expires with its call: later calls neither see it nor combine anything with it. The
     row is returned as that call wrote it. Later calls of the batch do not change it.
@@ -86,9 +86,10 @@ def find_due(
     version: TableVersion,
     may_be_due: Callable[[TableVersion, str, int], list[int]],
 ) -> Due:
-    """Find out what expires with a batch that has made `version` by what it has written.
+    """Find the rows that expire with a batch that has made `version`.
 
-    `rule` has the column and the limit, and `may_be_due` tells which partitions may have such a row.
+    `written` is what the batch wrote to make it. `rule` has the column and the limit, and `may_be_due` tells which
+    partitions may have such a row.
     """
     column, limit = rule
     # Nothing was due before the table was there, or before its column was.

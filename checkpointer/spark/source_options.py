@@ -1,4 +1,7 @@
-"""The options of the data source `checkpointer`: what to read, and of which checkpoint."""
+"""Parse the options of the data source `checkpointer`.
+
+They say what to read, and of which checkpoint.
+"""
 
 import json
 from collections.abc import Mapping
@@ -146,7 +149,7 @@ class ReadRequest:
 
 
 def _checkpoint(given: Mapping[str, str]) -> str | None:
-    """Return the checkpoint that the options mean, in the grammar of `Checkpointer.restore`.
+    """Return the checkpoint of the options, in the grammar of `Checkpointer.restore`.
 
     The options `epoch` and `savepoint` are two of its forms, and are written as these.
     """
@@ -161,7 +164,7 @@ def _checkpoint(given: Mapping[str, str]) -> str | None:
 
 
 def _check_changes(given: Mapping[str, str]) -> None:
-    """Raise `IllegalArgumentError` for options that do not go with the changes of a table."""
+    """Raise `IllegalArgumentError` for options that a table's changes do not take."""
     if "operator" not in given:
         raise IllegalArgumentError(
             "view 'changes': option operator: say which table, as in option('operator', 'totals')"

@@ -242,13 +242,13 @@ class State(NotPicklable):
         on_retired: OnRetired = "error",
         encryption: EncryptionOption = None,
     ) -> OtherState:
-        """Return the state of another job, pinned to one of its checkpoints for this batch.
+        """Return the state of another job at one checkpoint.
 
-        A batch reads the checkpoint that the batch before it chose. At its commit, a batch records two ids in
-        `positions["checkpointer:<root>"]`: "read", which it read, and "next", which was the newest one then. The next
-        batch reads "next". So a batch that is repeated after a crash reads the same again, although the other job has
-        gone on. The first batch after a rewind or in a fork does so, too. `read_state` reads what is newest now, which
-        may differ in a repeated batch.
+        The checkpoint stays the same for the whole batch. A batch reads the checkpoint that the batch before it chose.
+        At its commit, a batch records two ids in `positions["checkpointer:<root>"]`: "read", which it read, and "next",
+        which was the newest one then. The next batch reads "next". So a batch that is repeated after a crash reads the
+        same state again, although the other job has continued. The first batch after a rewind or in a fork does so,
+        too. `read_state` reads the newest checkpoint of now, which may differ in a repeated batch.
 
         Args:
             root: The root of the other job: a folder or a URL.

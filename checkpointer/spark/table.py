@@ -192,12 +192,13 @@ class TableState(NotPicklable):
             return self._changes.apply(rows, call)
 
     def first_seen(self, rows: DataFrame, *, order_by: Sequence[str] = ()) -> DataFrame:
-        """Return the rows whose key the table has not seen, one for each key, and take them in.
+        """Return the rows with new keys, one for each key, and take them in.
 
-        So each key is returned once, over batches, restarts and repeated batches. Columns that the table does not have
-        are returned and not stored: a new table has the key, the column of `expire=` and those of `schema=`. With
-        `expire=` a key that has expired is new again. A row that has expired when it comes is returned too, each time,
-        if all rows of its key have: the table does not remember it. Filter late rows before, if they must not count.
+        A key is new if the table has not seen it. So each key is returned once, over batches, restarts and repeated
+        batches. Columns that the table does not have are returned and not stored: a new table has the key, the column
+        of `expire=` and those of `schema=`. With `expire=` a key that has expired is new again. A row may have expired
+        before it comes. It is returned each time if all rows of its key have expired, because the table does not
+        remember it. Filter late rows first if they must not count.
 
         Args:
             rows: The rows, with the key columns and any others.

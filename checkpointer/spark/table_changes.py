@@ -203,14 +203,20 @@ class TableChanges:
         return lookup(*self._jobs.scan_arguments, self._known_version(), wanted, columns)
 
     def expired(self, columns: Sequence[str] | None) -> DataFrame:
-        """Return the rows of the last checkpoint that have expired since, and those that this batch wrote too late."""
+        """Return the rows of the last checkpoint that have expired since.
+
+        It also returns the rows that this batch wrote too late.
+        """
         version = self._known_version()
         rule = self._expiry.due(version)
         due = find_due(rule, self._committed, self._written, version, self._jobs.may_be_due)
         return scan_expired(*self._jobs.scan_arguments, due, columns)
 
     def compact(self) -> None:
-        """Let `finish` replace every chain that has deltas, or may have expired rows, with a snapshot."""
+        """Let `finish` replace chains with snapshots.
+
+        It replaces every chain that has deltas, or may have expired rows.
+        """
         self._known_version()
         # Not at once: what this batch wrote too late would be gone before `expired` returns it.
         self._compacts_all = True
@@ -244,7 +250,10 @@ class TableChanges:
         return self._hints.early.cost
 
     def discard_emitted(self) -> None:
-        """Remove the objects with rows that functions emitted: the batch has ended, and nobody may read them now."""
+        """Remove the objects with rows that functions emitted.
+
+        The batch has ended, and nobody may read these rows now.
+        """
         paths, self._emitted = self._emitted, []
         if paths:
             run_sync(self._jobs.client.session.store.delete(paths))
@@ -358,7 +367,10 @@ class TableChanges:
             self._written.append(Written.on(below, self.version))
 
     def _compact_due(self, version: TableVersion) -> None:
-        """Compact chains that are too long, and some whose deltas outweigh their snapshot, or all."""
+        """Compact chains that are too long, and some that outweigh their snapshot.
+
+        After `compact`, compact all chains.
+        """
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
         if self._compacts_all:
             self._compact(all_compactions(version.chains, has_expiry=version.schema.expire is not None))
@@ -391,5 +403,8 @@ class TableChanges:
 
 
 def _combines_with_below(rows: DataFrame, schema: TableSchema) -> bool:
-    """Return whether rows may be combined with an expired row below them, unless tasks look."""
+    """Return whether rows may be combined with an expired row below them.
+
+    To prevent this, tasks look for such rows.
+    """
     return schema.expire is not None and not (schema.replaces and set(schema.names) <= set(rows.columns))

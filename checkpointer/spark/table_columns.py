@@ -1,4 +1,7 @@
-"""Decide which columns a table has in a batch, by what the job says of it and by its rows."""
+"""Decide which columns a table has in a batch.
+
+The job and the rows say so.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,9 +53,9 @@ class TableColumns:
         return self.expiry.in_schema(self._extended(old, [*fields, *declared]))
 
     def accept_first_seen(self, rows: DataFrame, old: TableSchema) -> TableSchema:
-        """Return the schema of the table once it has these rows in the columns that it has now.
+        """Return the schema of the table after it takes in these rows.
 
-        Narrower values fit as they are.
+        Only columns that the table has now count. Narrower values fit as they are.
         """
         schema = self.accept_keys(rows, old)
         kinds = {column.name: column.type for column in schema.columns}
@@ -64,13 +67,19 @@ class TableColumns:
         return self.expiry.in_schema(extended_schema(self.table, schema, fields, self.key, combine))
 
     def first_of_first_seen(self, rows: DataFrame) -> TableSchema:
-        """Return the schema of a new table of the keys of these rows alone, and of the time by which they expire."""
+        """Return the schema of a new table that has only the keys of these rows.
+
+        It also has the time by which rows expire.
+        """
         rule = self.expiry.rule
         wanted = self.key if rule is None else [*self.key, rule.column]
         return self.first([field for field in fields_of(rows) if field["name"] in wanted])
 
     def check_first_seen(self, rows: DataFrame) -> None:
-        """Raise `IllegalArgumentError` for rows without a key, and for such as would never expire."""
+        """Raise `IllegalArgumentError` for rows without a key or an expiry.
+
+        A row without an expiry would never expire.
+        """
         check_has_key(self.table, rows, self.key)
         rule = self.expiry.rule
         if rule is not None and rule.column not in rows.columns:
@@ -80,14 +89,20 @@ class TableColumns:
             )
 
     def with_declared_time(self, schema: TableSchema) -> TableSchema:
-        """Return a schema with the column by which rows expire, if it lacks the column and the job declares it."""
+        """Return a schema with the column by which rows expire.
+
+        The column is added if the schema lacks it and the job declares it.
+        """
         rule = self.expiry.rule
         if rule is None or rule.column in schema.names:
             return schema
         return self._extended(schema, [field for field in self.declared if field["name"] == rule.column])
 
     def _extended(self, old: TableSchema, fields: Sequence[Json]) -> TableSchema:
-        """Return a schema with some fields more. Key columns that are not given stay as they are."""
+        """Return a schema with some more fields.
+
+        Key columns that are not given stay as they are.
+        """
         given = {field["name"] for field in fields}
         key = [{"name": c.name, "type": c.type, "metadata": {}} for c in old.columns if c.role == "key"]
         fields = [*(field for field in key if field["name"] not in given), *fields]

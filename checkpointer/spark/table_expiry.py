@@ -23,20 +23,32 @@ class TableExpiry:
             self.clock.now()
 
     def rule_for(self, schema: TableSchema) -> Expire | None:
-        """Return the rule, if the schema has its column: a later upsert of the batch may bring it."""
+        """Return the rule if the schema has its column; else None.
+
+        A later upsert of the batch may bring the column.
+        """
         return self.rule if self.rule is not None and self.rule.column in schema.names else None
 
     def in_schema(self, schema: TableSchema) -> TableSchema:
-        """Return the schema with the rule. Raises `IllegalArgumentError` where no column fits."""
+        """Return the schema with the rule.
+
+        Raises `IllegalArgumentError` where no column fits.
+        """
         return schema if self.rule is None else schema.expiring(self.table, self.rule)
 
     def hold_clock(self, use: str = "was used") -> None:
-        """Refuse to move the clock from now on in this batch: the rows that were seen depend on it."""
+        """Refuse to move the clock from now on in this batch.
+
+        The rows that were seen depend on the clock.
+        """
         if self.rule is not None:
             self.clock.hold(f"table {self.table!r} {use}")
 
     def now(self, version: TableVersion) -> TableVersion:
-        """Return a version at the time of the clock. A job whose tables do not expire needs no clock."""
+        """Return a version at the time of the clock.
+
+        A job whose tables do not expire needs no clock.
+        """
         if version.schema.expire is None:
             return version
         self.hold_clock()  # First: another thread may be about to move it.

@@ -56,7 +56,10 @@ class TableHints:
         self.driver_rows = most if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:
-        """Take as many tasks, up to `most`, as are worth their cost for the seconds that all tasks took together."""
+        """Set how many tasks are worth their cost, up to `most`.
+
+        `seconds` is the time that all tasks took together.
+        """
         tasks = min(int(seconds / SECONDS_OF_TASK), most)
         self.apply_tasks = tasks if tasks > 1 else None
 

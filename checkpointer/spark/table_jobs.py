@@ -1,4 +1,7 @@
-"""Run the Spark jobs of one table in a batch, and write what their tasks leave to the driver."""
+"""Run the Spark jobs of one table in a batch.
+
+Write what their tasks leave to the driver.
+"""
 
 import logging
 from collections import Counter
@@ -64,7 +67,10 @@ class TableJobs:
 
     @property
     def scan_arguments(self) -> tuple[SparkSession, Checkpointer, CheckpointId | None]:
-        """Return what `scan` and `lookup` take before the version: the session, the client and the parent."""
+        """Return the first arguments of `scan` and `lookup`.
+
+        They are the session, the client and the parent. The version follows them.
+        """
         return self.spark, self.client, self.parent
 
     def target(self, schema: TableSchema, partitions: int) -> Target:
@@ -74,7 +80,7 @@ class TableJobs:
     def extend(
         self, chains: dict[int, Chain], outputs: list[TaskOutput], schema: TableSchema, *, deletes_only: bool = False
     ) -> None:
-        """Put what tasks wrote on top of the chains, and write what they left to the driver.
+        """Add what tasks wrote to the chains, and write what they left to the driver.
 
         With `deletes_only` all of it are deletions, which say nothing in a partition without rows.
         """
@@ -141,7 +147,10 @@ class TableJobs:
         return outputs
 
     def may_be_due(self, version: TableVersion, column: str, limit: int) -> list[int]:
-        """Return the partitions that may have a row whose time in a column is at most `limit`."""
+        """Return the partitions that may have an expired row.
+
+        Such a row has a time in a column that is at most `limit`.
+        """
         session = self.client.session
         return run_sync(may_be_due(TableReader(session.store, session.host, version), column, limit))
 
@@ -168,9 +177,10 @@ class TableJobs:
         return {partition: chain for partition, chain in chains.items() if chain}
 
     def compact_early(self, version: TableVersion, most: int) -> EarlyCompaction:
-        """Begin to compact chains of a committed version for the next batch, which adds a delta to each.
+        """Begin to compact chains of a committed version for the next batch.
 
-        Only chains are taken that cost at most `most` bytes in all, as `within_bytes` counts them.
+        That batch adds a delta to each of them. Only chains are taken that cost at most `most` bytes in all, as
+        `within_bytes` counts them.
         """
         session = self.client.session
         early = early_compactions(version.chains, session.max_chain, version.partitions, most)

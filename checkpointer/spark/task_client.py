@@ -63,14 +63,20 @@ class TaskRoot:
         return this_executor(self.open().root)
 
     def copies(self) -> LocalCopies | None:
-        """Return the copies of this executor, which it loses when it ends; None where there may be none."""
+        """Return the copies of this executor; None where there may be none.
+
+        The executor loses them when it ends.
+        """
         folders = os.environ.get("SPARK_LOCAL_DIRS", "") if self.keeps_copies else ""
         return _copies(folders.split(",")[0]) if folders else None
 
 
 @dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """A root for a task object that works in the driver: with the driver's own client and folder for copies."""
+    """A root for a task object that works in the driver.
+
+    It has the driver's own client and folder for copies.
+    """
 
     client: Checkpointer = field(repr=False)
     folder: str | None
@@ -108,7 +114,10 @@ def _may_keep_copies(spark: SparkSession) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _copies(folder: str) -> LocalCopies:
-    """Return the copies in a folder. What they have mapped stays mapped for later tasks."""
+    """Return the copies in a folder.
+
+    What they have mapped stays mapped for later tasks.
+    """
     return LocalCopies(Path(folder) / "checkpointer-copies")
 
 

@@ -1,6 +1,6 @@
-"""Do the same on all supported versions of PySpark, and say which version has what this one lacks.
+"""Hide what differs between the supported versions of PySpark.
 
-What differs between them is decided here and nowhere else.
+Each difference is decided here and nowhere else. Errors say which version has what this one lacks.
 """
 
 import re
@@ -42,13 +42,16 @@ def needs(what: str, version: str) -> str:
 
 
 def refuse_before(version: str, what: str, instead: str) -> None:
-    """Raise `IllegalArgumentError` for what needs a newer PySpark, and say what to do instead."""
+    """Raise `IllegalArgumentError` for what needs a newer PySpark.
+
+    The message says what to do instead.
+    """
     if not is_at_least(version):
         raise IllegalArgumentError(f"{needs(what, version)}: {instead}")
 
 
 def refuse_types(columns: Sequence[Json]) -> None:
-    """Raise `IllegalArgumentError` for a column of a table whose type this PySpark does not have.
+    """Raise `IllegalArgumentError` for column types that this PySpark does not have.
 
     A column is given as its name, type and metadata.
     """
@@ -70,7 +73,10 @@ def is_variant(kind: DataType) -> bool:
 
 
 def is_interval(kind: DataType) -> bool:
-    """Return whether a type is an interval of months, days and microseconds. PySpark 3.5 has no class for it."""
+    """Return whether a type is an interval of months, days and microseconds.
+
+    PySpark 3.5 has no class for it.
+    """
     return kind.typeName() == "interval"
 
 

@@ -76,7 +76,10 @@ class TaskOutput:
         )
 
     def raise_refused(self) -> None:
-        """Raise what the task refused. It comes back as a value, since Spark would repeat a task that raises it."""
+        """Raise what the task refused.
+
+        The error comes back as a value, since Spark would repeat a task that raises it.
+        """
         if self.refused is not None:
             raise self.refused
 
@@ -91,11 +94,12 @@ class TaskOutput:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table that the tasks of a batch write, and how much they leave to the driver.
+    """The table that the tasks of a batch write.
 
-    Task k hands at most `inline / (k + 1)` bytes of rows to the driver and writes more itself: it knows its number
-    alone, and not how many tasks there are. So evenly spread changes of fewer than `inline` bytes in all are never
-    written by tasks, and from 1,000 tasks the driver gets at most 7.5 times `inline`.
+    It also says how much they leave to the driver. Task k hands at most `inline / (k + 1)` bytes of rows to the driver,
+    and writes the rest itself. A task knows its number, but not how many tasks there are. So evenly spread changes of
+    fewer than `inline` bytes in all are never written by tasks, and from 1,000 tasks the driver gets at most 7.5 times
+    `inline`.
     """
 
     root: Root
@@ -137,9 +141,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredRows:
-    """The rows below the changes of a task that are expired by the job's clock, in a version of the table.
+    """The expired rows below the changes of a task.
 
-    `checkpoint` keeps its objects alive.
+    They are expired by the job's clock, in a version of the table. `checkpoint` keeps its objects alive.
     """
 
     checkpoint: CheckpointId | None
