@@ -98,7 +98,10 @@ def fix(encryption: EncryptionOption) -> EncryptionOption:
 
 
 def _encrypted(store: Store, encryption: EncryptionOption) -> Store:
-    """Return a store whose objects are encrypted before they leave this process, or `store` itself for None."""
+    """Return a store that encrypts objects in this process.
+
+    Without encryption the result is `store` itself.
+    """
     if encryption is None:
         return store
     require("cryptography", "encryption", store.url)

@@ -136,7 +136,10 @@ class WriteLeftover:
 
 @dataclass(frozen=True, slots=True)
 class BucketRule:
-    """A setting of the bucket or container of a root, as `checkpointer doctor` shows it."""
+    """A setting of the bucket or container of a root.
+
+    `checkpointer doctor` shows it.
+    """
 
     name: str
     """The setting, such as "versioning"."""
@@ -194,7 +197,10 @@ class Store(Protocol):
 
     @property
     def reads_at_once(self) -> int:
-        """Return how many small objects one call of `read_each_into` may read: 1 unless that takes less time."""
+        """Return how many small objects one call of `read_each_into` may read.
+
+        The number is 1 unless reading several at once takes less time.
+        """
 
     async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
         """Read objects as `read_into` does, at most `reads_at_once`.
@@ -262,9 +268,9 @@ class Store(Protocol):
         """
 
     async def bucket_rules(self) -> Sequence[BucketRule]:
-        """Return the settings of the bucket or container that matter to a root. None where there is no bucket.
+        """Return the settings of the bucket that matter to a root; None if it has none.
 
-        A setting that may not be read is among them, and says so.
+        The bucket may be a container. A setting that may not be read is in the result, and says so.
         """
 
     async def close(self) -> None:

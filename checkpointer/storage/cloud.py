@@ -96,7 +96,10 @@ def server_time(date: str | None) -> float | None:
 
 
 def asked_pause(retry_after: str | None) -> float | None:
-    """Return the `Retry-After` header of an answer in seconds, at most `MAX_PAUSE`. None if it is unreadable."""
+    """Return the `Retry-After` header of an answer in seconds, at most `MAX_PAUSE`.
+
+    Returns None if it is unreadable.
+    """
     text = (retry_after or "").strip()
     if text.isdecimal():
         return min(float(text), MAX_PAUSE)
@@ -112,7 +115,10 @@ def with_pause(error: CheckpointError, pause: float | None) -> CheckpointError:
 
 
 def with_swap_pause(error: CheckpointError) -> CheckpointError:
-    """Return the error of a swap, which says how long to wait if the server asked for less."""
+    """Return the error of a swap, with a pause if the server asked for less.
+
+    The pause says how long to wait.
+    """
     return with_pause(error, SWAP_PAUSE) if isinstance(error, ThrottlingError) else error
 
 

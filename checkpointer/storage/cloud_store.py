@@ -32,7 +32,10 @@ C = TypeVar("C")
 
 
 class CloudStore(ABC, PagedStore, Generic[C]):
-    """A store of the objects of a bucket below a prefix. A container of Azure is a bucket here."""
+    """A store of the objects of a bucket below a prefix.
+
+    A container of Azure is a bucket here.
+    """
 
     _delete_batch: ClassVar[int]
     """Objects that one request of the store deletes, at most."""
@@ -94,7 +97,7 @@ class CloudStore(ABC, PagedStore, Generic[C]):
             await cloud.answer(self._delete(some), partial(self._error, name=f"{self._url}: delete"))
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return nothing, for services that drop uploads which were never completed, and list none."""
+        """Return nothing: the service drops and does not list unfinished uploads."""
         return []
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
@@ -140,7 +143,10 @@ class CloudStore(ABC, PagedStore, Generic[C]):
 
     @abstractmethod
     async def _swap(self, path: str, data: bytes, expected: str | None) -> str:
-        """Write an object and return its version; with fencing, on the condition that it has the expected one."""
+        """Write an object and return its version.
+
+        With fencing, write it only if it has the expected version.
+        """
 
     @abstractmethod
     async def _list_page(self, prefix: str, more: object | None) -> ListingPage: ...

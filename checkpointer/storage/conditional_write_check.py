@@ -1,6 +1,7 @@
-"""Proof that a store keeps conditions on writes, from one writer and from several at the same time.
+"""Prove that a store keeps conditions on writes, of one and of several writers.
 
-It is taken once, when a root is created. `checkpointer doctor` takes it at length.
+Several writers write at the same time. The proof is made once, when a root is created. `checkpointer doctor` makes a
+longer one.
 """
 
 import secrets
@@ -65,9 +66,9 @@ async def _try_writers(store: Store) -> None:
 
 
 async def try_conditions(store: Store, path: str) -> None:
-    """Try each condition that commits rest on, one after the other, at a path that nobody else uses.
+    """Try each condition that commits rest on, one after the other.
 
-    Raises `StoreRefusedError` for the first one that the store ignores.
+    They are tried at a path that nobody else uses. Raises `StoreRefusedError` for the first one that the store ignores.
     """
     # Each write has other bytes: a version may be a hash of the content, and equal bytes would then have equal
     # versions.

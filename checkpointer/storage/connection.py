@@ -95,7 +95,10 @@ class Connection(Generic[F]):
 
     @property
     def is_open(self) -> bool:
-        """Return whether it is open or opening, or whether one that was replaced is still open."""
+        """Return whether this or a replaced connection is open.
+
+        A connection that is opening counts as open.
+        """
         return self._task is not None or bool(self._replaced)
 
     @property
@@ -120,10 +123,10 @@ class Connection(Generic[F]):
             await self._close(made)
 
     def replace(self, made: F, after: float) -> None:
-        """Let the next `get` open another connection in place of `made`, which is closed `after` seconds from now.
+        """Let the next `get` open another connection in place of `made`.
 
-        Requests of others may be under way on it. If it were closed at once, they might wait for ever. Nothing happens
-        where somebody else has replaced it already.
+        `made` is closed `after` seconds from now. Requests of others may be under way on it. If it were closed at once,
+        they might wait for ever. Nothing happens if somebody else has replaced `made` already.
         """
         if self.current is not made:
             return

@@ -1,4 +1,4 @@
-"""A contest of writers: they swap one object at the same time, and exactly one of them may win.
+"""Let several writers swap one object at the same time: exactly one may win.
 
 Some servers keep conditions only as long as requests come one at a time, and some show late what was committed. A check
 with one request after the other does not find these.
@@ -45,7 +45,7 @@ _Answer = str | PreconditionFailedError | RetryableError
 
 @dataclass(slots=True, eq=False)
 class Contest:
-    """The outcome of rounds in which several writers swapped one object at the same time."""
+    """The outcome of rounds in which several writers swapped one object at once."""
 
     max_undecided: int
     """Rounds without a known winner after which the contest is given up."""
@@ -62,7 +62,10 @@ class Contest:
 
     @property
     def problem(self) -> str | None:
-        """Return what the store does wrong; None if each round had one winner, and all readers saw it."""
+        """Return what the store does wrong; None if it does nothing wrong.
+
+        It does nothing wrong if each round had one winner, and all readers saw the winner's object.
+        """
         found = [
             f"{name} in {number} of {self.rounds} rounds"
             for name, number in (
@@ -100,7 +103,7 @@ class Contest:
 
 
 async def hold_contest(stores: Sequence[Store], prefix: str, rounds: int) -> Contest:
-    """Let one writer on each of `stores` swap the same objects, for a number of rounds.
+    """Let one writer on each of `stores` swap the same objects, in several rounds.
 
     The objects have fresh names that begin with `prefix`, and are deleted at the end. All stores have the same root.
     A store may stand there several times: its requests at the same time have connections of their own.
@@ -146,10 +149,11 @@ async def _fight(stores: Sequence[Store], path: str, rounds: int, contest: Conte
 
 
 async def swap_patiently(store: Store, path: str, data: bytes, expected: str | None, *, must_win: bool = True) -> str:
-    """Swap, and send it again where the store asks for less: some take one write of an object in a second.
+    """Swap, and swap again where the store asks for a lower rate.
 
-    Raises as `compare_and_swap` does. A refusal after a throttled attempt may be the work of that attempt. Where the
-    swap must win, it proves nothing, and that `ThrottlingError` is raised.
+    Some stores take one write of an object in a second. Raises as `compare_and_swap` does. A throttled attempt may
+    still have taken effect, so that the next attempt is refused. Where the swap must win, such a refusal proves
+    nothing, and the `ThrottlingError` is raised.
     """
     throttled: ThrottlingError | None = None
     for _ in range(_MAX_SENDS):
@@ -176,7 +180,10 @@ def _version(blob: Blob | None) -> str | None:
 
 
 async def _all(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all answers. The first error is raised once no request is under way any more."""
+    """Return all answers.
+
+    The first error is raised after no request is under way any more.
+    """
     tasks = [asyncio.ensure_future(request) for request in requests]
     await asyncio.gather(*tasks, return_exceptions=True)
     # Not what `gather` returns: some of these requests return errors.

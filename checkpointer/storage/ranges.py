@@ -16,9 +16,10 @@ A single range may have more.
 
 
 async def get_ranges(store: Store, path: str, ranges: Sequence[Range]) -> tuple[list[bytes], int]:
-    """Return the bytes of each range, a start and a length, and how many bytes were read for them.
+    """Return the bytes of each range, and how many bytes were read for them.
 
-    The ranges come in any order. Bytes are missing where the object ends before. Raises `ObjectNotFoundError`.
+    Each range is a start and a length. The ranges come in any order. Bytes are missing where the object ends before.
+    Raises `ObjectNotFoundError`.
     """
     wanted = sorted({part for part in ranges if part[1]})
     if store.reads_ranges:
@@ -44,7 +45,10 @@ async def get_ranges(store: Store, path: str, ranges: Sequence[Range]) -> tuple[
 
 
 def _spans(ranges: Iterable[Range]) -> Iterable[Range]:
-    """Yield the ranges to read, each of which has one or more of some ranges, which come in order."""
+    """Yield the ranges to read, each of which has one or more of some ranges.
+
+    The given ranges come in order.
+    """
     begin = end = 0
     for start, length in ranges:
         if end and start - end <= MAX_GAP_BYTES and start + length - begin <= MAX_SPAN_BYTES:

@@ -177,12 +177,18 @@ def folder_of(kind: StoreKind) -> str:
 
 
 def known_protocols() -> str:
-    """Return how the URLs of all stores begin, for an error that refuses another beginning."""
+    """Return how the URLs of all stores begin.
+
+    An error that refuses another beginning shows it.
+    """
     return ", ".join(f"{protocol}://" for kind in STORES for protocol in kind.protocols)
 
 
 def cloud_roots() -> list[str]:
-    """Return a root in each cloud as users write it, for errors and for the help of the command."""
+    """Return a root in each cloud as users write it.
+
+    Errors and the help of the command show it.
+    """
     clouds = (kind for kind in STORES if kind.reach is Reach.CLOUD)
     return [f"{kind.protocols[0]}://{'container' if kind.has_accounts else 'bucket'}/path" for kind in clouds]
 
@@ -193,7 +199,10 @@ def packages() -> list[str]:
 
 
 def enumerate_words(words: list[str], last: str) -> str:
-    """Return several words as a sentence has them, with `last` (and, or) before the last one."""
+    """Return several words as a list in a sentence.
+
+    `last`, which is "and" or "or", is before the last word.
+    """
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 

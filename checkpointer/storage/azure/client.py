@@ -84,9 +84,10 @@ async def open_client(url: str, options: Mapping[str, Any]) -> AzureClient:
 
 
 def _spare_netrc(service: Any) -> None:
-    """Keep aiohttp from reading ~/.netrc before each request, which it does in a thread.
+    """Keep aiohttp from reading ~/.netrc before each request.
 
-    The service takes no password from there. Another version of the SDK may only lose this time again.
+    aiohttp reads it in a thread, which takes time. The service takes no password from this file. If another version of
+    the SDK makes this function useless, only this time is lost again.
     """
     transport: Any = getattr(getattr(service, "_pipeline", None), "_transport", None)
     # One switch stands for this file and for the proxies of the environment.

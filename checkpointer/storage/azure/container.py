@@ -7,9 +7,9 @@ from pyspark_checkpointer.storage.base import BucketRule
 
 
 async def read_rules(service: Any, container: Any, limits: Mapping[str, Any]) -> Sequence[BucketRule]:
-    """Return the settings that the clients of an account and of a container tell. `limits` go with each request.
+    """Return the settings of an account and a container that their clients tell.
 
-    Rules by age belong to the account, and are told by another service.
+    `limits` go with each request. Rules by age belong to the account, and another service tells them.
     """
     policy = await _ask(container.get_container_properties(**limits))
     account = await _ask(service.get_service_properties(**limits))

@@ -20,7 +20,10 @@ MAX_COPY = 4 << 10
 
 
 def metadata_of(path: str, data: bytes) -> dict[str, str]:
-    """Return the metadata to write with an object. It is empty unless the object is a small position."""
+    """Return the metadata to write with an object.
+
+    It is empty unless the object is a small position.
+    """
     name = object_paths.parse_position_path(path) if len(data) <= MAX_COPY else None
     # In base64, because metadata are headers, which hold no more than ASCII.
     return {NAME: base64.b64encode(data).decode()} if name is not None and name.kind == "position" else {}

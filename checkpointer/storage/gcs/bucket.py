@@ -9,7 +9,10 @@ _LEAVE_OUT = "leave this root out: `_latest` is replaced at every commit, and cl
 
 
 def rules_of(bucket: Mapping[str, Any], root: str) -> Sequence[BucketRule]:
-    """Return the settings in what the service tells of a bucket. `root` is the prefix of the root."""
+    """Return the settings in the service's description of a bucket.
+
+    `root` is the prefix of the root.
+    """
     return (
         _lifecycle(bucket, root),
         _versioning(bucket),

@@ -1,7 +1,7 @@
-"""The client of Google Cloud Storage: credentials and session of gcsfs, and requests of one attempt each.
+"""Send requests to Google Cloud Storage, in one attempt each.
 
-The calls of gcsfs repeat a request, and drop what the server said of a failure. So requests go through its session, and
-not through its calls.
+Credentials and session are those of gcsfs. The calls of gcsfs repeat a request, and drop what the server said of a
+failure. So requests go through its session, and not through its calls.
 """
 
 import json
@@ -43,7 +43,10 @@ class GCSClient:
     async def ask(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Any]:
-        """Send a request about an object, or about all of them if `key` is empty, and yield the answer."""
+        """Send a request about an object, and yield the answer.
+
+        If `key` is empty, the request is about all objects.
+        """
         path = f"{self._objects}/{quote(key, safe='')}" if key else self._objects
         async with self._send(method, path, query, headers or {}, None, about_object=bool(key)) as answer:
             yield answer
@@ -58,7 +61,7 @@ class GCSClient:
     async def upload(
         self, body: Any, query: Mapping[str, str], headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Any]:
-        """Send an object, or the request that begins an upload in chunks, and yield the answer."""
+        """Send an object, or begin an upload in chunks, and yield the answer."""
         # POST is the method that no client of HTTP repeats by itself.
         async with self._send("POST", f"/upload{self._objects}", query, headers or {}, body) as answer:
             yield answer
@@ -103,7 +106,10 @@ class GCSClient:
             raise DependencyError(f"{url.partition('?')[0]}: 401: the token was renewed") from None
 
     async def _renew(self, refused: Mapping[str, str]) -> bool:
-        """Return whether there is another token than the one that was refused. It may end before its time."""
+        """Return whether there is another token than the refused one.
+
+        A token may end before its time.
+        """
         credentials = self._files.credentials.credentials
         # A token that was refused although it is fresh will not get better by another one.
         if credentials is None or refused == self._renewed:
@@ -137,7 +143,10 @@ class GCSClient:
         about_object: bool = False,
         chunk: bool = False,
     ) -> AsyncIterator[Any]:
-        """Send a request and yield the answer. Raises `AnswerError` where it tells of a failure."""
+        """Send a request and yield the answer.
+
+        Raises `AnswerError` where the answer tells of a failure.
+        """
         from yarl import URL
 
         # Encoded: a name of an object may hold what looks like an escape, and is sent as it was quoted.

@@ -1,4 +1,4 @@
-"""Translation of failures of Google Cloud Storage into errors of the tree, which say what to do."""
+"""Translate failures of Google Cloud Storage into errors that say what to do."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -100,7 +100,10 @@ def _without_answer(error: Exception, name: str, said: str) -> CheckpointError:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from: gcsfs wraps the errors of the identity service."""
+    """Yield an error and the errors that it was raised from.
+
+    gcsfs wraps the errors of the identity service.
+    """
     while error is not None:
         yield error
         error = error.__cause__

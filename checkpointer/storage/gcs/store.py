@@ -104,7 +104,10 @@ class GCSStore(CloudStore[GCSClient]):
             return b""
 
     def _check_size(self, path: str, answer: Any, limit: int | None) -> int:
-        """Return the size of an object before its body is read. Raises `CorruptionError` above `limit`."""
+        """Return the size of an object before its body is read.
+
+        Raises `CorruptionError` above `limit`.
+        """
         size = answer.content_length
         if size is None:
             raise DependencyError(f"{self._name(path)}: the answer does not tell its length")

@@ -1,4 +1,4 @@
-"""Uploads to Google Cloud Storage: a small object in one request, a large one in chunks.
+"""Upload to Google Cloud Storage: small objects at once, large ones in chunks.
 
 `query` names the object and the condition, `label` is the object in messages.
 """
@@ -30,7 +30,10 @@ async def send_whole(client: GCSClient, query: Mapping[str, str], data: Bytes, l
 
 
 async def send_chunks(client: GCSClient, query: Mapping[str, str], data: Bytes, label: str) -> str:
-    """Write an object in chunks, and return its generation. Nothing is visible before the last chunk."""
+    """Write an object in chunks, and return its generation.
+
+    Nothing is visible before the last chunk.
+    """
     async with client.upload(b"", {"uploadType": "resumable", **query}) as answer:
         upload = answer.headers.get("Location")
     if upload is None:
@@ -72,7 +75,10 @@ async def _cancel(client: GCSClient, upload: str) -> None:
 
 
 async def _written(answer: Any, label: str) -> str:
-    """Return the generation of what was written. Raises `DependencyError` where the answer does not tell it."""
+    """Return the generation of the object that was written.
+
+    Raises `DependencyError` where the answer does not tell it.
+    """
     generation = (await document(answer, label)).get("generation")
     if generation is None:
         raise DependencyError(f"{label}: the answer names no generation")

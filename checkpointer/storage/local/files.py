@@ -81,7 +81,10 @@ def _check_size(path: str, size: int, limit: int | None) -> None:
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the bytes of some ranges, each a start and a length; fewer where the file ends before."""
+    """Return the bytes of some ranges, each a start and a length.
+
+    There are fewer bytes where the file ends before.
+    """
     with _opened(path) as (fd, size):
         return [_read(fd, max(0, min(length, size - offset)), offset) for offset, length in ranges]
 

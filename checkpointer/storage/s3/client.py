@@ -56,10 +56,10 @@ async def close_client(files: Any) -> None:
 
 
 async def has_new_credentials(files: Any) -> bool:
-    """Return whether the process would now find other credentials than those that a file system uses.
+    """Return whether the process would now find other credentials.
 
-    Somebody may have replaced a file, a variable or a role. botocore reads these once, unless they tell when they
-    expire.
+    They are compared with those that a file system uses. Somebody may have replaced a file, a variable or a role.
+    botocore reads credentials once, unless they say when they expire.
     """
     used = getattr(getattr(files.s3, "_request_signer", None), "_credentials", None)
     # Those in the options of the user stay what they are.
