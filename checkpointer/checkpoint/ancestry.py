@@ -19,11 +19,11 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 async def read_ancestry(
     session: Session, after: CheckpointSelector | None, to: CheckpointSelector
 ) -> tuple[Manifest | None, list[Manifest]]:
-    """Return the manifest of `after`, and those of all later ones up to `to`, with their chains.
+    """Return the manifests of `after` and of all later ones up to `to`.
 
-    They are the ancestors of `to`, oldest first. Without `after` they begin with the first checkpoint of the store, and
-    the first result is None. Raises `RetiredError` where retention has deleted one of them, and `IllegalArgumentError`
-    where `to` was not made on top of `after`.
+    They are the ancestors of `to`, oldest first, with their chains. Without `after` they begin with the first
+    checkpoint of the store, and the first result is None. Raises `RetiredError` where retention has deleted one of
+    them, and `IllegalArgumentError` where `to` was not made on top of `after`.
     """
 
     return await _read(session, after, to, whole=True)
@@ -32,9 +32,10 @@ async def read_ancestry(
 async def read_live_ancestry(
     session: Session, after: CheckpointSelector | None, to: CheckpointSelector
 ) -> tuple[Manifest | None, list[Manifest]]:
-    """Return what `read_ancestry` does, but begin with the oldest live ancestor where `after` is None.
+    """Return what `read_ancestry` does, but from the oldest live ancestor.
 
-    Its manifest is then the first result, which is None only if it is the first checkpoint of the store.
+    It begins with this ancestor if `after` is None. The manifest of the ancestor is then the first result. The result
+    is None only if the ancestor is the first checkpoint of the store.
     """
     return await _read(session, after, to, whole=False)
 
@@ -42,9 +43,10 @@ async def read_live_ancestry(
 async def read_unbroken_ancestry(
     session: Session, after: CheckpointSelector | None, to: CheckpointSelector
 ) -> list[Manifest]:
-    """Return the manifest of `to`, and those of its ancestors after `after`, as far as they are live without a gap.
+    """Return the manifests of `to` and of its ancestors after `after`.
 
-    They come oldest first, without the chains that stand in segments. There are none where `after` is no ancestor.
+    They go back as far as all are live, without a gap. They come oldest first, without the chains that are in segments.
+    The result is empty if `after` is no ancestor.
     """
 
     async def read(head: Head) -> list[Manifest]:
@@ -66,10 +68,11 @@ async def read_unbroken_ancestry(
 
 
 async def read_clocks(session: Session, before: CheckpointId, after: Manifest) -> list[Manifest]:
-    """Return the manifests by whose clocks `after` may lack what `before` has, oldest first.
+    """Return the manifests by whose clocks `after` may lack rows of `before`.
 
-    They are `after` and its live ancestors up to `before`. One whose clock a rollback has taken back is left out: what
-    had expired by it lives again. Where `before` is no ancestor, or not live, `after` is alone.
+    They come oldest first. They are `after` and its live ancestors up to `before`. A manifest is left out if a rollback
+    has taken its clock back: rows that had expired by this clock live again. If `before` is no ancestor, or not live,
+    the result is `after` alone.
     """
     ancestry = list[Manifest]()
     # A job's clock stays in all later checkpoints, so without one nothing expired before.
@@ -100,7 +103,10 @@ async def _read(
 
 
 async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, whole: bool) -> list[Manifest]:
-    """Return the manifests from `start`, or from the oldest there is, to `end`, both of them included."""
+    """Return the manifests from `start` to `end`, both included.
+
+    Without `start` they begin with the oldest one.
+    """
     live, known = await _live(session, head, start, end)
     path, here, url = list[Manifest](), end, session.store.url
     while True:
@@ -123,7 +129,10 @@ async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, wh
 async def _live(
     session: Session, head: Head, start: Ref | None, end: Ref
 ) -> tuple[Collection[Ref], Mapping[Ref, Manifest]]:
-    """Return the live checkpoints, at least those from `start` to `end`, and the manifests that were read for that."""
+    """Return the live checkpoints, at least those from `start` to `end`.
+
+    The second result has the manifests that were read to find them.
+    """
     if start is not None and head.pointer is not None and start.id.sequence >= head.pointer.boundary:
         # A stream asks for the newest checkpoints again and again, and the whole history may be long.
         newest = {ref: manifest async for ref, manifest in walk(session.store, head, start.id.sequence)}

@@ -1,4 +1,4 @@
-"""The changes of one attempt to the operators of its parent, partition by partition."""
+"""Collect the changes of one attempt to its parent's operators, by partition."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

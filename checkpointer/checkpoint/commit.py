@@ -175,7 +175,10 @@ async def _write(attempt: CheckpointAttempt) -> tuple[Ref, Manifest]:
 
 
 def _manifest(attempt: CheckpointAttempt, last: list[PendingPut]) -> tuple[Manifest, bytes]:
-    """Return the attempt's manifest, and its bytes. Adds to `last` what has to be written beside it."""
+    """Return the manifest of the attempt, and its bytes.
+
+    Adds to `last` the objects that have to be written beside it.
+    """
     operators, touched = attempt.changed_operators()
     assert attempt.frozen is not None
     manifest = Manifest(

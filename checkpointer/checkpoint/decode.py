@@ -79,7 +79,7 @@ def merge_all(chains: list[Chain], decoded: dict[Artifact, Records]) -> list[Mer
 
 
 def merge(chain: Chain, decoded: dict[Artifact, Records]) -> Entries:
-    """Return a partition's packed values, what each of its deltas holds, and the types of the keys.
+    """Return a partition's packed values, what its deltas hold, and the key types.
 
     Changes the records of the snapshot in place: they become the values.
     """

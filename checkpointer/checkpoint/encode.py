@@ -29,7 +29,7 @@ class ToEncode(NamedTuple):
 
 
 async def submit(uploader: Uploader, host: Host, changes: Iterable[ToEncode]) -> None:
-    """Begin to encode changes and to write them, and wait while very much is under way."""
+    """Begin to encode and write changes; wait while too many writes are under way."""
     for batch in _in_batches(changes):
         await uploader.queue.submit(_write_encoded(uploader, host, batch), _size_of(batch))
 

@@ -1,8 +1,9 @@
-"""Fencing: who owns the pointer, and the errors of a zombie, which is a writer that lost it.
+"""Decide who owns the pointer, and explain it to a zombie.
 
-Every commit of a writer goes through `Owner.swap`. It asks `Owner.follows` on each version of the pointer that it
-meets. A writer that took over left another instance there. Then the answer is no, and `Owner.explain` names that
-writer. The standings of a session say what it restored, and whether it may save on top of that.
+A zombie is a writer that lost the pointer. Every commit of a writer goes through `Owner.swap`. It asks `Owner.follows`
+on each version of the pointer that it meets. A writer that took over left another instance there. Then the answer is
+no, and `Owner.explain` names that writer. The standing of a session says what it restored, and whether it may save on
+top of it.
 """
 
 import logging

@@ -91,7 +91,7 @@ Show = Callable[[bytes], Any]
 async def map_changes(
     session: Session, name: str, key: Any, parent: Manifest | None, manifests: Sequence[Manifest], show: Show
 ) -> tuple[Any, list[KeyChange]]:
-    """Return the value of a key of a map in `parent`, and the changes of all that follow."""
+    """Return the value of a map's key in `parent`, and all changes after it."""
     place_key(key, 1)  # Refuses what cannot be a key.
     known = _StoredValues(session, name, key)
     stored = None if parent is None else await known.stored(parent)
@@ -113,7 +113,10 @@ async def map_changes(
 
 
 def _living(name: str, stored: bytes | None, manifest: Manifest) -> bytes | None:
-    """Return the packed value of a stored one; None where there is none, or it is expired in a checkpoint."""
+    """Return the packed value of a stored one; None if it is absent or expired.
+
+    The clock of the checkpoint decides whether it is expired.
+    """
     if stored is None or name not in manifest.operators:
         return stored
     where = f"operator {name!r}"

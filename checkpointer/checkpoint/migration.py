@@ -150,7 +150,10 @@ def call(where: str, function: Transform, *given: Any) -> Any:
 
 
 def _counted_anew(reader: CheckpointReader, what: str, schema: Json) -> Json:
-    """Return the rule of a map for entries that a function made: they count from the clock of the checkpoint."""
+    """Return the rule of a map for entries that a function made.
+
+    The time of these entries counts from the clock of the checkpoint.
+    """
     rule, manifest = decode_schema(what, schema), reader.manifest
     if rule is None or manifest is None:
         return None

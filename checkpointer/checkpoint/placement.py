@@ -16,7 +16,7 @@ from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 
 def this_executor(root: str) -> str:
-    """Return a name for the executor of this task, and for the root as it understands it.
+    """Return a name for the executor of this task.
 
     The name has the machine, the process that started this worker, and the root. It is the same in all workers of one
     executor.

@@ -36,7 +36,10 @@ class Known:
     """True if `_latest`, or what is left of it, names it as the committed one."""
 
     def fits(self, wanted: CheckpointSelector) -> bool:
-        """Return whether the selector names its epoch, one of its savepoints, or the beginning of its id."""
+        """Return whether the selector names this checkpoint.
+
+        It does so by its epoch, one of its savepoints, or the beginning of its id.
+        """
         if wanted.kind == "epoch":
             return self.epoch == wanted.value
         # A name that looks like the beginning of an id could be given to savepoints once.

@@ -155,7 +155,10 @@ class CheckpointReader:
         return living(f"operator {name!r}", found, *self._expiry(name))[0]
 
     async def entries_expired_at(self, name: str, partition: int, rule: MapRule, clock: Clock | None) -> set[object]:
-        """Return the keys of one partition of a keyed state that live here, and are expired by a rule and a clock."""
+        """Return the keys of a map's partition that live here and expire by a rule.
+
+        A clock says what is expired.
+        """
         found = await self._stored_entries(name, partition)
         here = living(f"operator {name!r}", found, *self._expiry(name))[0]
         return here.keys() - living(f"operator {name!r}", found, rule, clock)[0].keys()

@@ -1,4 +1,4 @@
-"""Save bytes of a job's own format: what the caller says of one partition at a time.
+"""Save bytes of a job's own format, partition by partition.
 
 Only the caller can merge such bytes. So deltas are folded by writing several of them as one object; when, is decided in
 `checkpointer/compaction.py`. `save.py` does the same for maps.

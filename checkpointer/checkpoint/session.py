@@ -231,7 +231,7 @@ class Session:
             self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
 
     async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:
-        """Swap the pointer in this session's name, and return the version that this led to.
+        """Swap the pointer in this session's name, and return its new version.
 
         The session takes over with its first swap. Each swap is on top of what was restored.
 

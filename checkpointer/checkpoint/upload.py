@@ -175,10 +175,10 @@ class Uploader:
         await self.put(*pack)
 
     async def last_packs(self) -> list[PendingPut]:
-        """Return the open packs, to be written beside the manifest, once every write has ended.
+        """Return the open packs once every write has ended.
 
-        If they have more than `PACK` bytes together, they are written first, and nothing is returned: the manifest
-        would have to wait for them too.
+        The caller writes them at the same time as the manifest. If they have more than `PACK` bytes together, they are
+        written here, and nothing is returned: the manifest would have to wait for them too.
         """
         # A blob joins a pack only after it was hashed, so which packs there are is known once every write has ended.
         await self.queue.join()

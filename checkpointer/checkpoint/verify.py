@@ -392,7 +392,7 @@ def _size(artifacts: set[Artifact]) -> int:
 
 
 def _batches(objects: Sequence[tuple[str, set[Artifact]]], most: int) -> Iterator[Sequence[tuple[str, set[Artifact]]]]:
-    """Yield the objects in the batches in which they are read: small ones several at a time, others alone."""
+    """Yield the objects in batches to read: small ones together, others alone."""
     # Few objects are spread over all workers.
     most = min(most, max(len(objects) // MAX_CONCURRENT_READS, 1))
     left = list(reversed(objects))
