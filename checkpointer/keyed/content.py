@@ -275,7 +275,10 @@ class Content:
         self.expire(now)
 
     def expire(self, now: int) -> None:
-        """Forget the entries that are expired at a time, unless they were set since the last save."""
+        """Forget the entries that are expired at a time.
+
+        Entries that were set since the last save stay.
+        """
         if self.rule is not None:
             for part in self._expiring():
                 part.expire(self.rule.limit(now), part.pack_all())

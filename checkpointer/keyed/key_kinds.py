@@ -29,7 +29,10 @@ class KeyKinds(Enum):
 
     @classmethod
     def of(cls, groups: Collection[Collection[Any]], types: Set[type]) -> "KeyKinds":
-        """Return the kinds of all keys of some groups, such as the dicts of a partition, which have these types."""
+        """Return the kinds of all keys of some groups that have these types.
+
+        A dict of a partition is a group, for example.
+        """
         if may_meet(groups, types):
             return MIXED
         numbers = types & NUMBER_KINDS.keys()

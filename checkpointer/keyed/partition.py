@@ -130,7 +130,10 @@ class MapPartition:
         self._least_limit = self._limit = limit
 
     def restore(self, saved: SavedChain, data: dict[Any, bytes], types: Set[type] | None = None) -> None:
-        """Take over what a chain holds, in a new partition. `types` are those of the keys, if they are known."""
+        """Take over the content of a chain in this new partition.
+
+        `types` are the types of the keys, if they are known.
+        """
         self.saved, self.data, self.is_new = saved, data, False
         self.learn_keys(types)
 
@@ -352,7 +355,10 @@ class MapPartition:
         return refused
 
     def drop_packed(self, free: list[Any]) -> None:
-        """Drop the unheld values, whose keys `pack_in_steps` found, once all live values are packed."""
+        """Drop the unheld values once all live values are packed.
+
+        `pack_in_steps` found their keys.
+        """
         self.unlisted = []  # all of them are in `data` now
         self._drop_live(free)
 
@@ -390,10 +396,11 @@ class MapPartition:
     def pack_in_steps(
         self, refused: dict[Any, UnsupportedValueError], free: list[Any], *, only_free: bool = False
     ) -> Iterator[None]:
-        """Pack live values, or only those that nobody else holds, and note the changes: a batch in each step.
+        """Pack live values and note the changes, one batch in each step.
 
-        Adds to `refused` the errors of values that cannot be packed, by key, and to `free` the keys of values that
-        nobody else holds. Nothing else may use the partition until the last step.
+        With `only_free`, pack only values that nobody else holds. Errors of values that cannot be packed are added to
+        `refused`, by key. The keys of values that nobody else holds are added to `free`. Nothing else may use the
+        partition until the last step.
         """
         batches = pack_batches(self.live, refused, free, only_free=only_free)
         if self.is_new or LIVE_SHARE * len(self.live) > len(self.data):

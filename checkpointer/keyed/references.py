@@ -12,9 +12,10 @@ from typing import Any
 
 
 def counts_are_exact(implementation: str, flags: str) -> bool:
-    """Return whether a Python counts references exactly, by its name and its ABI flags.
+    """Return whether a Python counts references exactly.
 
-    Without the GIL (flag `t`) a count is put together from those of several threads, and may be old when it is read.
+    The name and the ABI flags of the Python say so. Without the GIL (flag `t`), a count is the sum of the counts of
+    several threads, and may be old when it is read.
     """
     return implementation == "cpython" and "t" not in flags
 

@@ -343,9 +343,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 self._make(steps_to_set(batch, self._partitions, are_held=False))
 
     def _make(self, steps: Iterable[Step], *, clean: bool = True) -> None:
-        """Make changes as one. Then drop values that nobody holds, if it is time to `clean`.
+        """Make changes as one change.
 
-        If a pair is no pair or a key is no key, the changes before it are made, as in a dict.
+        Then drop values that nobody holds, if it is time to `clean`. If a pair or a key is malformed, the changes
+        before it are made, as in a dict.
         """
         gathered: list[Step] = []
         failure = None
@@ -526,9 +527,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return state
 
     def take_times_for_restore(self, name: str, rule: MapRule | None, clock: Clock | None) -> None:
-        """Take the times off the values, and forget the entries that are expired by a rule.
+        """Take the times off the values, and forget expired entries.
 
-        For `checkpoint/restore.py`, and only for a state that nobody has used yet.
+        A rule says which entries are expired. This is for `checkpoint/restore.py`, and only for a state that nobody has
+        used yet.
         """
         # First, since it looks for keys of expired entries too.
         self._owner.pass_check()
@@ -542,9 +544,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         content.rule, content.timed = rule, True
 
     def set_rule(self, after: int | None, now: int) -> None:
-        """Let entries expire `after` microseconds after their time, from `now` on. For `spark/maps.py`.
+        """Let entries expire `after` microseconds after their time.
 
-        With None they do not expire.
+        The rule holds from `now` on. With None, entries do not expire. This is for `spark/maps.py`.
         """
         content = self._owner.last().content
         if content.rule is not None or after is not None:
@@ -577,7 +579,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
 
 def _gives_plain_pairs(given: Any) -> bool:
-    """Return whether all pairs of an input exist already, so that it cannot look at those that were set before."""
+    """Return whether all pairs of an input exist already.
+
+    Then the input cannot look at pairs that were set before.
+    """
     if isinstance(given, dict):
         return type(given).items in _PLAIN_ITEMS
     return isinstance(given, list | tuple) and type(given).__iter__ in _PLAIN_ITERATION
@@ -590,7 +595,10 @@ def _batches(given: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _unpack(key: Any, packed: bytes) -> Any:
-    """Return a value. Raises `MalformedError`, which names its key, for bytes that are none."""
+    """Return a value.
+
+    Raises `MalformedError`, which names the key, for bytes that are not a value.
+    """
     try:
         return unpack(packed)
     except MalformedError as error:

@@ -57,7 +57,10 @@ def steps_to_set(pairs: list[Any], partitions: int, *, are_held: bool) -> Iterat
 
 
 def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, are_held: bool) -> Iterator[Step]:
-    """Yield the changes that set each key to its value, as `steps_to_set` does. Empty the list of values."""
+    """Yield the changes that set each key to its value, as `steps_to_set` does.
+
+    Empties the list of values.
+    """
     types = set(map(type, values))
     all_plain = types <= PLAIN
     # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
@@ -80,7 +83,10 @@ def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, ar
 
 
 def _split(pairs: list[Any]) -> tuple[list[Any], list[Any], Exception | None]:
-    """Return the keys and values of pairs, up to the first that is no pair, and its error."""
+    """Return the keys and values of pairs, up to the first malformed pair.
+
+    The last result is the error of that pair.
+    """
     if {*map(type, pairs)} == {tuple} and {*map(len, pairs)} == {2}:
         return list(map(_FIRST, pairs)), list(map(_SECOND, pairs)), None
     keys, values = [], []
