@@ -90,7 +90,10 @@ class Candidate:
 
 
 def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSelector) -> CheckpointId:
-    """Return the candidate that is meant. "latest" is the one that the remains of `_latest` name."""
+    """Return the candidate that the argument names.
+
+    "latest" is the candidate that the remains of `_latest` name.
+    """
     known = [Known(one.id, one.savepoints, one.epoch, one.committed) for one in found]
     return resolve_candidate(known, url, wanted)
 

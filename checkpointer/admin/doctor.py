@@ -1,4 +1,4 @@
-"""Examine the store that a root is on: its conditions, clock, permissions, bucket and speed.
+"""Examine the store of a root: conditions, clock, permissions, bucket and speed.
 
 Everything is written under fresh names that begin with `_doctor-`, and deleted at the end.
 """
@@ -77,7 +77,9 @@ async def examine(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Return what the store of a root does. `writers` are other clients of the same root, which write at the same time.
+    """Return the findings about the store of a root.
+
+    `writers` are other clients of the same root, which write at the same time.
 
     Raises:
         RetryableError: The store does not answer.
@@ -112,7 +114,10 @@ class _Verb:
 
 
 async def _try_verbs(found: Diagnosis, store: Store, prefix: str, host: Host) -> None:
-    """Send each kind of request some times. See which are refused, how long they take, and what they show."""
+    """Send each kind of request several times.
+
+    See which of them are refused, how long they take, and what they show.
+    """
     names = [f"{prefix}{number}" for number in range(REPEATS)]
     versions: list[str | None] = [None]
     listed: list[int] = []

@@ -96,9 +96,10 @@ def _decode(store: Store, blob: Blob | None) -> FollowerPositions:
 
 
 def needed_by(ancestry: Sequence[Ref], begins: bool, checkpoint: CheckpointId | None) -> int | None:
-    """Return how many of the newest checkpoints of an ancestry a follower needs; None if it is lost.
+    """Return how many of the newest checkpoints a follower needs; None if it is lost.
 
-    It needs all after its own, and its own to compare with. `begins` says that nothing came before the ancestry.
+    They are counted in an ancestry, newest first. The follower needs all checkpoints after its own, and its own to
+    compare with. `begins` says that no checkpoint came before the ancestry.
     """
     if checkpoint is None:
         return len(ancestry) if begins else None
@@ -153,9 +154,9 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
 
 
 async def hold(session: Session, name: str, operator: str) -> None:
-    """Keep all that is live for a follower of which nobody knows yet how far it has read.
+    """Keep all that is live for a follower whose position is not known yet.
 
-    One that is registered stays at its position. Raises what `register` raises.
+    A follower that is registered stays at its position. Raises what `register` raises.
     """
     if name not in (await read_positions(session.store)).by_name:
         ancestry = (await read_history(session.store, await read_head(session.store))).ancestry
@@ -167,7 +168,10 @@ async def _touch(session: Session, head: Head) -> Pointer | None:
 
 
 async def _require_live(session: Session, head: Head, name: str, checkpoint: CheckpointId | None) -> None:
-    """Raise `RetiredError` if what a follower needs first is not live in a version of `_latest`."""
+    """Raise `RetiredError` if the first checkpoint for a follower is not live.
+
+    A version of `_latest` says what is live.
+    """
     # Not one that only a savepoint keeps: what came after it may be gone.
     ancestry = (await read_history(session.store, head)).ancestry
     begins = bool(ancestry) and ancestry[-1][1].parent is None
@@ -180,9 +184,10 @@ async def _require_live(session: Session, head: Head, name: str, checkpoint: Che
 
 
 async def advance(session: Session, name: str, operator: str, checkpoint: CheckpointId) -> bool:
-    """Note that a follower has read all changes up to a checkpoint. It never goes back.
+    """Record that a follower has read all changes up to a checkpoint.
 
-    Returns whether there is such a follower: one that was removed stays removed until its stream is started again.
+    Its position never goes back. Returns whether there is such a follower: one that was removed stays removed until its
+    stream is started again.
     """
 
     def plan(known: FollowerPositions) -> FollowerPositions | None:
@@ -226,7 +231,10 @@ Plan = Callable[[FollowerPositions], FollowerPositions | None]
 
 
 async def _change(session: Session, plan: Plan) -> FollowerPositions:
-    """Write what `plan` returns for the present positions, and return what is there then."""
+    """Write what `plan` returns for the present positions.
+
+    Returns the positions that are stored then.
+    """
     store, path = session.store, object_paths.FOLLOWERS
     for _ in range(ROUNDS):
         blob = await find_object(store, path, MAX_FOLLOWERS)

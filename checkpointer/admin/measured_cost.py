@@ -1,6 +1,6 @@
-"""Measure the cost of the batches of a real root, as its newest checkpoints recorded it.
+"""Measure the cost of the batches of a real root from its newest checkpoints.
 
-`cost.py` says what a month of such batches costs.
+Each checkpoint recorded the cost of its batch. `cost.py` says what a month of such batches costs.
 """
 
 from collections.abc import Iterable

@@ -139,7 +139,10 @@ async def _ask(session: Session, policy: RetentionPolicy, newest_first: list[Man
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """The retired checkpoints, oldest first, a note if that had to wait, and the named followers."""
+    """The retired checkpoints, oldest first, and the named followers.
+
+    There is a note if retirement had to wait.
+    """
 
     retired: tuple[Ref, ...]
     note: str | None
@@ -203,9 +206,9 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
 async def decide_retention_now(
     session: Session, head: Head, policy: RetentionPolicy, known: KnownManifests | None = None
 ) -> tuple[RetentionDecision, str | None]:
-    """Decide as `decide_retention` does, but retire nothing soon after the last retirement.
+    """Decide as `decide_retention` does, but not soon after the last retirement.
 
-    Then the note says so; else it is None.
+    Nothing is retired soon after the last retirement. The note says so then; else the note is None.
     """
     decision = await decide_retention(session, head, policy, known)
     # Each retirement adds an entry to `retired`, which every sweep has to follow. Without this limit, a cleanup after

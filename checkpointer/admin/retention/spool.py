@@ -1,4 +1,7 @@
-"""The rows of a cleanup plan in a temporary file: they are written, counted, read and deleted."""
+"""Hold the rows of a cleanup plan in a temporary file.
+
+They are written, counted, read and deleted there.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Find out which checkpoints retention keeps for named followers, and which followers it outruns."""
+"""Find the checkpoints that retention keeps for named followers.
+
+Find also the followers that retention outruns.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +45,10 @@ class PlannedFollower:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Hold which checkpoints followers still need, the slowest follower that needs each, and how far all are behind."""
+    """Hold which checkpoints followers still need.
+
+    Hold also the slowest follower that needs each checkpoint, and how far all followers are behind.
+    """
 
     needed: Mapping[Ref, str]
     behind: Mapping[str, int | None]
@@ -50,7 +56,7 @@ class Waiting:
     """The checkpoints that are not kept for those that are too far behind."""
 
     def planned(self, kept: Mapping[Ref, str], retired: Collection[Ref]) -> tuple[PlannedFollower, ...]:
-        """Return all followers, once it is known what is kept for whom and what is retired."""
+        """Return all followers, once a plan says what is kept and what is retired."""
         gone = set(retired)
         return tuple(
             PlannedFollower(
@@ -74,7 +80,10 @@ def reason_of(name: str) -> str:
 def find_waiting(
     positions: FollowerPositions, ancestry: Sequence[Ref], begins: bool, max_lag: int | None = None
 ) -> Waiting:
-    """Return what followers need of an ancestry, newest first. `begins` says that nothing came before it."""
+    """Return what followers need of an ancestry, newest first.
+
+    `begins` says that no checkpoint came before the ancestry.
+    """
     needs = {name: needed_by(ancestry, begins, one.checkpoint) for name, one in positions.by_name.items()}
     behind: dict[str, int | None] = {}
     needed: dict[Ref, str] = {}

@@ -79,7 +79,10 @@ def compare(root: str, last: Job, job: Job) -> BatchStep:
 
 
 def carry_gone(last: Job | None, job: Job) -> Job:
-    """Return a batch with the offsets of sources that the batches up to `last` have read, and that it lacks."""
+    """Return a batch with the offsets of the sources that it lacks.
+
+    They are sources that the batches up to `last` have read.
+    """
     if last is None or last.query_id != job.query_id or last.spark is None or job.spark is None:
         return job
     ends = BatchOffsets.parse(job.spark.offsets)

@@ -83,9 +83,10 @@ async def _copy_aside(store: Store, path: str, data: bytes) -> None:
 
 
 def _checksums(path: str) -> list[str]:
-    """Return the paths where a checksum of a file may be: that of Hadoop's local file system, and Spark's own.
+    """Return the paths where a checksum of a file may be.
 
-    PySpark 4.1 to 4.3 write the latter for files of state stores alone.
+    One is the path of Hadoop's local file system, the other is Spark's own. PySpark 4.1 to 4.3 write the second one
+    only for files of state stores.
     """
     folder, slash, name = path.rpartition("/")
     return [f"{folder}{slash}.{name}.crc", f"{path}.crc"]

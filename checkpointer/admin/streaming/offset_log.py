@@ -78,9 +78,9 @@ class BatchOffsets(NamedTuple):
 
     @property
     def time(self) -> datetime | None:
-        """Return the time of the batch, which Spark recorded before it ran the batch first; None where there is none.
+        """Return the time that Spark recorded for the batch; None if there is none.
 
-        Spark uses it again when it repeats the batch.
+        Spark recorded it before it ran the batch for the first time. Spark uses it again when it repeats the batch.
         """
         try:
             milliseconds = json.loads(self.metadata)["batchTimestampMs"]
@@ -113,17 +113,21 @@ def by_source(lines: Iterable[str]) -> dict[str, str]:
 
 
 def returned_sources(last: SparkProgress, lines: Iterable[str]) -> dict[str, str]:
-    """Return those of these sources that batches before the last one have read, with the offsets that these reached.
+    """Return the sources that batches before the last one read, with their offsets.
 
-    Spark knows the offsets of two batches: it goes on with a source that only the last one lacks. Any other source that
-    a query had left out, it reads from its beginning.
+    Only the sources of `lines` count. The offsets are those that these batches reached. Spark knows the offsets of two
+    batches: it goes on with a source that only the last one lacks. It reads any other source that a query had left out
+    from its beginning.
     """
     there, known = by_source(lines), by_source(last.before)
     return {name: offset for name, offset in last.gone.items() if name in there and name not in known}
 
 
 def _parse_sources(lines: Iterable[str]) -> dict[str, Any]:
-    """Return offsets as values, which are equal for equal JSON, by the ids of their sources."""
+    """Return offsets as values, by the ids of their sources.
+
+    The values are equal for equal JSON.
+    """
     return {source: _parse(offset) for source, offset in by_source(lines).items()}
 
 
