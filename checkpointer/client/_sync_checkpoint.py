@@ -523,10 +523,10 @@ class Restored(RestoredView):
         return run_sync(opening.read(self.reader, name, columns, keys))
 
     def history(self, operator: str, key: Any, *, after: CheckpointId | str | None = None) -> KeyHistory:
-        """Return what each checkpoint up to this one did to one key of a map or a table. Needs no Spark.
+        """Return what each checkpoint up to this one did to one key of a map or table.
 
-        Only the partition of the key is read, and only of checkpoints that changed it. The history begins with the
-        oldest checkpoint that is live without a gap up to this one: `since` of the result says with which.
+        Needs no Spark. Only the partition of the key is read, and only of checkpoints that changed it. The history
+        begins with the oldest checkpoint from which all are live up to this one: `since` of the result names it.
 
         Args:
             operator: The name of the map or table.

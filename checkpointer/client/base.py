@@ -33,7 +33,10 @@ MIN_CHAIN = 2
 
 
 async def check_table(store: Store, host: Host, name: str, operator: Operator, artifact: Artifact) -> None:
-    """Check that the keys of a table's object are in their partitions, if pyarrow is installed."""
+    """Check that the keys of a table's object are in their partitions.
+
+    Does nothing if pyarrow is not installed.
+    """
     if not is_installed("pyarrow"):
         return
     from pyspark_checkpointer.table.places import check_places  # pyarrow, only for those who use tables
@@ -156,9 +159,9 @@ class Client:
         return twin
 
     def for_tasks(self) -> Self:
-        """Return a client that has the keys of an encrypted root themselves, for tasks of the same job.
+        """Return a client with the keys of an encrypted root, for tasks of the job.
 
-        For other packages of this library.
+        The client has the keys themselves. This is for other packages of this library.
         """
         if self._config.encryption is None:
             return self

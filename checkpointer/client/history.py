@@ -15,7 +15,10 @@ from pyspark_checkpointer.manifests.tagged_json import to_json
 async def key_history(
     reader: CheckpointReader, name: str, key: Any, after: CheckpointSelector | None, *, as_json: bool = False
 ) -> KeyHistory:
-    """Return the history of a key up to the checkpoint of a reader, with values as JSON if asked for."""
+    """Return the history of a key up to the checkpoint of a reader.
+
+    Values are JSON if asked for.
+    """
     session = reader.session
     if reader.manifest is None:
         reader.operator(name)  # Raises, as nothing is committed.
