@@ -1,4 +1,7 @@
-"""The checkpoint manager of Event Processor Host: how far a consumer group has read each partition."""
+"""Manage the checkpoints of Event Processor Host.
+
+A checkpoint says how far a consumer group has read a partition.
+"""
 
 import os
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,7 @@
-"""The lease manager of Event Processor Host: who of several hosts reads which partition."""
+"""Manage the leases of Event Processor Host.
+
+A lease says which of several hosts reads a partition.
+"""
 
 import os
 import secrets
