@@ -1,4 +1,4 @@
-"""Define and parse the options of `checkpointer cost`: what a job does, and what it pays."""
+"""Define and parse the options of `checkpointer cost`: the job and its prices."""
 
 import re
 from collections.abc import Callable, Sequence

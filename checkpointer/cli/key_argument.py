@@ -19,7 +19,10 @@ class KeyCommand(click.Command):
     """A command of which a key is an argument: click takes -5 for an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words, with all arguments behind the options where one of them is a negative number."""
+        """Parse the words of a command line that may have negative numbers.
+
+        If one of the arguments is a negative number, all arguments are moved behind the options.
+        """
         end = args.index("--") if "--" in args else len(args)
         before, after = args[:end], args[end + 1 :]
         takes_value = {name for p in self.get_params(ctx) if getattr(p, "is_flag", None) is False for name in p.opts}
@@ -63,7 +66,10 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _untag(value: Any) -> Any:
-    """Return the value that stands for some tagged JSON: the inverse of `tagged_json.to_json`, for what keys can be."""
+    """Return the value of some tagged JSON, if keys can have it.
+
+    This is the inverse of `tagged_json.to_json`.
+    """
     if isinstance(value, list):
         return [_untag(member) for member in value]
     if not isinstance(value, dict):

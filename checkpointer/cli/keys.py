@@ -110,7 +110,7 @@ Rule = Callable[[schemas.Record], bool]
 
 
 def _rule(before: CheckpointReader, name: str, clocks: Sequence[Manifest]) -> Rule | None:
-    """Return how rows of the older checkpoint expired in later ones; None where they do not."""
+    """Return how rows of the older checkpoint expired later; None if they do not."""
     from pyspark_checkpointer.table.expiry import is_past  # pyarrow, only for tables
     from pyspark_checkpointer.table.opening import table_version
     from pyspark_checkpointer.table.row_times import latest_times
@@ -140,7 +140,10 @@ def _contents(
     rule: Rule | None = None,
     expired: set[str] | None = None,
 ) -> Contents:
-    """Read the contents of some partitions; the keys of rows that are expired by a rule go into `expired`."""
+    """Read the contents of some partitions.
+
+    The keys of rows that are expired by a rule go into `expired`.
+    """
     if operator is None:
         return {}
     key_of = _table_key(snapshot, name) if kind_of(operator) == "table" else lambda record: record["key"]
@@ -158,7 +161,10 @@ def _contents(
 def _expired_entries(
     before: CheckpointReader, old: Operator, name: str, partitions: list[int], clocks: Sequence[Manifest]
 ) -> set[str]:
-    """Return the keys of a map, as JSON texts, whose entries expired by the rule and clock of a later checkpoint."""
+    """Return the keys of a map, as JSON, whose entries expired later.
+
+    The rule and the clock of a later checkpoint decide that.
+    """
     rules: dict[MapRule, Clock | None] = {}
     for manifest in clocks:
         operator = manifest.operators.get(name)

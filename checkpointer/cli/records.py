@@ -24,7 +24,10 @@ def require_arrow(root: str) -> None:
 def records(
     reader: CheckpointReader, name: str, partitions: Sequence[int], shown: "TableSchema | None" = None
 ) -> Iterator[schemas.Record]:
-    """Yield every record of some partitions, verified; rows of a table in the types of a schema, if one is given."""
+    """Yield every record of some partitions, verified.
+
+    Rows of a table have the types of a schema, if one is given.
+    """
     kind = kind_of(reader.operator(name))
     if kind == "table":
         require_arrow(reader.session.store.url)

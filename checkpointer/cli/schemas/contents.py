@@ -47,7 +47,10 @@ class RequestCost(TypedDict):
 
 
 class KeptCost(TypedDict):
-    """The content of the store: on average, or at the end of the month if nothing is deleted."""
+    """The content of the store on average.
+
+    If nothing is deleted, it is the content at the end of the month.
+    """
 
     bytes: int
     objects: int
@@ -71,7 +74,10 @@ class Forecast(TypedDict):
 
 
 class Record(TypedDict):
-    """One record of an operator: an entry of a map, a row of a table, or one artifact of bytes."""
+    """One record of an operator.
+
+    It is an entry of a map, a row of a table, or one artifact of bytes.
+    """
 
     partition: int
     key: Annotated[NotRequired[Json], "of a map's entry"]
@@ -101,7 +107,10 @@ class ExportedOperator(TypedDict):
 
 
 class Exported(TypedDict):
-    """A checkpoint as Parquet files. The same stands in `_checkpoint.json` beside them."""
+    """A checkpoint as Parquet files.
+
+    `_checkpoint.json` beside the files has the same fields.
+    """
 
     id: Annotated[Id, "of the checkpoint that was read"]
     epoch: int | None

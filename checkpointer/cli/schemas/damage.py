@@ -28,7 +28,10 @@ class Verification(TypedDict):
 
 
 class Candidate(TypedDict):
-    """A manifest that a store could be repaired to, with the evidence that it was once committed."""
+    """A manifest that a store could be repaired to.
+
+    It comes with the evidence that it was once committed.
+    """
 
     id: Id
     epoch: int | None
@@ -63,7 +66,10 @@ class Loss(TypedDict):
 
 
 class RepairPlan(TypedDict):
-    """The partitions of a damaged checkpoint that a repair would keep, and those that would be missing."""
+    """What a repair of a damaged checkpoint would keep, and what would be missing.
+
+    Both are partitions.
+    """
 
     content_of: Id
     epoch: int | None

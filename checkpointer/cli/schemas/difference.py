@@ -1,4 +1,4 @@
-"""Define the JSON of the differences between checkpoints, and of the history of one key."""
+"""Define the JSON of `diff` between checkpoints and of the history of one key."""
 
 from typing import Annotated, Literal, TypedDict
 
