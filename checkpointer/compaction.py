@@ -145,7 +145,7 @@ def opaque_fold_start(objects: Sequence[Sequence[int]], size: int, max_chain: in
 
 
 def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
-    """Return the largest number of bytes that the next delta of a keyed partition may have.
+    """Return how many bytes the next delta of a keyed partition may have.
 
     If it has more, a snapshot is written.
 
@@ -160,9 +160,9 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
 
 
 def changes_all(changed: int, keys: int) -> bool:
-    """Return whether a snapshot of a keyed partition has no more entries than its next delta.
+    """Return whether a snapshot has no more entries than the next delta.
 
-    `changed` keys were set or deleted, and the partition has `keys` now.
+    The partition is a keyed one. `changed` keys were set or deleted, and the partition has `keys` now.
 
     Rule: then a snapshot is written.
 
@@ -195,7 +195,7 @@ class KeyedDelta(NamedTuple):
 def keyed_delta(
     snapshot: int, deltas: Sequence[int], new: Iterable[int], max_chain: int, *, changed: int, keys: int
 ) -> KeyedDelta | None:
-    """Return which delta is written of a keyed partition; None if a snapshot is written.
+    """Return the delta to write of a keyed partition; None to write a snapshot.
 
     `new` has the sizes of parts of the new delta. They are added up only until it is clear that there is no room.
     `changed` of the partition's `keys` were set or deleted. All sizes are raw bytes, as in `room_for_delta`.
@@ -224,7 +224,7 @@ def keyed_delta(
 def table_compactions(
     chains: Mapping[int, Chain], max_chain: int, partitions: int, *, coming: int = 0
 ) -> dict[int, int]:
-    """Return the index of the first artifact to compact, for each chain that is to be compacted.
+    """Return the index of the first artifact to compact, for each chain to compact.
 
     The result is by partition. 0 is the snapshot: then a new one is written. `coming` is the number of deltas that each
     chain will get before the answer is carried out.
@@ -270,9 +270,10 @@ def table_compactions(
 
 
 def compactions_left(chains: Mapping[int, Chain], max_chain: int, turn: Iterable[int]) -> dict[int, int]:
-    """Return what a batch still has to compact if chains were compacted early, as `table_compactions` does.
+    """Return what a batch has to compact after chains were compacted early.
 
-    `turn` has the partitions that `early_compactions` left to the batch.
+    The result has the form of `table_compactions`. `turn` has the partitions that `early_compactions` left to the
+    batch.
 
     Rule: these get their snapshot, and the chains at a limit are compacted. `early_compactions` has chosen whose turn
     it is, so nothing else is.
@@ -283,7 +284,9 @@ def compactions_left(chains: Mapping[int, Chain], max_chain: int, turn: Iterable
 
 
 def all_compactions(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[int, int]:
-    """Return what is compacted if the user asks to compact a table, as `table_compactions` does.
+    """Return what to compact if the user asks to compact a table.
+
+    The result has the form of `table_compactions`.
 
     Rule: each partition with deltas gets a snapshot. If rows expire (`has_expiry`), all partitions do, since a snapshot
     alone may also hold expired rows.
@@ -343,9 +346,10 @@ class EarlyCompactions(NamedTuple):
 
 
 def early_compactions(chains: Mapping[int, Chain], max_chain: int, partitions: int, most: int) -> EarlyCompactions:
-    """Return what is compacted of committed chains before the next batch adds a delta to each.
+    """Return what to compact of committed chains before the next batch.
 
-    The arguments are those of `table_compactions`. `most` is the number of bytes that this may cost.
+    That batch adds a delta to each of them. The arguments are those of `table_compactions`. `most` is the number of
+    bytes that the compactions may cost.
 
     Rule: that of `table_compactions` with the coming delta, for what `within_bytes` lets through. The next batch
     compacts those others that get a snapshot. A chain that is only too long becomes so in the next batch, which finds
@@ -373,9 +377,9 @@ def is_small_partition(rows: int, size: int) -> bool:
 
 
 def fits_in_manifest(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> bool:
-    """Return whether the manifest itself holds an operator's chains, so that the operator has no segments.
+    """Return whether the manifest itself holds an operator's chains.
 
-    `old` are the chains of the parent.
+    Then the operator has no segments. `old` are the chains of the parent.
 
     Rule: it holds at most `INLINE` chains, and at most `INLINE_DELTAS` deltas of them, or `DELTAS_OF_CHANGE` for each
     chain that changed if that is more.
