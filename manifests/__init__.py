@@ -1,4 +1,4 @@
-"""The format of a store: values and their bytes, without input or output.
+"""Define the format of a store: values and their bytes, without I/O.
 
 `SPEC.md` beside this file is normative.
 """

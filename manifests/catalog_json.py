@@ -1,4 +1,4 @@
-"""A catalog as JSON, and back.
+"""Encode and decode a catalog as JSON.
 
 The catalog holds the checkpoints that are kept besides the recent history.
 """

@@ -1,4 +1,4 @@
-"""Chains as JSON: a table of objects, and a row for each artifact.
+"""Encode and decode chains as JSON: a table of objects, a row for each artifact.
 
 A row names its object by index.
 

@@ -1,4 +1,4 @@
-"""The registry of codecs, which say what the artifacts of an operator hold.
+"""Register the codecs, which say what the artifacts of an operator hold.
 
 A codec also names the partitioner, which spreads keys over the operator's partitions.
 
@@ -131,5 +131,5 @@ PURE_CODECS = {name: codec for name, codec in CODECS.items() if isinstance(codec
 
 
 def kind_of(operator: Operator) -> OperatorKind:
-    """Return what an operator holds, by its codec."""
+    """Return the kind of an operator, by its codec."""
     return CODECS[operator.codec].holds

@@ -1,11 +1,11 @@
 """Handle keys that are equal and yet not the same.
 
-Such are 1, 1.0 and True, Decimal("1.0") and Decimal("1.00"), 0.0 and -0.0, one moment in two zones, and tuples and
+Examples are 1, 1.0 and True, Decimal("1.0") and Decimal("1.00"), 0.0 and -0.0, one moment in two zones, and tuples and
 frozen sets of these.
 
 A dict keeps its key when a value is set under an equal one, and takes the new key once the old one was deleted. A keyed
-state does the same, also when it is restored: each delta names the key that is stored, and when a delta is laid over
-older records, key and value come from the delta.
+state does the same, also when it is restored. Each delta names the key that is stored. When a delta is applied to older
+records, key and value come from the delta.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set

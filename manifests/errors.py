@@ -1,4 +1,4 @@
-"""Errors of the format itself.
+"""Define the errors of the format itself.
 
 They are the root of the tree of errors and its branch for bad bytes.
 

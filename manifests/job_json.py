@@ -1,6 +1,6 @@
-"""The batch that wrote a manifest as JSON, and back.
+"""Encode and decode the batch that wrote a manifest as JSON.
 
-With it stands where Spark's progress is, so that a query can begin again after that batch.
+The JSON also says where Spark's progress is, so that a query can begin again after this batch.
 """
 
 import re

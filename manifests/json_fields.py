@@ -1,8 +1,8 @@
 """Read a JSON object of the format field by field.
 
-A table names the fields of one object, and the kind of each: `Fields.read` checks them in one go. Each accessor checks
-the type of a single field. What was read is taken out. What is left at the end are fields that a newer writer added.
-They are kept on a round trip.
+A table names the fields of one object, and the kind of each: `Fields.read` checks all of them at once. Each accessor
+checks the type of a single field. A field that was read is taken out. The fields that are left at the end come from a
+newer writer. They are kept when the object is written again.
 
 A kind is a function of the object's fields, a key and its value. It returns the value as the model has it, or fails.
 """
@@ -56,7 +56,7 @@ class Fields:
         if not isinstance(value, dict):
             self.fail(f"expected a JSON object, found {type(value).__name__}")
         self.rest = dict(value)
-        """The fields that nobody has read: in the end those that a newer writer added."""
+        """The fields that nobody has read. At the end they are those that a newer writer added."""
 
     @classmethod
     def parse(cls, name: str, data: bytes) -> Self:

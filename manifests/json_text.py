@@ -1,6 +1,6 @@
 """Write JSON text of the format, and read it strictly.
 
-What another reader could take for another value is refused: a field that stands twice, NaN, a number that is too large.
+Text that another reader could read as another value is refused: a repeated field, NaN, a number that is too large.
 """
 
 import json
@@ -30,7 +30,7 @@ def dump_sealed(value: dict[str, Json]) -> bytes:
 
 
 SEAL = b',"digest":"'
-"""What stands before the digest of a sealed object."""
+"""The text before the digest of a sealed object."""
 
 
 ENCRYPTED = b"checkpointer-encrypted-1\n"

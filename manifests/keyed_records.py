@@ -2,10 +2,10 @@
 
 The codec is `msgpack+zstd`.
 
-The bytes are a zstd frame around pairs of msgpack arrays, one pair after the other, of at most `CHUNK_ENTRIES` entries
-each: the keys, then as many values, each a packed value or nil where the key was deleted. Values stay packed until
-somebody asks for them. Two arrays are packed and unpacked faster than a map, for which Python builds a dict for each
-chunk.
+The bytes are a zstd frame around pairs of msgpack arrays, one pair after the other. An array has at most
+`CHUNK_ENTRIES` entries. The first array of a pair has the keys. The second has as many values, each a packed value, or
+nil if the key was deleted. Values stay packed until somebody asks for them. Two arrays are packed and unpacked faster
+than a map, for which Python builds a dict for each chunk.
 """
 
 import io
@@ -52,7 +52,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 _compressors = Idle(lambda: zstandard.ZstdCompressor(level=ZSTD_LEVEL))
-"""Their tables take longer to make than a small delta takes to compress."""
+"""Compressors that are kept for reuse: to make the tables of one takes longer than to compress a small delta."""
 
 
 def encode(records: Records) -> tuple[bytes, int]:
@@ -108,7 +108,7 @@ def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
 
 
 def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, records: int) -> dict[Any, bytes | None]:
-    """Return what `encode` was given. `name` is the object as errors should name it."""
+    """Return the input of `encode`. `name` is the name of the object in errors."""
     decoded: dict[Any, bytes | None] = {}
     kinds: set[type] = set()
     end = 0
@@ -166,8 +166,8 @@ _NUMBERS = frozenset({int, bool, float})
 def _check_keys(keys: Sequence[Any]) -> None:
     """Raise `ValueError` for a key that is NaN, or holds NaN.
 
-    It also refuses a msgpack timestamp. A key that could not be found again is no key. Texts and numbers are checked
-    all at once, which is much faster: a sum with NaN in it is NaN.
+    It also refuses a msgpack timestamp. Such a key could not be found again. Texts and numbers are checked all at once,
+    which is much faster: a sum with NaN in it is NaN.
     """
     kind = type(keys[0]) if keys else str
     try:
@@ -268,8 +268,8 @@ def check_places(
     """Raise `MalformedError` for a key that belongs to another partition.
 
     `chain` and the records of its deltas tell which object the error has to name. The partition of a key with a named
-    zone depends on the rules of that zone, which may have changed since it was written, so such a key may be in any
-    partition.
+    time zone depends on the rules of that zone, and these may have changed since the key was written. So such a key may
+    be in any partition.
     """
     left = iter(keys)
     while some := list(islice(left, CHUNK_ENTRIES)):

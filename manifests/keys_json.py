@@ -1,4 +1,4 @@
-"""The keys of an encrypted root as JSON, and back.
+"""Encode and decode the keys of an encrypted root as JSON.
 
 The object `_keys` holds the root's data key, wrapped: nobody can use it without a key that is not in the store.
 """
@@ -56,7 +56,7 @@ def encode_keys(keys: RootKeys) -> bytes:
 
 
 def decode_keys(data: bytes) -> RootKeys:
-    """Return what `_keys` holds, its digest compared."""
+    """Return the content of `_keys`, with its digest compared."""
     fields = Fields.parse_sealed(KEYS, data)
     root_id = fields.filled_text("root")
     wrappings = tuple(_decode_wrapping(value) for value in fields.items("wrappings"))

@@ -1,9 +1,9 @@
-"""The pointer and a manifest as JSON, and back.
+"""Encode and decode the pointer and a manifest as JSON.
 
-Each pair of functions handles the same fields in the same order. What a reader checks of a field stands in a table.
+Each pair of functions handles the same fields in the same order. Tables say what a reader checks of each field.
 
-Decoding checks everything that can be checked without another object, so that a value of the model never
-contradicts itself. Whoever reads an object whose digest is known checks size and digest first (`digest.py`).
+Decoding checks everything that can be checked without another object, so that a value of the model never contradicts
+itself. A reader that knows the digest of an object checks size and digest first (`digest.py`).
 """
 
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ def encode_pointer(pointer: Pointer) -> bytes:
 
 
 def decode_pointer(data: bytes) -> Pointer:
-    """Return the pointer that `_latest` holds, its digest compared."""
+    """Return the pointer in `_latest`, with its digest compared."""
     name = object_paths.LATEST
     fields = Fields.parse_sealed(name, data)
     found = fields.read(_POINTER)
@@ -197,7 +197,7 @@ def decode_manifest(checkpoint: CheckpointId, data: bytes) -> Manifest:
 
 
 def _encode_clock(clock: Clock | None) -> dict[str, Json]:
-    """Return the field as it stands in a manifest.
+    """Return the field of a manifest for the clock.
 
     No field is returned for a job that has no clock.
     """
@@ -205,9 +205,9 @@ def _encode_clock(clock: Clock | None) -> dict[str, Json]:
 
 
 def _encode_cost(cost: Cost | None) -> dict[str, Json]:
-    """Return the field as it stands in a manifest.
+    """Return the field of a manifest for the cost.
 
-    No field is returned where nothing was measured.
+    No field is returned if nothing was measured.
     """
     return {} if cost is None else {"cost": {name: getattr(cost, name) for name in COST_FIELDS}}
 

@@ -1,7 +1,7 @@
-"""The times of the entries of maps, and the rule by which entries expire.
+"""Encode the times of the entries of maps, and the rule by which they expire.
 
-A value carries its time in front of its packed bytes, so that records with and without times can stand in one chain: a
-map can adopt a rule, and drop it, without being written again.
+A value carries its time in front of its packed bytes. So one chain can have records with and without times, and a map
+can get a rule, and lose it, without being written again.
 """
 
 from collections.abc import Mapping

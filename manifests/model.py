@@ -1,6 +1,6 @@
 """Define the values that a store is made of.
 
-They are frozen, compared by content, and without behaviour except their own text.
+They are frozen, are compared by content, and have no behaviour except their own text.
 
 Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
    └──────> Catalog                                          checkpoints kept besides the recent history
@@ -31,7 +31,7 @@ _ID = re.compile(r"([0-9]{10})-([0-9a-f]{8})")
 class CheckpointId:
     """`<sequence, 10 digits>-<8 hex, random>`.
 
-    Sorts by age. It is drawn anew for each attempt at a checkpoint.
+    Ids sort by age. A new id is drawn for each attempt at a checkpoint.
 
     Examples:
         >>> from pyspark_checkpointer.manifests.model import CheckpointId
@@ -40,7 +40,7 @@ class CheckpointId:
     """
 
     sequence: int
-    """Higher than that of the checkpoint below it, from 1."""
+    """The sequence, from 1. It is higher than that of the checkpoint below it."""
     suffix: str
     """Eight hexadecimal digits, drawn at random."""
 
@@ -71,7 +71,7 @@ class CheckpointId:
 class Ref:
     """A reference to a manifest: its id, and the SHA-256 of its bytes.
 
-    So nothing can take its place.
+    So no other manifest can take its place.
     """
 
     id: CheckpointId
@@ -113,7 +113,7 @@ class Artifact:
     digest: str
     """The SHA-256 of the stored bytes, in hex."""
     tail: Tail | None = None
-    """The end of the object, where parts of it can be read alone, or None."""
+    """The end of the object if parts of it can be read alone, or None."""
 
 
 Chain = tuple[Artifact, ...]
@@ -154,8 +154,8 @@ Patches = Mapping[int, Patch]
 class Operator:
     """The state of one operator: a chain for each partition that has state.
 
-    `partitions` is how many partitions keys are spread over by `partitioner`. Where there are too many chains for
-    the manifest they stand in `segments`; `patches` holds what each segment says once it was loaded.
+    `partitions` is how many partitions keys are spread over by `partitioner`. If the chains are too many for the
+    manifest, they are in `segments`. `patches` holds the content of each segment after it was loaded.
     """
 
     partitions: int
@@ -173,9 +173,9 @@ class SparkProgress:
     """The part of Spark's own checkpoint needed to begin again after a batch.
 
     `location` is where that checkpoint was. `offsets` is the text of its file `offsets/<batch id>`: how far the batch
-    reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0.
-    `lists` has SHA-256 of the entries of Spark's lists of files that both end with, by `<source>/<entry>`. `gone` has
-    the last offsets of named sources that earlier batches read and this one lacks.
+    reads each source. `before` are the offsets of the batch before, a line for each source; empty for batch 0. `lists`
+    has the SHA-256 of the last entries of Spark's lists of files at `offsets` and `before`, by `<source>/<entry>`.
+    `gone` has the last offsets of named sources that earlier batches read and this batch lacks.
     """
 
     location: str
@@ -210,10 +210,10 @@ class Cost:
 
     They are counted until its manifest was encoded.
 
-    `requests` counts those to the store so far, and each that is still to come: the PUTs beside the manifest, its own,
-    and the swap. `objects` and `bytes` count what was stored under the checkpoint's id, without the manifest.
-    `elapsed_us` is the time since the attempt was begun, by a clock that only goes forward; `blocked_us` is how much of
-    it the caller spent in calls that belong to the attempt.
+    `requests` counts the requests to the store so far. It also counts those that still follow: the PUTs beside the
+    manifest, the PUT of the manifest, and the swap. `objects` and `bytes` count what was stored under the checkpoint's
+    id, without the manifest. `elapsed_us` is the time since the attempt was begun, by a clock that only goes forward;
+    `blocked_us` is the part of this time that the caller spent in calls that belong to the attempt.
     """
 
     requests: int
@@ -240,7 +240,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that one checkpoint consists of. A restore needs no other manifest."""
+    """The description of everything in one checkpoint.
+
+    A restore needs no other manifest.
+    """
 
     id: CheckpointId
     """The id of the checkpoint."""
@@ -272,7 +275,7 @@ class Manifest:
 class Writer:
     """The writer that may move the pointer.
 
-    It is the epoch of its takeover, and a random name for it.
+    It has the epoch of its takeover, and a random name.
     """
 
     epoch: int
@@ -291,7 +294,7 @@ class CatalogRef:
 class Retired:
     """A boundary and catalog that were replaced, and when.
 
-    Readers may still use what they kept.
+    Readers may still use the checkpoints that these kept.
     """
 
     boundary: int
@@ -301,7 +304,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The mutable state of a store, all of it, as `_latest` holds it."""
+    """The whole mutable state of a store, as `_latest` holds it."""
 
     writer: Writer
     committed: Ref | None

@@ -18,7 +18,8 @@ from pyspark_checkpointer.manifests.idle import Idle
 MAX_UNCHECKED_BYTES = 1024
 """Bytes that are unpacked without `check_whole`, at most.
 
-msgpack makes room for 2 MB, whatever they claim to hold; for 18 MB where 1,024 such values are unpacked together.
+For so few bytes msgpack allocates 2 MB, whatever they claim to hold. It allocates 18 MB if 1,024 such values are
+unpacked together.
 """
 
 PIECE_BYTES = 1 << 20

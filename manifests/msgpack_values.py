@@ -1,6 +1,6 @@
 """Pack Python values as msgpack so that each type comes back as itself.
 
-A type that would not is refused by name.
+A type that would come back as another is refused by name.
 
 Types that msgpack itself knows (None, bool, 64-bit integers, floats, text, bytes, lists, maps) are written as msgpack;
 the extension types are in `msgpack_extensions.py`, and listed in `manifests/SPEC.md`. Subclasses (of dict, tuple, str,
@@ -39,13 +39,13 @@ from pyspark_checkpointer.manifests.msgpack_checks import (
 from pyspark_checkpointer.manifests.msgpack_extensions import PACKERS, UNPACKERS, Hook
 
 MAX_DEPTH = 32
-"""Extensions (tuples, sets) one inside the other, at most.
+"""The most extensions (tuples, sets) that may be nested.
 
 Each takes some 40 KiB of the C stack, which has an end.
 """
 
 PACK_COUNT = 32
-"""Values that are packed before their bytes are counted."""
+"""The number of values that are packed before their bytes are counted."""
 
 SHORT_LENGTH = 1024
 """Length from which `_pack_atom` does not pack texts and bytes.
@@ -108,7 +108,7 @@ def _pack_large(value: str | bytes) -> bytes:
 def pack_some(values: Sequence[Any]) -> list[bytes]:
     """Return the first of these values packed, about `PIECE_BYTES` of them.
 
-    It takes less than half of the time of `pack`.
+    This takes less than half of the time of `pack`.
 
     Raises `UnsupportedValueError` if any of them cannot be stored; `pack` says which and why.
     """
@@ -150,7 +150,7 @@ def _find_marked(packed: list[bytes]) -> Sequence[int]:
 def pack_checked(*arrays: list[Any]) -> bytes:
     """Return arrays of keys or of packed values, one after the other.
 
-    They are not checked again: they were checked when they were set.
+    They are not checked again, since they were checked when they were set.
     """
     return b"".join(_LEVELS[0].pack_each(arrays)[0])
 
@@ -179,7 +179,7 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
 
 
 def unpack_all(packed: Sequence[bytes]) -> list[Any] | None:
-    """Return what `unpack` returns for each of some values.
+    """Return the result of `unpack` for each of some values.
 
     Returns None if one value is malformed, or must be looked at by itself. This takes less time than `unpack` for each
     value. The values are unpacked as members of one array, with a mark behind each.
@@ -219,7 +219,7 @@ _MARKED = 0xC1A5_9E3B_70D2_4F87
 _MARK = b"\xcf" + _MARKED.to_bytes(8, "big")
 """An integer that hardly any value holds, and how it is packed.
 
-No double is equal to it, and it begins with a byte that does not come again in it: so two of them never overlap.
+No double is equal to it. Its first byte does not occur again in it, so two of them never overlap.
 """
 
 
@@ -233,7 +233,7 @@ _MARKS = bytes(_MARKERS.match(bytes([number])) is not None for number in range(2
 """A table for `bytes.translate`, which is much faster than a pattern: 1 for a marker, 0 for all other bytes."""
 
 _REFUSED = (RuntimeError, ValueError, OverflowError)
-"""Errors that a packer raises for a value: one nested too deep, or a dict that another thread changes, among them."""
+"""Errors that a packer raises for a value, such as one nested too deep, or a dict that another thread changes."""
 
 _pack_atom = msgpack.Packer(strict_types=True).pack
 """Packer of values without parts.
@@ -245,8 +245,8 @@ No Python code runs meanwhile, so one packer is enough for all threads.
 class _Level:
     """Packs and unpacks values that are inside a given number of extensions.
 
-    A packer has one buffer, and while it packs an extension Python code runs: a signal handler, a `__del__`, a callback
-    of the garbage collector or another greenlet may pack something else meanwhile. That takes another packer.
+    A packer has one buffer, and Python code runs while it packs an extension. A signal handler, a `__del__`, a callback
+    of the garbage collector or another greenlet may then pack something else, and needs another packer.
     """
 
     def __init__(self, depth: int) -> None:

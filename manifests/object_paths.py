@@ -1,7 +1,7 @@
 """Make every path of a store, and tell what a path means.
 
-Paths are relative to the root, with `/` between parts. Names from users are checked, then percent-encoded, so that
-no name can leave the root or meet a path of another purpose.
+Paths are relative to the root, with `/` between parts. Names from users are checked, then percent-encoded. So no name
+can lead out of the root or to a path with another purpose.
 """
 
 import re
@@ -37,7 +37,7 @@ The parts of a path stay below the 255 bytes of common file systems.
 """
 
 _CUT = 80
-"""Characters that are left of an encoded name that is cut."""
+"""Characters that a shortened encoded name keeps."""
 
 _CUT_NAME = re.compile(r".*~[0-9a-f]{64}")
 
@@ -160,7 +160,7 @@ def group_folder(interface: str, *scope: str) -> str:
 def store(folder: str) -> str:
     """Return the path of a marker in a folder of positions.
 
-    The marker says that the positions were created, even if there are none yet.
+    The marker says that the positions were created, even if no position exists yet.
     """
     return f"{folder}store.json"
 
@@ -184,7 +184,7 @@ def position(folder: str, partition: str) -> str:
 class PositionPath:
     """The parts of a path below `progress/`.
 
-    Names that were cut stand as they are in the path.
+    Shortened names are as in the path.
     """
 
     path: str
@@ -213,7 +213,7 @@ def is_position(name: str) -> bool:
 
 
 def _is_part(encoded: str) -> bool:
-    """Return whether a part of a path is just what `encode_part` makes of some name."""
+    """Return whether `encode_part` makes this part of a path of some name."""
     if re.fullmatch(_PART, encoded) is None:
         return False
     if _CUT_NAME.fullmatch(encoded):
@@ -229,8 +229,8 @@ def encode_part(name: str) -> str:
 
     The name is any text of at least one character.
 
-    Names too long for a file system, and those that begin with a dot, are cut and end in a digest of the whole; so are
-    names that look as if they were.
+    Some names are shortened, and end in a digest of the whole name: those too long for a file system, those that begin
+    with a dot, and those that look like a shortened name.
     """
     if not isinstance(name, str) or not name:
         raise IllegalArgumentError(f"{name!r:.60}: expected a name of at least one character")
@@ -279,9 +279,9 @@ def under(path: str, owner: CheckpointId) -> str:
 
 @lru_cache(maxsize=1024)
 def _is_canonical(encoded: str) -> bool:
-    """Return whether a part of a path is what `encode_name` makes of some name.
+    """Return whether `encode_name` makes this part of a path of some name.
 
-    `..` and `%2e%2e` are not.
+    It never makes `..` or `%2e%2e`.
     """
     try:
         return encode_name("operator", unquote(encoded)) == encoded

@@ -1,4 +1,4 @@
-"""Positions of stream consumers as JSON, and back.
+"""Encode and decode positions of stream consumers as JSON.
 
 The module also handles which consumer reads which partition. These small objects are changed in place, by
 compare-and-swap alone. Each ends in a digest of itself, since no other object names it.

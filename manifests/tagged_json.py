@@ -12,8 +12,8 @@ Values that JSON has stand as themselves. Anything else is an object with one na
     int         {"$integer": "0x…"} where it is longer than Python writes in decimal digits
     dict        {"$map": [[key, value], …]} where a key is no text, or begins with `$`
 
-A time or datetime of a repeated hour has "fold": 1 beside it, a datetime in a zone of the time zone database has its
-name as "zone", and one in a zone of a fixed offset that was given a name has that as "name".
+A time or datetime of a repeated hour also has "fold": 1. A datetime in a zone of the time zone database has the name of
+the zone as "zone". A datetime in a named zone of a fixed offset has this name as "name".
 """
 
 from base64 import b64encode

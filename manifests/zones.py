@@ -1,10 +1,9 @@
 """Keep one zone object for each name of the time zone database.
 
-Python compares two times of one zone object by their clocks, and two times of different zone objects by the moment.
-A time in a repeated or a skipped hour is never equal to a time of another zone object, even where both zones have the
-same name: `ZoneInfo.clear_cache()` and `ZoneInfo.no_cache()` make such objects. What is stored of a zone is its name,
-so two of these would become one when they are read. Keys are therefore brought to one zone object before they are
-compared.
+Python compares two times of one zone object by their clocks, and two times of different zone objects by the moment. A
+time in a repeated or a skipped hour is never equal to a time of another zone object, even where both zones have the
+same name: `ZoneInfo.clear_cache()` and `ZoneInfo.no_cache()` make such objects. Only the name of a zone is stored, so
+two of these zones would become one when they are read. Therefore keys get one zone object before they are compared.
 """
 
 from datetime import datetime
