@@ -1,4 +1,4 @@
-"""Tables in Arrow: schemas, merging, Parquet.
+"""Keep tables in Arrow: schemas, merging, Parquet.
 
 They need pyarrow, and work without Spark.
 """

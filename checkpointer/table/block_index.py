@@ -107,7 +107,7 @@ class BlockIndex(NamedTuple):
 
     @classmethod
     def parse(cls, described: bytes, data: bytes, columns: int, groups: Sequence[tuple[int, int]]) -> Self:
-        """Read what an index says. `data` begins with it.
+        """Parse an index. `data` begins with it.
 
         `columns` is the number of columns that Parquet stores, and `groups` has the rows and the bytes of each row
         group. Raises `ValueError` or `TypeError` where the index does not describe them.

@@ -1,4 +1,4 @@
-"""The class `Change`, which a function that changes a table returns."""
+"""Define the class `Change`, which a function that changes a table returns."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -24,7 +24,7 @@ def check(values: Any) -> None:
 
 
 def _parts(values: Any) -> list[Any]:
-    """Return what is inside of a nested array."""
+    """Return the arrays inside a nested array."""
     if pa.types.is_struct(values.type):
         return values.flatten()  # type: ignore[no-any-return]
     return [values.keys, values.items] if pa.types.is_map(values.type) else [values.flatten()]

@@ -4,9 +4,9 @@ The change feed reads only these.
 
 manifests of a checkpoint and its parent → partitions that may differ → (`feed_reader`) changes in order of key
 
-Invariant: whoever applies all changes in order to the table of the first parent, by key and by the names of columns,
-has the table of the last checkpoint, in the columns shown (`shown_columns`). So there is an update wherever a value
-goes, also where its column was dropped and added again, or has a type that cannot be shown.
+Invariant: take the table of the first parent, and apply all changes in order, by key and by the names of columns. The
+result is the table of the last checkpoint, in the columns shown (`shown_columns`). So there is an update wherever a
+value goes, also where its column was dropped and added again, or has a type that cannot be shown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,7 +64,7 @@ class FeedStep:
 def feed_steps(
     name: str, parent: Manifest | None, manifests: Sequence[Manifest], shown: TableSchema
 ) -> Iterator[FeedStep]:
-    """Return what has to be compared for each checkpoint, oldest first.
+    """Return the step to compare for each checkpoint, oldest first.
 
     `parent` is the one before the first, if any. Raises `IllegalArgumentError` where the key of the table is another
     one in one of them.

@@ -128,7 +128,7 @@ class FeedReader:
     def _loses(self, old: pa.Table, new: pa.Table) -> Any:
         """Return which rows had a value that cannot be shown, and have it no more.
 
-        Whoever follows the table may have it: it is in the table with which the feed begins.
+        A follower of the table may have such a value: it may be in the table with which the feed begins.
         """
         loses = np.zeros(old.num_rows, dtype=bool)
         for name, same in self._step.unshown:

@@ -1,6 +1,6 @@
 """Match the columns of a Parquet file to a table's, and check what its rows say.
 
-A digest proves who wrote a file, and not that it is right. What is checked here is what merging relies on.
+A digest proves who wrote a file, and not that it is right. This module checks the properties on which merging relies.
 """
 
 from collections import Counter

@@ -19,7 +19,7 @@ from pyspark_checkpointer.table.hashing import hashes_of, places_of
 from pyspark_checkpointer.table.schema import PARTITION
 
 FILTER_KEY = "checkpointer.filter"
-"""What the metadata of a file calls the filter: where it begins, its length, and its SHA-256."""
+"""The key of the filter in the metadata of a file: where it begins, its length, and its SHA-256."""
 
 BITS_PER_KEY = 12
 """With 10 twice as many keys that are not there are taken to be there, with 16 a quarter as many."""
@@ -76,10 +76,11 @@ class KeyFilter(NamedTuple):
 
 
 class SoughtKeys:
-    """Keys that are sought in many packs of a table, and what finds them there.
+    """Keys that are sought in many packs of a table, and their filters' hashes.
 
-    `key` are the names of their columns. A file may have stored narrower types than the table has now. By these types a
-    key has its hash, and its place too: where a wider type has other places, all rows were written again.
+    `key` are the names of their columns. A file may have stored narrower types than the table has now. These types
+    decide the hash of a key, and also its partition. If a wider type would change the partitions of keys, all rows were
+    written again.
     """
 
     def __init__(self, keys: pa.Table, key: Sequence[str], partitions: int) -> None:

@@ -116,7 +116,7 @@ def _field(field: pa.Field, change: Any) -> pa.Field:
 
 @contextmanager
 def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[None]:
-    """Raise what Arrow refuses as `InvalidStateError`.
+    """Raise a refusal of Arrow as `InvalidStateError`.
 
     The error names the table and the partition, if there is one.
     """

@@ -32,8 +32,8 @@ MAX_COPY_BYTES = 256 << 20
 IDLE_SECONDS = 300
 """The time after which a copy that nobody used makes room for others.
 
-Copies in use stay, and what does not fit beside them gets none. If the oldest of them made room, a state that is too
-large would lose each copy before the next batch needs it, and every batch would write all of them again.
+Copies in use stay, and an object that does not fit beside them gets no copy. If the oldest copies were removed, a state
+that is too large would lose each copy before the next batch needs it. Every batch would then write all copies again.
 """
 
 MIN_FREE_SHARE = 4

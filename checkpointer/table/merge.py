@@ -100,8 +100,8 @@ def _last_values(
 def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     """Return the rows of `base` after the changes of `deltas`.
 
-    The changes come oldest first. A sum has to fit into its type only at the end: the changes are added to the row
-    below in one step, as some of them alone may add up to more.
+    The changes come oldest first. A sum has to fit into its type only at the end. The changes are added to the row
+    below in one step, since the sum of some of them may be larger than the result.
     """
     base, deltas = large_rows.widen(base, deltas)
     untouched, changes = base, deltas

@@ -66,8 +66,8 @@ class Packs:
     Each pack is fetched and decoded once for all of its partitions. With `keys`, only changes of these keys are held in
     memory.
 
-    Life of a pack: the first reader of a partition in it begins to fetch it (`_tasks`), the others wait for the same
-    task, and the last one that is expected (`_expected_reads`) drops it.
+    Life of a pack: the first reader of a partition in the pack begins to fetch it (`_tasks`). The other readers wait
+    for the same task. The last expected reader (`_expected_reads`) drops the pack.
     """
 
     def __init__(

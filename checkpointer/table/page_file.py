@@ -51,7 +51,7 @@ class PageFile:
         self._head = b""
         """The footer up to its schema, which says the types of all columns."""
         self._columns: list[bytes] = []
-        """What the description of a chunk begins with, for each column: type, encodings, path and codec."""
+        """The beginning of the description of a chunk, for each column: type, encodings, path and codec."""
         for number, kind in reader.fields({_ROW_GROUPS: []}):
             if number == _ROW_GROUPS:
                 item, size = reader.list_header({})

@@ -45,7 +45,7 @@ def decode_pack(
 ) -> pa.Table:
     """Return the changes in a pack, in order of their partitions.
 
-    The result has all of `partitions`, and maybe others; None stands for all that are in the pack.
+    The result has all of `partitions`, and maybe others; None means all partitions in the pack.
     """
     with explain_decode_errors(name):
         file = pq.ParquetFile(pa.BufferReader(data))

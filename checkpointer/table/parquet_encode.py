@@ -1,8 +1,9 @@
 """Encode rows as a Parquet file.
 
-Its columns are known by field id, not by name. A file has the range and the SHA-256 of each row group in its metadata.
+Columns are identified by field id, not by name. The metadata of a file has the range and the SHA-256 of each row group.
 So a reader that knows the digest of the footer can fetch single row groups and verify them. A file in order of a key
-may also have an index of smaller blocks of rows (`block_index.py`), and a pack a filter of its keys (`key_filter.py`).
+may also have an index of smaller blocks of rows (`block_index.py`). A pack may have a filter of its keys
+(`key_filter.py`).
 """
 
 import inspect
@@ -40,7 +41,7 @@ ROW_GROUPS_KEY = "checkpointer.row_groups"
 BLOCK_ROWS = 512
 """The most rows of a block.
 
-A lookup of one key reads one block. The index has some 40 bytes for each block, so that smaller ones would not help.
+A lookup of one key reads one block. The index has some 40 bytes for each block, so smaller blocks would not help.
 """
 
 BLOCK_BYTES = 64 << 10
@@ -52,20 +53,20 @@ MIN_BLOCKS = 16
 PACK_BLOCK_ROWS, PACK_BLOCK_BYTES = 4 * BLOCK_ROWS, 4 * BLOCK_BYTES
 """The most rows, and bytes in memory, of a block of a pack.
 
-Each batch writes a pack, and smaller blocks would take it longer.
+Each batch writes a pack, and smaller blocks would make it slower.
 """
 
 MIN_PACK_BLOCKS = 16
 """The fewest blocks of a pack with an index and a filter.
 
-Most smaller packs have less than 256 KiB. To read these takes no longer than another request.
+Most smaller packs have less than 256 KiB. To read such a pack takes no longer than another request.
 """
 
 WIDE_VALUE_BYTES = 32
 """The bytes of a value from which the pages of a column are compressed with zstd.
 
-zstd takes some 15 µs for each page, whatever its size, which is as long as Arrow takes to decode a page of numbers. So
-narrow columns of a file with blocks are compressed with LZ4, whose files are a tenth larger.
+zstd takes some 15 µs for each page of any size. Arrow takes as long to decode a page of numbers. So narrow columns of a
+file with blocks are compressed with LZ4, which makes files a tenth larger.
 """
 
 DICTIONARY_SHARE = 16
@@ -93,8 +94,8 @@ class EncodedFile(NamedTuple):
 class Encoder:
     """Encode rows as one file, part by part.
 
-    The rows have to come in order of their key: then a lookup can skip the row groups whose keys lie elsewhere. With
-    `key`, the names of the key columns, a file of many rows gets an index of its blocks, and a `pack` also a filter.
+    The rows have to come in order of their key, so that a lookup can skip row groups with other keys. With `key`, the
+    names of the key columns, a file of many rows gets an index of its blocks. A `pack` also gets a filter.
     """
 
     def __init__(self, schema: pa.Schema, key: Sequence[str] = (), *, pack: bool = False) -> None:
@@ -210,7 +211,8 @@ def _width(rows: pa.Table) -> int:
 def _has_whole_pages(schema: pa.Schema) -> bool:
     """Return whether the pages of all columns can end at the same rows.
 
-    The values of a list may be in several pages. Columns whose paths are the same cannot be told apart.
+    They cannot if there are lists, whose values may be in several pages, or columns of equal paths, which cannot be
+    told apart.
     """
     paths = [path for path, _ in _leaves(schema)]
     return not any(".list." in path or ".key_value." in path for path in paths) and len(set(paths)) == len(paths)
@@ -254,8 +256,8 @@ def _block_options(rows: pa.Table, per_block: int, pack: bool) -> dict[str, Any]
 def _rows_per_group(rows: pa.Table) -> int:
     """Return how many rows a row group has.
 
-    Wide rows get fewer, as readers fetch whole row groups. Much smaller groups would not help: the footer, which
-    readers fetch first, would grow by what they save.
+    A group has fewer wide rows, because readers fetch whole row groups. Much smaller groups would not help: the footer,
+    which readers fetch first, would grow by the bytes that they save.
     """
     return max(min(ROW_GROUP_ROWS, ROW_GROUP_BYTES // max(_width(rows), 1)), 1)
 
@@ -263,8 +265,8 @@ def _rows_per_group(rows: pa.Table) -> int:
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
     """Return the encodings of columns.
 
-    Integers and times are stored as differences, text by a dictionary, others plain. Measured, this takes half the time
-    and two thirds of the bytes of the library's default, a dictionary for all.
+    Integers and times are stored as differences, text by a dictionary, others plain. By measurement, this takes half
+    the time and two thirds of the bytes of Arrow's default, a dictionary for all columns.
     """
     leaves = list(_leaves(schema))
     # Columns whose names have dots may share a path. The library cannot tell them apart: they are plain.

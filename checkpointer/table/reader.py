@@ -37,9 +37,9 @@ class TableReader:
 
     A pack that several partitions share is fetched and decoded once.
 
-    With `keys`, only changes of these keys are held in memory; it must then be asked for no other keys. With
-    `copies`, objects of which a lookup needs much are decoded once and kept there. `reads` says how often each
-    partition will be asked for, where that is more than once.
+    With `keys`, only changes of these keys are held in memory; it must then be asked for no other keys. With `copies`,
+    an object is decoded once and kept there if a lookup needs much of it. `reads` says how often each partition will be
+    asked for, if that is more than once.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TableReader:
         return self.schema.arrow().empty_table().select(self._shown)
 
     async def rows(self, partition: int, keys: pa.Table | None = None) -> pa.Table:
-        """Return the rows of a partition, or those of them whose key is one of `keys`."""
+        """Return the rows of a partition, or only the rows whose key is in `keys`."""
         if keys is not None:
             return await self.rows_of({partition: keys})
         chain = self.version.chains.get(partition, ())
@@ -84,7 +84,8 @@ class TableReader:
     async def rows_of(self, keys: Mapping[int, pa.Table]) -> pa.Table:
         """Return the rows of some keys, which are given by partition.
 
-        All of them are merged in one step: a step for each partition takes several times as long for few keys.
+        All partitions are merged in one step. For few keys, one step for each partition would take several times as
+        long.
         """
         chains = {partition: chain for partition in keys if (chain := self.version.chains.get(partition))}
         if not chains:
@@ -184,7 +185,7 @@ class TableReader:
     def _check_order(self, base: Artifact, last: pa.Table | None, rows: pa.Table) -> None:
         """Raise `CorruptionError` for pieces that are not in order.
 
-        Changes would miss their rows.
+        Out of order, changes would miss their rows.
         """
         if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self.schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
@@ -203,7 +204,7 @@ class TableReader:
         return await self.host.run(merged)
 
     async def base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
-        """Return the rows of a snapshot, or those of them whose key is one of `keys`."""
+        """Return the rows of a snapshot, or only the rows whose key is in `keys`."""
         if artifact.length == 0:
             return self.schema.arrow().empty_table()
         # Without a recorded tail the footer cannot be verified alone, so the whole object is read.
@@ -262,10 +263,7 @@ class TableReader:
         return await self.host.run(lambda: pick(rows.select(names)))
 
     async def object_rows(self, artifact: Artifact) -> AsyncIterator[pa.Table]:
-        """Yield all rows of an object, piece by piece.
-
-        They are those of a snapshot, or the changes of all partitions.
-        """
+        """Yield the rows of a snapshot, or the changes of all partitions, in pieces."""
         path, schema, names = artifact.path, self.schema, self.schema.names
         # One request, where the whole object is small enough to be in memory.
         if artifact.tail is None or artifact.size < HUGE_PACK_BYTES:

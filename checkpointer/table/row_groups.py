@@ -1,6 +1,6 @@
 """Read parts of a file: some row groups, or the blocks that may hold some keys.
 
-Only the tail of the file was fetched and verified. What else is fetched is verified before it is decoded.
+Only the tail of the file was fetched and verified. Other parts are fetched, and verified before they are decoded.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""The schema of a table: its columns, and how the values of each are combined."""
+"""Define the schema of a table: its columns, and how their values are combined."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -216,7 +216,7 @@ class TableSchema:
 
 
 def missing(column: str, there: Collection[str]) -> str:
-    """Return what an error says of a column that is not among those that are there."""
+    """Return the text of an error for a column that is not among the known ones."""
     alike = next((name for name in there if name.lower() == column.lower()), None)
     hint = "" if alike is None else f": {alike!r} differs from it in case alone: rename it"
     return f"column {column!r} is missing; there are {', '.join(there) or 'none'}{hint}"

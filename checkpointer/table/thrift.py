@@ -12,8 +12,7 @@ I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 Shape: TypeAlias = "Mapping[int, Shape] | Sequence[Shape] | int | None"
 """An expected type of a value.
 
-A struct is given as its fields, a list as a list of its item type, an atomic type as its number. None stands for any
-type.
+A struct is given as its fields, a list as a list of its item type, an atomic type as its number. None means any type.
 """
 
 _MAX_NESTING = 16

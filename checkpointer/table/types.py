@@ -1,6 +1,6 @@
 """Convert between Spark's types, as its JSON schemas name them, and Arrow types.
 
-Schemas are recorded in Spark's own words, so that a table reads the same on any machine, with Spark or without.
+Schemas are recorded in Spark's own words. So a table reads the same on any machine, with or without Spark.
 """
 
 import re
@@ -93,8 +93,8 @@ def _have_names_of_their_own(fields: list[Json]) -> bool:
 def can_read_as(stored: pa.DataType, spark: Json) -> bool:
     """Return whether a column of a file may be read as a column of the Spark type.
 
-    Its type may be that one, or a narrower one that was widened since. Only a column itself is widened, not what is
-    inside of it.
+    The column of the file may have the same type, or a narrower type that was widened since. Only a column itself is
+    widened, not the parts inside it.
     """
     if hold_the_same(stored, arrow_type(spark)):
         return True
@@ -173,7 +173,7 @@ def whole_variants(rows: pa.Table) -> pa.Table:
 def is_too_deep(spark: Json) -> bool:
     """Return whether a type is nested too deep to be read back.
 
-    Its values could be written. The type itself may have any depth, so this does not recurse.
+    Values of such a type could be written. The type may have any depth, so this function does not recurse.
     """
     level = [(spark, 0, 0)]
     while level:
@@ -236,7 +236,7 @@ def _collations(field: dict[str, Any]) -> dict[str, Any]:
 def is_wider(old: Json, new: Json) -> bool:
     """Return whether the new type is wider than the old one.
 
-    Every value of the old type is then a value of the new one, and the types differ.
+    Then every value of the old type is a value of the new one, and the types differ.
     """
     if old == new or not (isinstance(old, str) and isinstance(new, str)):
         return False

@@ -1,6 +1,6 @@
 """Call a user's function, with frames of many keys or with the rows of one key.
 
-Both ways return the same. So all that is checked afterwards is checked in one place, `apply.py`.
+Both ways return the same type. So `apply.py` is the only place that checks the results.
 """
 
 import re
@@ -38,7 +38,7 @@ class Keys:
 
     @classmethod
     def of(cls, rows: pa.Table, names: list[str]) -> "Keys":
-        """Return the keys of rows of which those of one key stand together."""
+        """Return the keys of rows. The rows of one key must be next to each other."""
         starts = row_order.key_starts(rows, names)
         return cls(names, rows.select([*names, PARTITION]).take(pa.array(starts)), starts)
 
@@ -66,9 +66,9 @@ class Returned(NamedTuple):
 class UserFunctionError(Exception):
     """An error of a user's function, with the key. Its cause is the error itself.
 
-    It is no `CheckpointError`, so a task fails with it and does not report it as a refusal. It is also raised for what
-    is no `Exception`, such as a cancellation or a panic of a package in Rust: that would end the worker or its thread,
-    and nobody would know why.
+    It is no `CheckpointError`, so a task fails with it and does not report it as a refusal. It is also raised for
+    errors that are no `Exception`, such as a cancellation or a panic of a package in Rust. Such an error would end the
+    worker or its thread, and nobody would know why.
     """
 
     def __init__(self, what: str, key: str, error: BaseException) -> None:
@@ -165,7 +165,9 @@ class _Collected:
     upserts: dict[tuple[str, ...], list[tuple[int, Mapping[str, Any]]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By their columns: columns that a row does not have keep their values, so rows with others stand apart."""
+    """The rows by their columns. Columns that a row does not have keep their values, so rows with other columns are
+    kept apart.
+    """
     deletes: list[int] = field(default_factory=list)
     emitted: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     frames: list[pa.Table] = field(default_factory=list)
@@ -276,8 +278,8 @@ class GroupCall:
     ) -> pa.Table:
         """Return rows as Arrow, in the types of the known columns.
 
-        Each row comes with the index of its key. An unknown column has no type and no values: its name is refused
-        later, with the names that there are.
+        Each row comes with the index of its key. An unknown column has no type and no values. Its name is refused
+        later, in an error with the known names.
         """
         wanted = pa.schema([known.field(name) for name in columns if name in known.names])
         try:

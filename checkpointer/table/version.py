@@ -1,4 +1,4 @@
-"""The class `TableVersion`: a table as it is in one checkpoint.
+"""Define the class `TableVersion`: a table as it is in one checkpoint.
 
 It has the table's schema and the chain of each partition.
 """
