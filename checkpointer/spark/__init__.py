@@ -1,4 +1,4 @@
-"""State for Structured Streaming jobs: `@stateful(root)`.
+"""Keep state for Structured Streaming jobs: `@stateful(root)`.
 
 The package also reads the tables that such jobs write.
 """

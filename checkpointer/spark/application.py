@@ -47,7 +47,7 @@ class Application:
         groups: bool,
         verb: str = "",
     ) -> "Application":
-        """Return the application if all arguments are what they must be.
+        """Return the application if all arguments are valid.
 
         Raises `IllegalArgumentError` otherwise.
         """
@@ -120,7 +120,7 @@ def _check_picklable(where: str, function: Callable[..., Any]) -> None:
 
 
 def _variables(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what a function brings along, with the names by which its author knows it."""
+    """Yield the values that a function refers to, with the names in its source."""
     if isinstance(function, partial):
         yield from function.keywords.items()
         yield from ((f"argument {number} of partial()", value) for number, value in enumerate(function.args, 1))

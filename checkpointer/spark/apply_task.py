@@ -1,4 +1,4 @@
-"""The task that applies a user's function to rows and the state of their keys.
+"""Apply a user's function to rows and the state of their keys, in a task.
 
 rows in order of partition and key → parts of whole keys → state of these keys → the function → one pack of changes
 """
@@ -138,7 +138,7 @@ class _Made:
         """Partitions of which something is written: what follows is a delta on top."""
 
     def take(self, changes: pa.Table, emitted: pa.Table | None) -> None:
-        """Take what one call made, and write it once it is much."""
+        """Take the results of one call, and write the held results if they are large."""
         if changes.num_rows:
             self._changes.append(changes)
         if emitted is not None and emitted.num_rows:
@@ -150,7 +150,7 @@ class _Made:
             self._write_emitted()
 
     def finish(self) -> TaskOutput:
-        """Write the rest, or leave it to the driver, and return what the task made."""
+        """Write the rest, or leave it to the driver, and return the task's output."""
         target, output = self._task.target, self.output
         if self._changes and not output.packs and target.leaves_to_driver(_size(self._changes)):
             rows = self._held_changes()

@@ -1,4 +1,4 @@
-"""One attempt at a batch, and how it is committed or aborted.
+"""Make one attempt at a batch, and commit or abort it.
 
 The attempt also knows what its callback opened.
 """
@@ -195,7 +195,7 @@ class BatchAttempt:
 
     @blocking
     def _finish(self) -> None:
-        """Finish the tables, and record what was read of other jobs."""
+        """Finish the tables, and record the checkpoints of other jobs that were read."""
         for table in self.tables.values():
             table.finish()
         self.others.record()

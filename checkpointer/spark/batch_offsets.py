@@ -41,8 +41,8 @@ class QueryOffsets:
 
         `last` is the batch before it, where this run committed that one.
 
-        Where Spark does not tell the offsets, the batch is returned without them. What needs them, such as a rewind,
-        raises then.
+        If Spark does not tell the offsets, the batch is returned without them. Operations that need them, such as a
+        rewind, then raise an error.
         """
         try:
             offsets = self._offsets(job.batch_id)

@@ -61,16 +61,16 @@ def read_changes(
     "update_before", "update_after", "delete" or "expire". An update is two rows, one after the other. If a column of
     the table has one of these names, the column of the feed gets an underscore: `change_`.
 
-    The rows come in the order of the checkpoints; within one, in order of partition and key, or of the key alone where
-    keys moved to other partitions, as their number changed or the key became wider. Applied in that order to the table
-    of `after`, or to nothing without it, they give the table of `to`, in the columns of the feed. The DataFrame is
-    pinned to these checkpoints.
+    The rows come in the order of the checkpoints. Within a checkpoint they are in order of partition and key. They are
+    in order of the key alone if keys moved to other partitions, because the number of partitions changed or the key
+    became wider. Applied in that order to the table of `after`, or to nothing without it, they give the table of `to`,
+    in the columns of the feed. The DataFrame is pinned to these checkpoints.
 
     Its columns are those of the newest of them. A column of an older one is the same if it has the same name, also if
     it was dropped and added again since. Each has a type that holds its values in all of these checkpoints: after a
-    rollback the older ones may have the wider type. A column that a checkpoint does not have is null there, and so are
-    values of a type that fits no such type, as text in a column that is a number now. When such a value goes, there is
-    an update, whose row before has null.
+    rollback the older ones may have the wider type. A column that a checkpoint does not have is null there. Values
+    whose type does not fit are null too, such as text in a column that is a number now. When such a value goes, there
+    is an update, whose row before has null.
 
     Args:
         spark: The session.

@@ -2,7 +2,7 @@
 
 Tasks list and delete objects; each has its own part of the paths. The driver applies the policy, expires checkpoints
 with one swap of the pointer, and sends the index of live objects to all tasks. Garbage never becomes live again. So the
-tasks need not know of each other, and one may run twice.
+tasks need not know of each other, and a task may run twice.
 """
 
 import os
@@ -71,7 +71,7 @@ def plan_cleanup(
     """Return what a cleanup would do, with one row for each object.
 
     The objects are those of the format in a folder of the root. The columns are those of `PlanRow`. The store is listed
-    when the DataFrame is read. What interrupted writes left behind is not listed.
+    when the DataFrame is read. Leftovers of interrupted writes are not listed.
 
     Args:
         spark: The session.
@@ -193,7 +193,7 @@ def _over_objects(
     *,
     newer: bool = False,
 ) -> DataFrame:
-    """Return what `work` yields for all objects, as a DataFrame.
+    """Return the rows that `work` yields for all objects, as a DataFrame.
 
     Each task lists some prefixes of the paths. `newer` is as in `_listing_prefixes`.
     """
@@ -265,7 +265,7 @@ async def _listing_prefixes(client: Client, sequence: int, *, newer: bool) -> Se
     """Return prefixes that cover every object of the format exactly once.
 
     The objects are those in a folder of the root. Without `newer`, only prefixes up to the sequence after `sequence`
-    are returned. No other objects can be garbage: an old `_latest` that was put back has many above it.
+    are returned. Objects above it cannot be garbage. There are many of them if somebody put back an old `_latest`.
     """
     store = client.session.store
     ids = _id_prefixes(sequence + 1)  # Objects that are being written now have the next sequence.

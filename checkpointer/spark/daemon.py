@@ -1,4 +1,4 @@
-"""Import what tasks of tables need once, before Spark forks its Python workers.
+"""Import the packages for tasks of tables once, before Spark forks workers.
 
 Set `spark.python.daemon.module` to the name of this module. Spark forks Python workers from a daemon of each executor,
 and ends a worker that was idle for a minute. Each new worker imports pandas, pyarrow and this library, which takes more

@@ -139,7 +139,7 @@ def run_tasks(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
 
 
 def exempt_imports_from_gc() -> None:
-    """Take what this process has imported out of garbage collection.
+    """Take the imports of this process out of garbage collection.
 
     PySpark collects all garbage after every task, and looking at some hundred thousand objects of imported packages
     takes longer than many a task. None of them becomes garbage.

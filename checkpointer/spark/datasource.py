@@ -1,4 +1,4 @@
-"""The data source `spark.read.format("checkpointer")`.
+"""Implement the data source `spark.read.format("checkpointer")`.
 
 It reads tables of live checkpoints, and views of a store.
 """
@@ -37,7 +37,8 @@ class CheckpointerSource(DataSource):
     made: then all scans of one DataFrame agree, whenever Spark plans them.
 
     The reader takes no filters, although Spark offers them (`pushFilters`). Spark uses the plan of the last filtered
-    scan for all other scans of the same DataFrame, filtered or not. What was pruned for one would be missing in them.
+    scan for all other scans of the same DataFrame, filtered or not. Rows that were pruned for one scan would be missing
+    in the others.
 
     Args:
         options: Spark's options. `path` is the root. `operator` is the table to read, or `view` is "checkpoints",

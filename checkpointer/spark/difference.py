@@ -41,7 +41,7 @@ def diff(
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
 ) -> DataFrame:
-    """Return what changed in a table from one checkpoint to another.
+    """Return the changes of a table from one checkpoint to another.
 
     There is one row for each key that was inserted, updated or deleted, or whose row expired: the key columns, `change`
     ("inserted", "updated", "deleted" or "expired"), and the other columns as structs `before` and `after`. `before` of
@@ -49,8 +49,8 @@ def diff(
     of the result gets an underscore: `change_`. Partitions that both checkpoints share are not read, unless rows
     expire.
 
-    A row that is gone is expired if it was past its time, as it was in `a`, by the rule and clock of any checkpoint
-    after `a` up to `b`, as far as they are live. Otherwise it is deleted.
+    A row of `a` that is not in `b` is expired or deleted. It is expired if its time in `a` had passed by the rule and
+    clock of any live checkpoint after `a` up to `b`. Otherwise it is deleted.
 
     Args:
         spark: The session.

@@ -49,7 +49,7 @@ class EarlyCompaction:
         self._work = runtime.submit(self._encode(session)) if keep else None
 
     async def _encode(self, session: Session) -> list[Compacted]:
-        """Return what takes the place of artifacts; nothing, if that fails."""
+        """Return the objects that replace artifacts; none if this fails."""
         version, task = self._version.only([*self._keep]), asyncio.current_task()
         assert task is not None
         # The interpreter must not end while a thread of it merges rows.
@@ -66,7 +66,7 @@ class EarlyCompaction:
             return []
 
     async def write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
-        """Write what was compacted, and return the shorter chains.
+        """Write the compacted objects, and return the shorter chains.
 
         They are those of the partitions whose chains still begin as they did. `chains` are those of the batch, with its
         changes. The requests made until now are added to `traffic`.
@@ -98,7 +98,7 @@ class EarlyCompaction:
         return chains.get(partition, ())[: len(old)] == old
 
     async def _compacted(self) -> list[Compacted]:
-        """Wait for the work, and return what it made."""
+        """Wait for the work, and return its result."""
         # In a forked child the work would never end.
         if self._work is None or self._forks != runtime.fork_count():
             return []

@@ -1,7 +1,7 @@
 """Ask a session for its executors.
 
-The answer says how many tasks they run at once, where they are, and what their Python has. A session of Spark Connect
-has no context with the answer. A small job finds the answer, once for each session.
+The answer says how many tasks they run at once, where they run, and which packages their Python has. A session of Spark
+Connect has no context with the answer. A small job finds the answer, once for each session.
 """
 
 import json
@@ -29,9 +29,9 @@ NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarr
 
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """What the tasks of one job of Spark Connect have seen.
+    """The answers of the tasks of one job of Spark Connect.
 
-    There is one entry for each task that the session runs at once.
+    There is one answer for each task that the session runs at once.
     """
 
     hosts: Sequence[str]

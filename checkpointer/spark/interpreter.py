@@ -57,8 +57,8 @@ def offer(source: "type[DataSource]") -> None:
 def use_driver_python(spark: SparkSession) -> None:
     """Give local tasks the driver's interpreter, unless the user chose one.
 
-    Spark looks for data sources with the interpreter that it chose, and so does not find those of this package. They
-    are registered here.
+    Spark looks for data sources with the interpreter that it chose, so it does not find those of this package. They are
+    registered here.
     """
     if is_connect(spark):
         return  # The server has chosen it, and finds data sources with it.

@@ -60,8 +60,8 @@ class JobClock:
     def advance(self, to: datetime | None) -> None:
         """Move the clock, which the job moves itself from now on.
 
-        A time before that of the clock leaves it as it is, and so does None. A job that has no clock gets one by None
-        too, which is at `BEGINNING`.
+        A time before that of the clock changes nothing, and None changes nothing. If the job has no clock, None gives
+        it one, which is at `BEGINNING`.
         """
         at = _in_utc(to)
         with self._lock:

@@ -1,11 +1,12 @@
 """Read the state of another job in a batch, pinned to one of its checkpoints.
 
 Which checkpoint a batch reads has to be known before the batch begins. Otherwise a batch that died before its commit
-would read something else when Spark repeats it. So a batch reads what the checkpoint below it recorded, and its own
-checkpoint records, for the batch after it, what is newest at its commit. That is a part of the state like any other:
-a replay, and the first batch after a rewind or in a fork, find the same one; nothing is written besides, and a zombie
-cannot change it. The price is that a batch sees the other job as it was when the batch before it was committed. Only
-the first batch that asks has nothing to go by: it begins with what the job says, by default the newest checkpoint.
+would read something else when Spark repeats it. So a batch reads the checkpoint whose id the checkpoint below it
+recorded. For the next batch, its own checkpoint records the id that is the newest at its commit. This id is part of the
+state. So a replay, and the first batch after a rewind or in a fork, find the same checkpoint. Nothing else is written,
+and a zombie cannot change the id. The cost: a batch sees the other job as it was at the commit of the batch before.
+Only the first batch that asks has no recorded id. It begins with the checkpoint that the job names, by default the
+newest one.
 """
 
 import logging
@@ -39,7 +40,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 OnRetired = Literal["error", "newest"]
 
 PREFIX = "checkpointer:"
-"""What stands before the root in the name of a position."""
+"""The beginning of the name of a position, before the root."""
 
 Operation = Callable[[str], AbstractContextManager[None]]
 """A function that makes its block one operation of the batch, on a name."""

@@ -1,8 +1,8 @@
 """Write partitions in the job's own format.
 
-The job's function runs on executors, and the driver commits. Only what a finished task returned reaches the manifest.
-What failed, retried or speculative task attempts wrote carries the checkpoint's id and another digest, or is the same
-object. No manifest names it, and cleanup removes it.
+The job's function runs on executors, and the driver commits. Only the results of a finished task reach the manifest.
+Objects of failed, retried or speculative task attempts carry the checkpoint's id and another digest, or are the same
+object. No manifest names the others, and cleanup removes them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 
 
 def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
-    """Return what a manifest records about partitioning by a key; None without a key."""
+    """Return the partitioning by a key, as in a manifest; None without a key."""
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError(f"operator {operator!r}: give both key and num_partitions, or neither")
     if key is None:

@@ -208,7 +208,7 @@ def read_keys(
 
 
 def shown_columns(version: TableVersion, columns: Sequence[str] | None) -> StructType:
-    """Return the schema of what is read.
+    """Return the schema of the rows that are read.
 
     It has all columns, or those asked for in the order asked for.
     """

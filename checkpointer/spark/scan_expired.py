@@ -36,7 +36,7 @@ class Written:
 
     @classmethod
     def on(cls, before: Mapping[int, Chain], version: TableVersion) -> "Written":
-        """Return what was written on the chains `before`."""
+        """Return the artifacts written on the chains `before`."""
         kept = {}
         for partition, chain in version.chains.items():
             old = before.get(partition, ())
@@ -46,7 +46,7 @@ class Written:
         return cls(replace(version.only([*kept]), expired_until=None), kept)
 
     def only(self, partitions: Sequence[int]) -> "Written":
-        """Return what was written to some partitions."""
+        """Return the artifacts written to some partitions."""
         return replace(self, version=self.version.only(partitions))
 
     def added(self) -> TableVersion:
@@ -111,7 +111,7 @@ def find_due(
 
 @dataclass(frozen=True, slots=True)
 class ExpiredTask:
-    """The task that reads what expires in groups of partitions.
+    """The task that reads expired rows in groups of partitions.
 
     `checkpoint` keeps the objects of the last checkpoint alive.
     """

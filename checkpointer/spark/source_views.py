@@ -1,4 +1,4 @@
-"""The views of a store that the data source `checkpointer` has."""
+"""Define the views of a store that the data source `checkpointer` has."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The class `State`, which a foreachBatch callback is given.
+"""Define the class `State`, which a foreachBatch callback is given.
 
 It has the maps, tables and partitions of a batch.
 """
@@ -53,8 +53,8 @@ class State(NotPicklable):
     """The state of a query during one batch.
 
     It is the third argument of the function that `stateful` decorates. Its changes are durable before Spark counts the
-    batch as done. If the batch fails, nothing changes. Threads of the function may use it together. A thread that
-    outlives the function is refused.
+    batch as done. If the batch fails, nothing changes. Threads of the function may use it together. A thread that still
+    runs after the function has returned is refused.
 
     Examples:
         The examples of the methods run in such a function. `batch`, `batch_id` and `state` are its arguments.
@@ -125,8 +125,8 @@ class State(NotPicklable):
     def clock(self) -> datetime:
         """The job's clock in UTC, by which rows of tables expire.
 
-        It is the time that Spark recorded for the batch, and the same when Spark repeats the batch. A job that calls
-        `advance_clock` moves it itself. The checkpoint records it.
+        The clock is the time that Spark recorded for the batch. It is the same when Spark repeats the batch. A job that
+        calls `advance_clock` moves the clock itself. The checkpoint records it.
 
         Raises:
             InvalidStateError: Spark did not tell the time, and the job did not either.
@@ -202,7 +202,7 @@ class State(NotPicklable):
     ) -> TableState:
         """Return a distributed table, as the last batch left it.
 
-        What is written to it is part of this batch.
+        All changes of the table are part of this batch.
 
         Args:
             name: The name of the table, among the maps, tables and operators of the job.

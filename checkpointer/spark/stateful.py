@@ -1,10 +1,10 @@
-"""The decorator `@stateful(root)` for foreachBatch functions.
+"""Define the decorator `@stateful(root)` for foreachBatch functions.
 
 Their state survives restarts.
 
-For every batch: identify the query, the run and the batch; compare them with the last checkpoint; skip a batch that is
-committed already, refuse one that does not belong to this state, else run the callback; commit before returning to
-Spark.
+For every batch: identify the query, the run and the batch, and compare them with the last checkpoint. Skip a batch that
+is committed already. Refuse a batch that does not belong to this state. Else run the callback, and commit before
+returning to Spark.
 """
 
 import functools
@@ -160,7 +160,7 @@ class StatefulSink:
         self._classic = classic
         self._connect = connect
         self._runs: dict[str, QueryRun] = {}
-        """The one run that goes on, by its id.
+        """The present run, by its id.
 
         It is empty before the first batch and after a failed one.
         """
@@ -222,7 +222,8 @@ class StatefulSink:
     def _begin_run(self, batch: DataFrame, job: Job, query: ClassicQuery | ConnectQuery) -> QueryRun:
         """Restore the last checkpoint for a new run, and end the run before it.
 
-        Each run of the query has a client of its own. Its first commit fences the run before, also one of this process.
+        Each run of the query has its own client. The first commit of a run fences the run before it, also in the same
+        process.
         """
         offsets = query.begin_run(batch, job)
         client = self.checkpointer.copy()

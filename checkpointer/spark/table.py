@@ -1,4 +1,4 @@
-"""The class `TableState`, which `state.table(…)` returns.
+"""Define the class `TableState`, which `state.table(…)` returns.
 
 It is a table as big as the cluster, in DataFrames.
 
@@ -30,7 +30,7 @@ It waits for the operations of other threads, then runs the check it is given.
 class TableState(NotPicklable):
     """A table during one batch: what `state.table(…)` returns.
 
-    Its own later reads see what it wrote; others see it once the batch is committed. Several threads may call it: one
+    Its own later reads see its writes; others see them once the batch is committed. Several threads may call it: one
     call runs after the other.
 
     Examples:
@@ -91,15 +91,15 @@ class TableState(NotPicklable):
         order_by: Sequence[str] = (),
         frames: Frames = "arrow",
     ) -> DataFrame | None:
-        """Let a function read the state of keys and decide what becomes of it.
+        """Let a function read the state of keys and decide how the state changes.
 
-        Tasks call `function(rows, state)`, or the driver does if the batch before was small. It gets all rows of the
-        batch for some keys, and the rows of the table with these keys as they are now, in the same order of keys. It
+        Tasks call `function(rows, state)`, or the driver does if the batch before was small. The function gets all rows
+        of the batch for some keys, and the present rows of the table with these keys, in the same order of keys. It
         returns the rows to upsert, or a `Change` with upserts, deletes and output. A key that it does not return stays
         as it is.
 
-        One shuffle brings the rows of a key together. Where a task is repeated, the function sees the same state again.
-        Where the function fails, it is called again with fewer keys, to find the key for the error.
+        One shuffle brings the rows of a key together. If a task is repeated, the function sees the same state again. If
+        the function fails, it is called again with fewer keys, to find the key for the error.
 
         Args:
             rows: The rows, with the key columns and any others.
@@ -154,8 +154,8 @@ class TableState(NotPicklable):
         """Call a function once for each key, with its rows and its row of the table.
 
         Tasks call `function(key, rows, row)`: the key as a tuple, all rows of the batch with this key, and the row of
-        the table as a dict, or None. It returns a dict of columns to upsert, None to leave the row as it is, or a
-        `Change`: with `upserts=` a dict, `deletes=True`, and `output=` a list of dicts.
+        the table as a dict, or None. The function returns a dict of columns to upsert, None to leave the row as it is,
+        or a `Change`. Such a `Change` has a dict in `upserts=`, `deletes=True`, or a list of dicts in `output=`.
 
         `apply` is several times faster, since it is called with many keys at once.
 
@@ -262,8 +262,8 @@ class TableState(NotPicklable):
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns for good, with all their values.
 
-        A later column of the same name is another column. Nothing is written again now: later compactions remove the
-        stored values.
+        A later column of the same name is another column. Nothing is rewritten now: later compactions remove the stored
+        values.
 
         Args:
             columns: The names of the columns. Unknown ones are no error, because a function says the same in every
@@ -324,11 +324,11 @@ class TableState(NotPicklable):
     def expired(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the rows that expire with this batch.
 
-        They are the rows of the last checkpoint that have expired since, as they were, and the rows that this batch has
-        written with a time that had passed already, as their call has left them. Each row is returned in one batch, and
-        in the same batch again if Spark repeats it. Call it in every batch, after the batch has written to the table:
-        what expires in a batch that does not ask is not returned later. Row groups that cannot hold such a row are not
-        read.
+        Two kinds of rows are returned. Rows of the last checkpoint that have expired since are returned as they were.
+        Rows that this batch has written with a time that had passed already are returned as their call has left them.
+        Each row is returned in one batch, and in the same batch again if Spark repeats it. Call this in every batch,
+        after the batch has written to the table. Rows that expire in a batch without this call are not returned later.
+        Row groups that cannot hold an expired row are not read.
 
         Args:
             columns: The columns to read; by default all.

@@ -114,7 +114,7 @@ class TableChanges:
             self.version = TableVersion(name, first, self._partitions, {})
         self._adopt_expiry()
         self._written: list[Written] = []
-        """What each call of this batch wrote, as far as it may have been too late."""
+        """The writes of this batch that may have come too late, one for each call."""
 
     # ---- what the callback asks for ------------------------------------------------------------------------------
 
@@ -240,9 +240,9 @@ class TableChanges:
             self._attempt.put_operator(self.name, self.version.operator())
 
     def compact_early(self, most: int) -> int:
-        """Begin to compact chains for the next batch: this one is committed.
+        """Begin to compact chains for the next batch, after this one is committed.
 
-        Returns how many bytes it costs the driver: at most `most`.
+        Returns how many bytes the compaction costs the driver, at most `most`.
         """
         if not self._has_changed or self.version is None:
             return 0
@@ -270,9 +270,9 @@ class TableChanges:
     # ---- expiry --------------------------------------------------------------------------------------------------
 
     def _adopt_expiry(self) -> None:
-        """Let rows expire as the job says now.
+        """Let rows expire by the rule that the job gives now.
 
-        Rows that are expired by another rule of before must not come back, so the table is written anew without them.
+        Rows that expired by an earlier rule must not come back, so the table is written anew without them.
         """
         self._expiry.check()
         if self.version is None:
@@ -312,8 +312,8 @@ class TableChanges:
     def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool, moves: bool = False) -> None:
         """Write rows as changes of one kind.
 
-        With `clear`, they go on top of nothing and take the place of all rows of the table. With `moves` they are all
-        rows of the table itself, and say nothing about the size of a batch.
+        With `clear`, they replace all rows of the table. With `moves`, they are all rows of the table itself, and say
+        nothing about the size of a batch.
         """
         # What these rows take the place of must not be returned as expired later in this batch.
         self._expiry.hold_clock("was changed")
@@ -358,9 +358,9 @@ class TableChanges:
         return version
 
     def _change(self, schema: TableSchema, chains: Mapping[int, Chain], below: Mapping[int, Chain] | None) -> None:
-        """Make chains that a call has written the chains of the table.
+        """Replace the chains of the table with chains that a call has written.
 
-        `below` are the chains that the new rows lie on. It is None if the call has written no new rows.
+        `below` are the chains below the new rows. It is None if the call has written no new rows.
         """
         self.version, self._has_changed = TableVersion(self.name, schema, self._partitions, chains), True
         if below is not None and schema.expire is not None:

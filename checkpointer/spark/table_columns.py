@@ -19,7 +19,7 @@ from pyspark_checkpointer.table.types import is_wider
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """Keep what a job says of the columns of a table when it opens the table.
+    """Keep the columns that a job declares when it opens a table.
 
     `declared` are the columns that the job says the table has, as Spark's JSON. All methods raise
     `IllegalArgumentError`, before anything is written, for what does not fit.

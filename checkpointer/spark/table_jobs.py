@@ -1,6 +1,6 @@
 """Run the Spark jobs of one table in a batch.
 
-Write what their tasks leave to the driver.
+Write the rows that their tasks leave to the driver.
 """
 
 import logging
@@ -42,8 +42,8 @@ logger = logging.getLogger("pyspark_checkpointer")
 class TableJobs:
     """The Spark jobs that write one table for one checkpoint.
 
-    What a batch waits for is called while its table is opened, in an operation or at its end, and these count its time
-    and requests.
+    A batch calls this class while its table is opened, in an operation or at its end. These calls count the time and
+    the requests.
     """
 
     def __init__(self, spark: SparkSession, client: Checkpointer, attempt: CheckpointAttempt, name: str) -> None:
@@ -74,15 +74,15 @@ class TableJobs:
         return self.spark, self.client, self.parent
 
     def target(self, schema: TableSchema, partitions: int) -> Target:
-        """Return what tasks have to know of the table that they write."""
+        """Return the description of the table for the tasks that write it."""
         return Target(self.root, self._attempt.id, self._name, schema, partitions, compaction.DRIVER_BYTES // 4)
 
     def extend(
         self, chains: dict[int, Chain], outputs: list[TaskOutput], schema: TableSchema, *, deletes_only: bool = False
     ) -> None:
-        """Add what tasks wrote to the chains, and write what they left to the driver.
+        """Add the artifacts of tasks to the chains, and write the rows that they left.
 
-        With `deletes_only` all of it are deletions, which say nothing in a partition without rows.
+        With `deletes_only`, all rows are deletions, which have no effect in a partition without rows.
         """
         for output in outputs:
             chains |= {partition: (snapshot,) for partition, snapshot in output.snapshots.items()}
@@ -93,9 +93,9 @@ class TableJobs:
                     chains[partition] = on_top(chains.get(partition, ()), delta)
 
     def run(self, frame: DataFrame, work: Work) -> list[TaskOutput]:
-        """Run tasks over a DataFrame, and return what each wrote.
+        """Run tasks over a DataFrame, and return the output of each.
 
-        Raises what a task refused.
+        Raises the refusal of a task.
         """
         results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
         outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
@@ -121,7 +121,7 @@ class TableJobs:
         read: TableVersion | None,
         order: Sequence[str] | None = None,
     ) -> list[TaskOutput]:
-        """Do the work of a task on all rows, and return what was written.
+        """Do the work of a task on all rows, and return the output.
 
         The driver does it, on rows sorted by `order`, if the rows of the batch before were few, and `read`, the version
         that the task reads, is small. Otherwise `by_tasks` does it. Raises what the task refused.
@@ -187,7 +187,7 @@ class TableJobs:
         return EarlyCompaction(session, version, early.now, early.turn, early.cost)
 
     def write_early(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
-        """Write what was compacted early, and return all chains of the table."""
+        """Write the objects that were compacted early, and return all chains."""
         writer, traffic = self._writer(version.schema), self._attempt.meter.traffic
         chains = {**version.chains, **run_sync(early.write(version.chains, writer, traffic))}
         return {partition: chain for partition, chain in chains.items() if chain}

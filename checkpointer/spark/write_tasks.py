@@ -1,6 +1,6 @@
-"""The tasks that write a table on executors.
+"""Write a table in tasks on executors.
 
-They write the changes of a batch, and shorter chains.
+The tasks write the changes of a batch, and shorter chains.
 
 Only what a finished task returned to the driver reaches the manifest. Objects of failed, repeated or speculative task
 attempts carry the checkpoint's id and another digest; no manifest names them, and cleanup removes them.
@@ -44,11 +44,11 @@ class TaskOutput:
     """The result of one task, for the driver.
 
     A task wrote `snapshots`, by partition, `packs` of deltas, each by partition and in their order, or the compacted
-    `chains`. It leaves `rows` to the driver where these are few (as an Arrow stream). `emitted` are the rows that a
-    user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the function
-    was given all rows: no other task may have any. `refused` says why the task wrote nothing. `written_by` names
-    the executor. `given_rows` and `given_bytes` are the size of its rows, and `seconds` is how long a user's function
-    and all around it took.
+    `chains`. If the rows are few, it leaves them to the driver in `rows`, as an Arrow stream. `emitted` are the rows
+    that a user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the
+    function got all rows. No other task may have rows of these. `refused` says why the task wrote nothing. `written_by`
+    names the executor. `given_rows` and `given_bytes` are the size of the task's rows. `seconds` is the time of a
+    user's function and of the work around it.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class TaskOutput:
         )
 
     def raise_refused(self) -> None:
-        """Raise what the task refused.
+        """Raise the error by which the task refused its work.
 
         The error comes back as a value, since Spark would repeat a task that raises it.
         """
@@ -118,7 +118,8 @@ class Target:
     def write(self, rows: pa.Table, whole: Collection[int], into: TaskOutput) -> None:
         """Write changes, in order of partition and key, with one change for each key.
 
-        `whole` has the partitions of which these are all rows, with nothing below: a snapshot of them has no deletions.
+        `whole` has the partitions of which these are all rows, with nothing below. A snapshot of such a partition has
+        no deletions.
         """
         # Before anything is written: in a wrong partition no reader would find the row.
         check_row_partitions(rows, self.schema, self.partitions, self.table)
@@ -171,9 +172,9 @@ class ExpiredRows:
 class WriteTask:
     """Write rows as changes of one kind.
 
-    `whole`: the tasks have all rows of their partitions, and nothing is below them. Else columns of the schema that the
-    rows do not have keep their values, and the changes say so in column `__kept`. `expired`: rows below may be expired,
-    and the tasks have all rows of a key.
+    With `whole`, the tasks have all rows of their partitions, and nothing is below them. Without it, columns of the
+    schema that the rows do not have keep their values, and the changes say so in column `__kept`. With `expired`, rows
+    below may be expired, and the tasks have all rows of a key.
     """
 
     target: Target
@@ -269,7 +270,7 @@ class CompactTask:
 def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
     """Return what a task wrote, or the error that refused it.
 
-    Such an error does not fail the task: Spark would run the task again, and it would be refused again.
+    Such an error does not fail the task. Spark would run a failed task again, and it would be refused again.
     """
     try:
         return work().dump()
