@@ -1,4 +1,4 @@
-"""Whole objects on any store: get, put, compare_and_swap, list, delete.
+"""Store whole objects: get, put, compare_and_swap, list, delete.
 
 `open_store` is the way in.
 
@@ -84,10 +84,10 @@ def open_store(
 
 
 def fix(encryption: EncryptionOption) -> EncryptionOption:
-    """Return what opens the keys of a root as it means the same in another process.
+    """Return the provider of keys in a form that is valid in another process.
 
-    A text names a file, perhaps relative to the present working directory. Raises `IllegalArgumentError` for what
-    cannot open keys. It is not repeated, as it may be a key.
+    A text names a file, perhaps relative to the present working directory. Raises `IllegalArgumentError` for a value
+    that cannot open keys. The error does not repeat the value, as it may be a key.
     """
     if encryption is None:
         return None

@@ -1,4 +1,4 @@
-"""The contract of a store: coroutines over whole objects.
+"""Define the contract of a store: coroutines over whole objects.
 
 Objects are named by paths relative to the root. Objects are written once and never changed, except those written by
 `compare_and_swap`. Paths come from `manifests/object_paths.py` only. A store raises errors of the tree
@@ -9,9 +9,8 @@ Objects are named by paths relative to the root. Objects are written once and ne
 * `PreconditionFailedError`: `compare_and_swap` found another version. The answered request wrote nothing, but an
   earlier, unanswered request of the same caller may be what moved the version: read back before judging.
 
-`RetryableError` from `compare_and_swap` means that nobody knows whether it took effect.
-`OutcomeUnknownError` from it means that the bytes may be in place but the disk has not confirmed them: reading
-them back proves nothing.
+If `compare_and_swap` raises `RetryableError`, nobody knows whether it took effect. If it raises `OutcomeUnknownError`,
+the bytes may be in place, but the disk has not confirmed them. Reading them back proves nothing.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -50,9 +49,9 @@ Range = tuple[int, int]
 class Blob:
     """An object as read: its bytes, and the store's name of this version.
 
-    `tag` is None where the store has no names of versions. `at` is when the store began to answer, in seconds since the
-    epoch by its server's clock, to the second; None where there is no server, or it did not tell. It is no part of the
-    object: two reads of one version are equal.
+    `tag` is None if the store has no names of versions. `at` is the time when the store began to answer, in whole
+    seconds since the epoch, by the clock of its server. It is None if there is no server, or if the server did not
+    tell. It is not compared: two reads of one version are equal.
     """
 
     data: bytes = field(repr=False)
@@ -61,7 +60,7 @@ class Blob:
 
     @property
     def version(self) -> str:
-        """Return what a swap can use as its condition: the tag, or the bytes' digest."""
+        """Return the condition for a swap: the tag, or the bytes' digest."""
         return sha256(self.data) if self.tag is None else self.tag
 
 
@@ -87,7 +86,7 @@ class SinkRead(Generic[S]):
 class ListedObject:
     """An object as listed: path relative to the root, size in bytes.
 
-    `blob` is the object itself, where the store tells small objects in its listings. It is as fresh as the listing.
+    `blob` is the object itself, if the listings of the store have small objects. It is as fresh as the listing.
     """
 
     path: str
@@ -226,8 +225,8 @@ class Store(Protocol):
 
         The object is never visible in part.
 
-        Raises `ObjectExistsError` where something is at the path already, as far as the store can tell: a
-        large object may be written over one of the same name, so names must be unique to their content.
+        Raises `ObjectExistsError` if the store sees that an object is at the path already. A store may not see that for
+        a large object and overwrite it, so names must be unique to their content.
         """
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
@@ -235,19 +234,20 @@ class Store(Protocol):
 
         If `expected` is None, there must be no object.
 
-        One attempt, never repeated by the store. Raises `PreconditionFailedError` when the version differs. `data` and
-        the object that it replaces have at most `SWAP_LIMIT` bytes.
+        The store makes one attempt and never repeats it. Raises `PreconditionFailedError` if the version differs.
+        `data` and the object that it replaces have at most `SWAP_LIMIT` bytes.
         """
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         """Return a page of the objects whose path starts with `prefix`.
 
-        The first page, or the one that `more` asks for. Never from a cache. Temporary files of writers are left out.
-        What is written or deleted meanwhile may be there or not. `more` belongs to one listing in one process.
+        It is the first page, or the page that `more` asks for. It never comes from a cache. Temporary files of writers
+        are left out. Objects that are written or deleted meanwhile may be in it or not. `more` belongs to one listing
+        in one process.
         """
 
     async def list(self, prefix: str) -> list[ListedObject]:
-        """Return all pages, in order of path. For listings that are known to be short."""
+        """Return all pages, in order of path. Use it only for short listings."""
 
     async def folders(self, prefix: str) -> Sequence[str]:
         """Return the folders directly in the folder `prefix`, in order.

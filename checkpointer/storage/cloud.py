@@ -1,4 +1,4 @@
-"""Functions that all cloud stores share: one way to fail, and transfers in parts."""
+"""Share functions of all cloud stores: one way to fail, transfers in parts."""
 
 import asyncio
 import io
@@ -66,8 +66,8 @@ async def check_version(store: Store, path: str, expected: str | None) -> None:
 
     Raises `PreconditionFailedError` if it has not.
 
-    With `fencing="none"` this stands in for a condition on the write: it detects a change made before, and not one
-    made between this check and the write.
+    With `fencing="none"` this check takes the place of a condition on the write. It detects a change before the check,
+    but not a change between the check and the write.
     """
     try:
         found: str | None = (await store.get(path)).version

@@ -1,4 +1,4 @@
-"""The base class of stores in a cloud.
+"""Define the base class of stores in a cloud.
 
 It gives each operation of the contract the name of the object for errors, and the store's translation of the cloud's
 errors. A store adds the requests themselves.
@@ -28,7 +28,7 @@ from pyspark_checkpointer.storage.connection import Connection
 from pyspark_checkpointer.storage.url import Location
 
 C = TypeVar("C")
-"""What a store sends its requests with."""
+"""The client by which a store sends its requests."""
 
 
 class CloudStore(ABC, PagedStore, Generic[C]):

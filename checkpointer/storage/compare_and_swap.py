@@ -1,4 +1,4 @@
-"""The outcome of a swap, even where its answer is lost.
+"""Find the outcome of a swap, even where its answer is lost.
 
 No store repeats a swap by itself.
 """
@@ -44,10 +44,10 @@ async def find_object(store: Store, path: str, limit: int) -> Blob | None:
 
 
 async def swap_until_decided(store: Store, path: str, data: bytes, expected: str | None, limit: int) -> Blob | None:
-    """Swap `data` in, find out what came of it, and return what is at `path` then.
+    """Swap `data` in, find out the outcome, and return the object at `path` then.
 
-    That is `data` itself, or another writer's object. `data` must differ from everything that was ever written to
-    `path`. What counts as proof:
+    This is `data` itself, or another writer's object. `data` must differ from everything that was ever written to
+    `path`. These are the proofs:
 
     * An answer to the swap proves that it took effect.
     * A changed version proves that an unanswered or refused request is dead: its condition can never hold again.

@@ -1,10 +1,10 @@
-"""The connection of a store to a cloud.
+"""Keep the connection of a store to a cloud.
 
 The first request makes it. A child process never uses it.
 
-The file systems of s3fs, adlfs and gcsfs register finalizers that talk to their event loop when the interpreter
-exits. In a forked child that loop does not run, and the child would hang. This module takes the finalizers off, and
-closes connections itself.
+The file systems of s3fs, adlfs and gcsfs register finalizers that talk to their event loop when the interpreter exits.
+In a forked child that loop does not run, and the child would hang. This module takes the finalizers off, and closes
+connections itself.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Connection(Generic[F]):
 
     @property
     def current(self) -> F | None:
-        """Return what `get` would return at once, or None."""
+        """Return the connection if `get` would return it at once, or None."""
         task = self._task
         ended = task is not None and task.done() and not task.cancelled() and task.exception() is None
         return task.result() if task is not None and ended else None
@@ -144,9 +144,8 @@ class Connection(Generic[F]):
     def abandon(self) -> None:
         """Forget the parent's connection in a forked child, without touching it.
 
-        Even its destructor must not run: it would take the sockets out of the epoll set that the child
-        shares with its parent, and the parent would wait for answers for ever. So it gets a reference that is never
-        given back.
+        Even its destructor must not run. It would take the sockets out of the epoll set that the child shares with its
+        parent, and the parent would wait for answers for ever. So it gets a reference that is never given back.
         """
         if self._task is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._task))

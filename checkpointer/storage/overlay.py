@@ -1,4 +1,4 @@
-"""A store under a layer of memory.
+"""Put a layer of memory over a store.
 
 Writes stay in memory, and reads look there first.
 """

@@ -1,4 +1,4 @@
-"""The registry of stores: which folder here opens the roots of which protocols.
+"""Register the stores: which folder here opens the roots of which protocols.
 
 How to add a store:
 
@@ -93,7 +93,7 @@ class StoreKind:
     environment: str | None = None
     """The beginning of the names of its environment variables.
 
-    What those with a key, secret, token or password hold is left out of every message.
+    Values of variables with a key, secret, token or password are left out of every message.
     """
     has_accounts: bool = False
     """True if its URLs may name an account, as in container@account."""

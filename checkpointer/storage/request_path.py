@@ -1,8 +1,8 @@
-"""The path of a request to a store: retried, limited and counted.
+"""Send requests to a store: retried, limited and counted.
 
 Limits are on the number of requests and on their time.
 
-`open_store` puts two stores around the one that talks to the disk or the cloud, and each request goes through both:
+`open_store` puts two stores around the store that talks to the disk or the cloud. Each request goes through both:
 
     caller
       -> RetryingStore    sends it again after a `RetryableError`, with growing pauses; a swap is sent once
@@ -48,7 +48,7 @@ T = TypeVar("T")
 COMPARED_AT_ONCE = 8 << 20
 """Bytes of an object that are read at a time to compare them.
 
-They are compared with what was to be written.
+They are compared with the bytes that should have been written.
 """
 
 
@@ -217,7 +217,7 @@ class RetryingStore(WrappedStore):
 # ---- limited ---------------------------------------------------------------------------------------------------------
 
 MIN_BYTES_PER_SECOND = 1 << 20
-"""The rate that a transfer must reach: a large object gets as much more time."""
+"""The rate that a transfer must reach. A large object gets more time by this rate."""
 
 ASSUMED_SIZE = 1 << 30
 """Bytes that the time limit assumes where the size of an answer is unknown."""
@@ -228,7 +228,7 @@ SMALL_READ = 256 << 10
 SMALL_WRITE = 1 << 20
 """Bytes up to which a write is small.
 
-An attempt makes more writes than reads, and bounds their bytes together.
+An attempt makes more writes than reads, and limits the sum of their bytes.
 """
 
 # With the usual 16 slots for others, a listing of the history fetches 256 manifests at a time.
@@ -240,8 +240,8 @@ class LimitedStore(WrappedStore):
     """`inner`, with at most `concurrency` requests at a time, each of limited time.
 
     A small request has `timeout` seconds; a large one has more. Reads that are known to be small, and small writes,
-    have slots of their own, and more of them. Waiting for a slot does not count as time. A request without an answer in
-    time raises `DependencyError`, and may still take effect.
+    have their own slots, and more of them. The time limit does not count the wait for a slot. A request without an
+    answer in time raises `DependencyError`, and may still take effect.
     """
 
     def __init__(self, inner: Store, *, concurrency: int, timeout: float) -> None:
@@ -390,7 +390,7 @@ class Traffic:
     """Bytes of objects received."""
 
     def add(self, other: "Traffic") -> None:
-        """Count what was counted elsewhere too."""
+        """Add the counts of another `Traffic`."""
         self.requests.update(other.requests)
         self.bytes_read += other.bytes_read
 
@@ -403,7 +403,8 @@ def counted(traffic: Traffic) -> Iterator[None]:
     """Count in `traffic` the requests sent within.
 
     Requests of the tasks that are started within count too. asyncio hands a context variable down to every task. So a
-    commit in the background and a restore beside it are counted apart, and no store has to know who is asking.
+    commit in the background and a restore at the same time are counted separately, and no store has to know who is
+    asking.
     """
     token = _traffic.set(traffic)
     try:

@@ -1,4 +1,4 @@
-"""Removal of credentials from error messages.
+"""Remove credentials from error messages.
 
 Cloud packages may quote credentials in them.
 """
@@ -100,7 +100,7 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
 
 
 def _of_text(name: str, value: str) -> Iterator[str]:
-    """Yield what may be secret in a text: all of it, and the values of settings in it."""
+    """Yield possible secrets in a text: the whole text, and the values of settings."""
     if "://" in value and "@" in value:
         # The user and password of an endpoint or proxy. The last @ counts, since a password may hold one itself.
         yield value.partition("://")[2].rpartition("@")[0]

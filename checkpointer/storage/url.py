@@ -1,4 +1,4 @@
-"""Parsing of a root's URL, and refusal of bad ones before anything is opened."""
+"""Parse a root's URL, and refuse bad ones before anything is opened."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Roots in a container of Azure Blob Storage or Data Lake Storage."""
+"""Open roots in a container of Azure Blob Storage or Data Lake Storage."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Client of Azure Blob Storage: adlfs, without its caches and shared instances."""
+"""Make clients of Azure Blob Storage: adlfs without caches, shared instances."""
 
 import os
 import urllib.request

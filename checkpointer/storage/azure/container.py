@@ -1,4 +1,4 @@
-"""The settings of a container of Azure that matter to a root."""
+"""Read the settings of a container of Azure that matter to a root."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any

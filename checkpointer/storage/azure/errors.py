@@ -1,4 +1,4 @@
-"""Translation of Azure Blob Storage failures into errors of the tree.
+"""Translate failures of Azure Blob Storage into errors of the tree.
 
 The errors say what to do.
 """

@@ -1,8 +1,9 @@
-"""Copies of positions in the metadata of their blobs, which a listing tells.
+"""Copy positions into the metadata of their blobs, which a listing tells.
 
-A consumer that begins reads the position of each partition. With these copies one listing tells all of them, where each
-would take a request of its own. A swap writes a blob and its metadata in one request, and any other write of the blob
-drops the metadata. So a copy is never of another version than its blob. Whoever writes no copy is read as ever.
+A consumer that begins reads the position of each partition. With these copies one listing tells all of them. Without
+the copies each would take a request. A swap writes a blob and its metadata in one request, and any other write of the
+blob drops the metadata. So a copy always has the version of its blob. Positions of writers that write no copies are
+read as before.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""A root in a container of Azure Blob Storage, through adlfs.
+"""Store a root in a container of Azure Blob Storage, through adlfs.
 
-Conditions are ETags on blob requests; versions are ETags. Every request is one attempt: the SDK's own
-retries are off, since after a lost answer only the layers above can tell what happened.
+Conditions are ETags on blob requests; versions are ETags. Every request is one attempt: the SDK's own retries are off,
+since after a lost answer only the layers above can tell what happened.
 """
 
 import base64

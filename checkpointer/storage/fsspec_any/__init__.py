@@ -1,4 +1,4 @@
-"""Roots on any other file system that fsspec knows, without conditions on writes."""
+"""Open roots on any other file system of fsspec, without conditional writes."""
 
 from collections.abc import Mapping
 from typing import Any

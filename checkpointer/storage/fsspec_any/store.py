@@ -1,4 +1,4 @@
-"""A root on any other file system that fsspec knows.
+"""Store a root on any other file system that fsspec knows.
 
 Writes are not conditional there, so it can be opened with `fencing="none"` only.
 """
@@ -179,8 +179,8 @@ class GenericStore(PagedStore):
 
         Each comes with the object that it was to become.
 
-        Those of `_latest` and of other swapped objects are left out. No lock tells here whether such a swap still runs,
-        and the file may be all that there is: a swap removes the old object before it moves the new one.
+        Those of `_latest` and of other swapped objects are left out. No lock tells here whether such a swap still runs.
+        The file may be the only copy, since a swap removes the old object before it moves the new one.
         """
         if self._shows_whole_objects:
             return []

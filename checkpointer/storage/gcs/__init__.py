@@ -1,4 +1,4 @@
-"""Roots in a bucket of Google Cloud Storage."""
+"""Open roots in a bucket of Google Cloud Storage."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The settings of a bucket of Google Cloud Storage that matter to a root."""
+"""Read the settings of a Google Cloud Storage bucket that matter to a root."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

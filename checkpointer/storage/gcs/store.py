@@ -1,4 +1,4 @@
-"""A root in a bucket of Google Cloud Storage, through gcsfs.
+"""Store a root in a bucket of Google Cloud Storage, through gcsfs.
 
 Conditions are `ifGenerationMatch`; versions are generations. Every request is one attempt: the calls of gcsfs, which
 repeat requests, are not used, since after a lost answer only the layers above can tell what happened.
@@ -36,7 +36,7 @@ _PIECE = 1 << 20
 """Bytes of a body that are read at a time, at most."""
 
 _CONTENT = {"alt": "media"}
-"""What asks for the bytes of an object, and not for what is known of it."""
+"""The parameter that asks for the bytes of an object, and not for its metadata."""
 
 _AS_STORED = {"Accept-Encoding": "identity"}
 """Header for bytes that nobody compresses on the way: then their length is that of the object."""

@@ -1,4 +1,4 @@
-"""Roots in a folder of this machine."""
+"""Open roots in a folder of this machine."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Durable operations on local files, and translation of their failures."""
+"""Do durable operations on local files, and translate their failures."""
 
 import errno
 import io

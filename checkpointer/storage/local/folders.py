@@ -1,4 +1,4 @@
-"""Folders whose names are durable, made when the first file below them is written."""
+"""Make durable folders when the first file below them is written."""
 
 import errno
 import os

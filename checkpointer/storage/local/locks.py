@@ -1,4 +1,4 @@
-"""The lock of a local root: it has one holder among all processes of this host.
+"""Lock a local root: one holder among all processes of this host.
 
 That holds whatever processes fork, and however they end.
 
@@ -109,7 +109,7 @@ def _sign(fd: int) -> None:
 
 
 def _describe_holder(fd: int) -> str:
-    """Say who has the lock, and what to do about it."""
+    """Say who has the lock, and the next step of a user."""
     try:
         process, host = os.pread(fd, 300, 0).decode().split()
         number = int(process)

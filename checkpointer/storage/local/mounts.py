@@ -1,4 +1,4 @@
-"""The file system of a folder, and whether a lock there works across hosts.
+"""Find the file system of a folder, and whether a lock there spans hosts.
 
 A lock that works excludes writers on other hosts.
 """

@@ -1,8 +1,8 @@
-"""A root in a local folder.
+"""Store a root in a local folder.
 
-An object appears under its name at once and whole: it is written to a temporary file in the same folder, made
-durable, and only then linked (objects written once) or renamed (swapped objects) to its name. A swap holds the
-root's lock, so that comparing and renaming are one step for every process of this host.
+An object appears under its name at once and whole: it is written to a temporary file in the same folder, and made
+durable. Then it is linked (objects written once) or renamed (swapped objects) to its name. A swap holds the root's
+lock, so that comparing and renaming are one step for every process of this host.
 """
 
 import errno
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-"""Errors of file systems, or files, that take no further hard link."""
+"""Errors that say that a file system, or a file, takes no further hard link."""
 
 _PAGE_SIZE = 1000
 """Files in one page of a listing."""
@@ -50,7 +50,7 @@ _READS_AT_ONCE = 4
 _LOCK_SHARE = 0.8
 """Share of a request's time limit that it waits for the lock.
 
-So the request gives up by itself before it counts as unanswered.
+So the request gives up before it counts as unanswered.
 """
 
 
@@ -75,13 +75,13 @@ class LocalStore(PagedStore):
         self._may_write = not fencing
         """True if a write is allowed.
 
-        Without fencing it always is; with fencing it is after the check of the mount.
+        Without fencing a write is always allowed; with fencing it is allowed after the check of the mount.
         """
         self._durable_folders = DurableFolders(root)
         self._unconfirmed: dict[str, threading.Event] = {}
         """Events by file, one for each file that a thread is swapping.
 
-        The event is set once the disk has confirmed the swap, or has failed to.
+        The event is set once the disk has confirmed the swap, or has failed to confirm it.
         """
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class LocalStore(PagedStore):
         await self._run("", self._delete, paths)
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return the temporary files, each with the object that it was to become."""
+        """Return the temporary files, each with the object that it should become."""
         return await self._run("", lambda: [*self._leftovers()])
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:

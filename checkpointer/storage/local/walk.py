@@ -1,4 +1,4 @@
-"""Listing of the files below a folder, in no order and without following links.
+"""List the files below a folder, in no order and without following links.
 
 Memory grows with the number of folders, not with the number of files.
 """
@@ -46,8 +46,8 @@ def folders_in(folder: str) -> list[str]:
 class FileWalk:
     """A listing in progress, from which files are taken a page at a time.
 
-    It has ended with the first page that is not full. A listing that failed fails again with the same error, for ever:
-    it must not look like one that has ended.
+    It has ended with the first page that is not full. A listing that failed raises the same error again on each call.
+    It must not look like a listing that has ended.
     """
 
     def __init__(self, steps: Iterator[tuple[str, int]]) -> None:

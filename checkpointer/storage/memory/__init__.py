@@ -1,4 +1,4 @@
-"""Roots in the memory of this process."""
+"""Open roots in the memory of this process."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A root in the memory of this process, for tests and for trying things out.
+"""Store a root in the memory of this process, for tests and for trying it out.
 
 Nothing survives the process.
 """

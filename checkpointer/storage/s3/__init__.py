@@ -1,4 +1,4 @@
-"""Roots in a bucket of S3, or of a server that speaks its protocol."""
+"""Open roots in a bucket of S3, or of a server that speaks its protocol."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The settings of a bucket of S3 that matter to a root."""
+"""Read the settings of a bucket of S3 that matter to a root."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The client of S3: s3fs, without its caches, shared instances and retries."""
+"""Make clients of S3: s3fs without caches, shared instances and retries."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Translation of failures of S3 into errors of the tree, which say what to do."""
+"""Translate failures of S3 into errors of the tree, which say what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

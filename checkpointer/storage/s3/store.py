@@ -1,7 +1,7 @@
-"""A root in a bucket of S3 or of a server that speaks its protocol, through s3fs.
+"""Store a root in a bucket of S3, or of a server of its protocol, through s3fs.
 
-Conditions are `If-Match` and `If-None-Match`; versions are ETags. Every request is one attempt: botocore's
-and s3fs's own retries are off, since after a lost answer only the layers above can tell what happened.
+Conditions are `If-Match` and `If-None-Match`; versions are ETags. Every request is one attempt: botocore's and s3fs's
+own retries are off, since after a lost answer only the layers above can tell what happened.
 """
 
 import asyncio
@@ -172,9 +172,10 @@ class S3Store(CloudStore[Any]):
             raise
 
     async def _checksum_algorithm(self) -> dict[str, str]:
-        """Return what announces the checksums that botocore sends with each part.
+        """Return the argument that announces the checksums that botocore sends.
 
-        Some servers refuse, at the end, an upload whose parts have checksums that nobody announced.
+        botocore sends one with each part. Some servers refuse, at the end, an upload whose parts have checksums that
+        nobody announced.
         """
         files = await self._connection.get()
         computes = getattr(files.s3.meta.config, "request_checksum_calculation", None) == "when_supported"
