@@ -1,1 +1,1 @@
-"""One checkpoint: write it, commit it, read it back."""
+"""Write one checkpoint, commit it, and read it back."""

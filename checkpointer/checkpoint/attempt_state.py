@@ -1,4 +1,4 @@
-"""The states of an attempt at a checkpoint, and what is possible in each."""
+"""Define the states of an attempt at a checkpoint, and what each allows."""
 
 from enum import Enum
 

@@ -1,4 +1,4 @@
-"""The life of one attempt at a checkpoint.
+"""Begin, prepare, commit or abort one attempt at a checkpoint.
 
 An attempt begins and writes its manifest. Then one swap makes it the committed checkpoint.
 
@@ -8,11 +8,11 @@ An attempt begins and writes its manifest. Then one swap makes it the committed 
 
 `AttemptState` shows all states.
 
-A commit writes in this order: what a save left in the queue; packs, if they are large; segments, the last packs and
-the manifest, in parallel. Then it waits for all of them and swaps `_latest`. Blobs of up to `upload.SMALL` bytes wait
-in a pack until then; larger ones are on their way since `save` was called.
+A commit writes in this order: the objects that a save left in the queue; packs, if they are large; segments, the last
+packs and the manifest, in parallel. Then it waits for all of them and swaps `_latest`. Blobs of up to `upload.SMALL`
+bytes wait in a pack until then; larger ones are on their way since `save` was called.
 
-What is said to an open attempt, and written meanwhile, is in `save.py`; how the pointer moves in `session.py`.
+`save.py` has the calls on an open attempt, and what is written meanwhile. `session.py` moves the pointer.
 """
 
 import os
@@ -34,7 +34,7 @@ from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
 
 
 async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointAttempt:
-    """Begin an attempt on top of what was restored, measured by `meter`."""
+    """Begin an attempt on top of the restored checkpoint, measured by `meter`."""
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
     async with session.lock:  # after a commit whose caller stopped waiting
@@ -138,7 +138,7 @@ async def abort(attempt: CheckpointAttempt) -> None:
 
 
 async def _write(attempt: CheckpointAttempt) -> tuple[Ref, Manifest]:
-    """Write what is left, and the manifest.
+    """Write the remaining artifacts, and the manifest.
 
     From here on the attempt takes no more writes.
     """
@@ -227,7 +227,7 @@ async def _write_migrated_tables(attempt: CheckpointAttempt) -> None:
 
 
 async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) -> None:
-    """Delete what the attempt wrote if the store refused to take more.
+    """Delete the objects of the attempt if the store refused to take more.
 
     The reason may be a full disk. No cleanup may delete these objects before the next commit, for which there might
     never be room again. A swap that was refused was never made, so the manifest is not the committed one.

@@ -1,4 +1,4 @@
-"""Comparison of an object with its name and the manifests.
+"""Compare an object with its name and with the manifests.
 
 An object is compared while its bytes go by.
 """

@@ -66,7 +66,7 @@ def decode(codec: str, artifact: Artifact, data: Bytes) -> Records:
 
 
 def merge_all(chains: list[Chain], decoded: dict[Artifact, Records]) -> list[Merged]:
-    """Return what `merge` gives for each partition of a map."""
+    """Return the result of `merge` for each partition of a map."""
     # A chain changes the records of its snapshot. Several chains may name one snapshot, for instance an empty one.
     times = Counter(chain[0] for chain in chains if chain)
     unchanged = {snapshot: dict(decoded[snapshot]) for snapshot, count in times.items() if count > 1}

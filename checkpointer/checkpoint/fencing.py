@@ -137,7 +137,7 @@ class Owner:
         """Swap the pointer in this writer's name, on top of `base`.
 
         It succeeds once a version shows `attempt` as committed, or the planned pointer was written. `stands_on` tells
-        what the session stands on.
+        the present base of the session.
         """
 
         async def plan_swap(head: Head) -> Pointer | None:
@@ -166,7 +166,7 @@ class Owner:
     ) -> CheckpointError:
         """Return the error of an attempt on `base` that may not swap on `head`.
 
-        `stands_on` is what the session stands on now: another attempt of the same session may have been committed.
+        `stands_on` is the present base of the session: another attempt of the same session may have been committed.
         """
         # A writer that never swapped has taken nothing over yet: it may restore and go on. One that owned the pointer
         # was replaced, perhaps by its own restarted job: it must stop for good.
@@ -250,7 +250,7 @@ def _successor(head: Head, writer: Writer, nonce: str) -> Pointer:
 def _show(manifest: Manifest, job: Job | None) -> str:
     """Return the query, run, process and time of a checkpoint, as text.
 
-    What the checkpoint does not say is left out.
+    Values that the checkpoint does not have are left out.
     """
     told = ["no streaming query"]
     if job is not None:

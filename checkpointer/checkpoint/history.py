@@ -90,8 +90,8 @@ async def walk_from(
 
     It goes from parent to parent, and each link is proven.
 
-    Manifests are fetched many at a time, and come without the chains that stand in segments. Those that are `known`,
-    from a walk on an older version, are not fetched again.
+    Many manifests are fetched at a time. They come without the chains in segments. Those that are `known`, from a walk
+    on an older version, are not fetched again.
     """
     ref: Ref | None = start
     if start.id.sequence < oldest:
@@ -147,7 +147,7 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
 
 
 async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
-    """Return what the catalog of a version keeps.
+    """Return the checkpoints that the catalog of a version keeps.
 
     This needs no manifest, so damage elsewhere does not matter.
     """

@@ -109,7 +109,7 @@ class _IntactSearch:
         return self._verifier.findings != before
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what was found, each with all the checkpoints that were skipped for it."""
+        """Return the findings, each with all checkpoints that were skipped because of it."""
         return tuple(
             replace(found, checkpoints=tuple(sorted(ref.id for ref, bad in self.skipped.items() if found.path in bad)))
             for found in self._verifier.findings

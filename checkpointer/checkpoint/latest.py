@@ -1,7 +1,7 @@
-"""The state machine of `_latest`: read it, swap it, learn the outcome.
+"""Read `_latest`, swap it, and learn the outcome.
 
-Everything that makes a checkpoint live or dead goes through `cas_loop`, so there is one total order of what happened
-to a store. The rules, each with the history it prevents, are in `manifests/PROTOCOL.md`.
+Everything that makes a checkpoint live or dead goes through `cas_loop`, so there is one total order of what happened to
+a store. The rules, each with the history it prevents, are in `manifests/PROTOCOL.md`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -48,7 +48,7 @@ class Head:
     """The committed sequence; 0 before the first commit."""
 
     def __post_init__(self) -> None:
-        """Take out what each step of a commit asks for."""
+        """Copy the fields of the pointer that each step of a commit needs."""
         if self.pointer is not None:
             for name in ("committed", "prepared", "writer"):
                 object.__setattr__(self, name, getattr(self.pointer, name))
@@ -71,7 +71,7 @@ NEWEST = 10**10 - 1
 
 
 async def read_head(store: Store) -> Head:
-    """Return what `_latest` says; an empty head where nothing was committed yet.
+    """Return the content of `_latest`; an empty head before the first commit.
 
     Raises `InvalidStateError` where `_latest` is missing though commits were made. A writer that took such a root for
     an empty one would begin a new history at sequence 1, and the next cleanup would delete the old one.
@@ -89,7 +89,7 @@ async def read_head(store: Store) -> Head:
 
 
 async def find_head(store: Store) -> Head:
-    """Return what `_latest` says; an empty head where it is missing.
+    """Return the content of `_latest`; an empty head if it is missing.
 
     It does not matter what else the root holds. This is for callers that look after a damaged root, and for those that
     have proven that a root is new.
@@ -124,7 +124,7 @@ async def list_sizes(store: Store, oldest: int, newest: int) -> list[tuple[Check
 
 
 async def read_damaged(store: Store) -> tuple[Head, bytes]:
-    """Return what can be read of `_latest`, and its bytes.
+    """Return the readable part of `_latest`, and its bytes.
 
     If the bytes are damaged, the head has only their version, so that a repair can swap on it. A newer format is not
     damage: it raises `UnsupportedFormatError`.
@@ -218,7 +218,7 @@ def _unknown(store: Store, planned: Pointer) -> OutcomeUnknownError:
 
 
 async def read_consistent(store: Store, read: Callable[[Head], Awaitable[T]]) -> T:
-    """Return what `read` makes of `_latest`.
+    """Return the result of `read` on `_latest`.
 
     Starts again on the new version if an object that the old one names was deleted meanwhile.
     """

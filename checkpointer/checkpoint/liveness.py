@@ -28,8 +28,8 @@ _askers: list[Callable[[str], bool]] = []
 def this_driver() -> str:
     """Return this process as text: `pid.start@host/machine`.
 
-    By this text another process can tell whether this one still exists. A process number is used again, but not
-    together with the time at which the process started.
+    Another process can find out by this text whether this process still exists. A process number is used again, but
+    never with the same start time.
     """
     return f"{os.getpid()}.{read_start(os.getpid())}@{_here()}"
 

@@ -1,4 +1,4 @@
-"""The verbs that write or read one object each.
+"""Define the verbs that write or read one object each.
 
 They are for callers that put a checkpoint together themselves.
 """

@@ -1,4 +1,4 @@
-"""Manifests, their segments and catalogs.
+"""Read and write manifests, their segments and catalogs.
 
 They are written once, and verified whenever they are read. Reading and writing stand side by side here; `latest.py`
 does the same for the pointer.
@@ -48,7 +48,7 @@ async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
 
 
 async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
-    """Return the manifest that `ref` names, without the chains that stand in segments."""
+    """Return the manifest that `ref` names, without the chains in segments."""
     path = object_paths.manifest(ref.id)
     data = (await store.get(path, limit=MAX_MANIFEST)).data
     verify(path, data, size=len(data), digest=ref.digest)
@@ -221,7 +221,7 @@ def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
 def written(
     manifest: Manifest, parent: Manifest | None, touched: Mapping[str, Collection[int]] = MappingProxyType({})
 ) -> dict[str, OperatorMetrics]:
-    """Return what an attempt wrote for each operator.
+    """Return the sizes of what an attempt wrote for each operator.
 
     It counts objects that the manifest names and whose path has the attempt's id. With `parent`, unchanged chains are
     not looked at. With `touched`, changed chains need not be searched for.
@@ -243,7 +243,7 @@ def written(
 
 
 def contents(manifest: Manifest) -> dict[str, OperatorMetrics]:
-    """Return what a checkpoint holds of each operator."""
+    """Return the sizes of what a checkpoint holds of each operator."""
     return {name: _sum(op, op.chains.values(), lambda path: True) for name, op in manifest.operators.items()}
 
 

@@ -1,6 +1,7 @@
 """Measure commits and restores, and hand over the records.
 
-What holds up a caller is decorated with `blocking`, and nothing else enters a meter. The records are in `metrics.py`.
+Functions that hold up a caller are decorated with `blocking`, and nothing else enters a meter. The records are in
+`metrics.py`.
 """
 
 import asyncio
@@ -123,8 +124,8 @@ def blocking(call: Call) -> Call:
     """Count the time and the requests of a call that its caller waits for.
 
     The first argument says which meter counts them: it is the meter, or has one as its `meter`. A call within a call,
-    or beside one in another thread, does not count its time again. A coroutine counts until it ends, and so does a
-    generator, so that the block of a `contextmanager` counts too.
+    or beside one in another thread, does not count its time again. A coroutine or generator counts until it ends, so
+    the block of a `contextmanager` counts too.
     """
 
     @wraps(call)
@@ -187,7 +188,7 @@ class Reports:
 
     @contextmanager
     def preparing(self, meter: Meter, checkpoint: CheckpointId, epoch: int | None) -> Iterator[None]:
-        """Measure what comes before a commit, and hand over a record if it fails."""
+        """Measure the steps before a commit, and hand over a record if they fail."""
         try:
             yield
         except BaseException as error:

@@ -3,14 +3,14 @@
 The callback is given as `Checkpointer(root, metrics=callback)`.
 
 There is one record for each commit that was asked for, also of a prepared checkpoint, a rollback or `update_latest`,
-and one for each `restore()`. The record of a failed one has an `error`. There is no record of an attempt that was given
-up before its commit (an exception in its block, `abort()`), and none of a `prepare()` that went well: its second phase
-counts for both. The copies that `export()` and `repair()` make have no record.
+and one for each `restore()`. The record of a failed one has an `error`. There is no record of an attempt that ended
+before its commit (by an exception in its block, or by `abort()`). A successful `prepare()` has no record either: its
+second phase counts for both. The copies that `export()` and `repair()` make have no record.
 
 **Requests** are operations of the store: get, put, swap (of `_latest`), list and delete. Every try counts. A large
 object that is sent in parts is one request; each page of a listing is one. Only requests of calls on the checkpoint
 itself are counted. Requests of Spark's executors, and of `save_snapshot` and `save_delta` called by hand, are not seen
-here. What these wrote is counted, as bytes and objects, once the manifest names it.
+here. The objects and bytes that these wrote are counted once the manifest names them.
 
 **Times** are seconds of a clock that never goes back. **Bytes** are stored bytes: compressed where the codec does.
 """

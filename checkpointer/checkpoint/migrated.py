@@ -9,9 +9,9 @@ from pyspark_checkpointer.storage.overlay import OverlayStore
 
 
 def how_to_keep(operator: str) -> str:
-    """Return the next steps for an operator that holds what does not fit.
+    """Return the next steps for an operator whose content does not fit.
 
-    First comes what keeps its state, then what drops it.
+    First comes a step that keeps its state, then one that drops it.
     """
     old = f"{operator}-old"
     return (
@@ -24,7 +24,7 @@ def how_to_keep(operator: str) -> str:
 class Migrated:
     """The operators as the migrated checkpoint has them.
 
-    What was transformed is in memory, above the store.
+    Transformed objects are in memory, above the store.
     """
 
     operators: Mapping[str, Operator]

@@ -4,8 +4,8 @@ Operators are renamed or dropped, and what they hold is transformed.
 
     check the names → run every transform → check and encode what it gave → the next commit writes it
 
-All but the last is done by `restore()`, in memory: where anything is wrong nothing was written, and the session stays
-where it was. What was only renamed is named by the next manifest where it is.
+`restore()` does all steps but the last, in memory. If anything is wrong, nothing was written, and the session does not
+change. An operator that was only renamed keeps its objects, and the next manifest names them.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Prove that what tasks wrote is where the driver looks.
+"""Prove that tasks wrote their objects where the driver looks.
 
 A commit proves this before it writes its manifest.
 

@@ -1,4 +1,4 @@
-"""The second phase: commit or abort a prepared checkpoint.
+"""Commit or abort a prepared checkpoint: the second phase.
 
 The job that prepared it does this, also after a restart.
 """
@@ -18,7 +18,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 
 
 class Outcome(Enum):
-    """Tell what a swap made of a prepared checkpoint.
+    """Describe the outcome of a swap for a prepared checkpoint.
 
     The value completes the sentence "the checkpoint …", and names the next step.
     """

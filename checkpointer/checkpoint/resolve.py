@@ -26,7 +26,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A checkpoint or a candidate of a repair, with what a selector can name it by."""
+    """A checkpoint or candidate of a repair, with all that a selector can name it by."""
 
     id: CheckpointId
     names: Collection[str] = ()

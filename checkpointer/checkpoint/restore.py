@@ -1,11 +1,11 @@
-"""Restore: read from the pointer down to the records.
+"""Restore a checkpoint: read from the pointer down to the records.
 
 Each object is verified before it is used.
 
     GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
 
-`save.py` is the mirror image. An object that is gone because retention moved on is not an error of the store: the
-reader looks at `_latest` again and says which it was.
+`save.py` is the mirror image. An object may be gone because retention has retired its checkpoint. Then the store is not
+damaged. The reader reads `_latest` again to tell retirement from damage.
 """
 
 import asyncio
@@ -220,8 +220,8 @@ async def restore(
 
     Returns None on an empty root.
 
-    The session goes on from the committed checkpoint. If another one was restored, it may only read, or roll back. If a
-    migration fails, the session stays where it was.
+    The session continues from the committed checkpoint. If another checkpoint was restored, the session may only read,
+    or roll back. If a migration fails, the session does not change.
     """
     base, reader = await _restore(session, wanted, on_corruption)
     if migrate is not None and reader is not None:
@@ -243,7 +243,7 @@ async def _restore(
 ) -> tuple[Base | None, CheckpointReader | None]:
     """Return the base of later saves, and the checkpoint that was asked for.
 
-    The base is None unless that is the committed checkpoint.
+    The base is None unless the committed checkpoint was asked for.
     """
     if on_corruption not in ("error", "previous"):
         raise IllegalArgumentError(f"on_corruption={on_corruption!r:.40}: expected 'error' or 'previous'")

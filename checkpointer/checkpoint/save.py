@@ -1,6 +1,6 @@
-"""Save: take the content of one attempt at a checkpoint.
+"""Save the content of one attempt at a checkpoint.
 
-Most of it is written while the caller goes on.
+Most of the content is written while the caller continues.
 
     records → encode → compress → digest → PUT artifacts (parallel, the last beside the manifest) → swap _latest
 
@@ -42,7 +42,7 @@ from pyspark_checkpointer.manifests.model import (
 class CheckpointAttempt:
     """One attempt at a checkpoint on top of `base`.
 
-    Everything it writes carries its id. `state` says what it takes: `AttemptState` shows the transitions.
+    Everything it writes carries its id. `state` says what the attempt allows: `AttemptState` shows the transitions.
     """
 
     def __init__(self, session: Session, base: Base, epoch: int | None, job: Job | None, meter: Meter) -> None:
@@ -55,7 +55,7 @@ class CheckpointAttempt:
         self.meter = meter
         self.state = AttemptState.OPEN
         self.prepared: Prepared | None = None
-        """Ends the second phase. It is set from the swap of `prepare` on."""
+        """A function that ends the second phase. It is set from the swap of `prepare` on."""
         self.uploader = Uploader(session.store, session.host, self.id)
 
         # Copies, because the caller changes these in place: the parent's are shared with readers, and the next attempt
@@ -84,12 +84,12 @@ class CheckpointAttempt:
         These maps are told how the attempt ended.
         """
         self.proven_executors: set[str] = set()
-        """Other machines whose first artifact was found in this store."""
+        """The other machines whose first artifact was found in this store."""
 
     # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
 
     def capture(self, operator: str, state: KeyedState) -> ChangeSet:
-        """Take what changed in `state`, in the caller's thread.
+        """Capture the changes of `state`, in the caller's thread.
 
         Only this blocks the caller.
         """
@@ -111,7 +111,7 @@ class CheckpointAttempt:
             raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
 
     async def save(self, operator: str, capture: ChangeSet) -> None:
-        """Write what was captured of a map.
+        """Write the captured changes of a map.
 
         Raises if the operator was written meanwhile; the captured changes stay pending and go into the next save.
         """
@@ -176,8 +176,8 @@ class CheckpointAttempt:
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one of its partitions, out from now on.
 
-        It is neither in this checkpoint nor in those after it. What was written of it for this attempt stays in the
-        store until a cleanup; nothing names it.
+        It is neither in this checkpoint nor in those after it. Objects that this attempt wrote for it stay in the store
+        until a cleanup; nothing names them.
         """
         self.check_open()
         self._require_operator(operator, partition)
@@ -194,7 +194,7 @@ class CheckpointAttempt:
     def freeze(self) -> None:
         """Take positions, watermark and properties as they are now.
 
-        What JSON cannot carry is refused.
+        Values that JSON cannot carry are refused.
         """
         if self.frozen is None:
             self.frozen = check_json_fields(
@@ -205,7 +205,7 @@ class CheckpointAttempt:
 
     @property
     def has_small_manifest(self) -> bool:
-        """Return whether the manifest is made faster than a thread is woken."""
+        """Return whether to make the manifest takes less time than to wake a thread."""
         touched = sum(len(change.plans) for change in self._changes.values())
         return metadata.is_small_manifest(self._operators) and touched <= metadata.SMALL_MANIFEST
 
@@ -227,9 +227,9 @@ class CheckpointAttempt:
         return operators, touched
 
     def decide(self, manifest: Manifest | None) -> None:
-        """Note that a swap decided what becomes of the attempt.
+        """Note that a swap decided the outcome of the attempt.
 
-        It is the committed checkpoint with this manifest; with None it was aborted.
+        With a manifest, the attempt is the committed checkpoint. With None, it was aborted.
         """
         self.state = AttemptState.ABORTED if manifest is None else AttemptState.COMMITTED
         self.record_outcome(manifest)
@@ -245,7 +245,7 @@ class CheckpointAttempt:
         self._change_sets.clear()
 
     def check_open(self) -> None:
-        """Raise unless this attempt takes more, in this process."""
+        """Raise unless this attempt takes more changes, in this process."""
         self.check_undecided()
         # A commit in the background took the positions, and may still wait for its turn: what came now would be
         # committed beside positions that do not know it.

@@ -1,4 +1,4 @@
-"""One user of one root: what it restored, and how it moves the pointer.
+"""Serve one user of one root: what it restored, how it moves the pointer.
 
 `fencing.py` decides which writer has lost the root, and what error it gets. A session belongs to one process and lives
 on the library's event loop. It does one writing thing at a time.
@@ -62,9 +62,9 @@ class Session:
     # ---- what the session stands on ----------------------------------------------------------------------------
 
     async def base(self) -> Base:
-        """Return what was restored.
+        """Return the restored checkpoint, as the base of the next attempt.
 
-        If nothing was restored, this is the committed checkpoint as it is now.
+        If nothing was restored, the base is the committed checkpoint of now.
         """
         self.check_may_write()
         if isinstance(self._standing, ViewOnly):
@@ -185,9 +185,9 @@ class Session:
             runtime.forget_outcome(task)
 
     async def in_background(self, work: Coroutine[Any, Any, object], name: str) -> None:
-        """Run `work` in the background, after what already runs there.
+        """Run `work` in the background, after earlier work there.
 
-        It does not run if that failed. A process that ends finishes it first.
+        It does not run if the earlier work failed. A process that ends finishes it first.
         """
         try:
             while self._background is not None:  # another caller may be first to begin its own

@@ -57,7 +57,7 @@ class ChainSlot:
 class PendingPut(NamedTuple):
     """An object that is still to be written.
 
-    What names it may be written at the same time.
+    The object that names it may be written at the same time.
     """
 
     path: str

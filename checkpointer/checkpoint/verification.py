@@ -1,4 +1,4 @@
-"""Describe what a verification found, as objects and as text for people."""
+"""Describe the findings of a verification, as objects and as text for people."""
 
 from dataclasses import dataclass
 

@@ -3,7 +3,7 @@
 Every link from `_latest` to the last artifact is checked. For a broken link, the checkpoints that it hurts are
 reported.
 
-Only reads: nothing is repaired, nobody is fenced, and a job may go on writing meanwhile.
+This only reads: nothing is repaired, nobody is fenced, and a job may write meanwhile.
 
 _latest → manifests of the ancestry, the catalog's and the prepared one → segments → objects → slices and tails
 """
@@ -43,7 +43,7 @@ MAX_BATCH = 8 << 20
 """Bytes of objects that are read together, at most."""
 
 MAX_CONCURRENT_DECODING = 2
-"""Objects of tables whose keys are decoded at the same time: parts of them are in memory."""
+"""Objects of tables whose keys are decoded at the same time. Parts of them are in memory."""
 
 PlaceCheck = Callable[[Store, Host, str, Operator, Artifact], Awaitable[None]]
 """A function that raises `CorruptionError` if an object of a table has a key that belongs to another partition.
@@ -66,7 +66,7 @@ async def verify_store(
     `operator` names the one operator to verify; without it, all are verified.
 
     `share` is the chance of each object to be read, from 0 (only what names objects) to 1. Each call draws anew.
-    `progress` is told bytes. With `check_places` the keys of tables are looked at too.
+    `progress` gets numbers of bytes. With `check_places`, the keys of tables are checked too.
     """
     check_share(share)
     checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
@@ -92,7 +92,7 @@ def check_share(share: float) -> None:
 
 
 class Verifier:
-    """One run: what it has seen so far."""
+    """One run of the verification, with what it has seen so far."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Verifier:
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 
     def result(self) -> Verification:
-        """Return what was looked at and found up to now."""
+        """Return what was checked and found up to now."""
         findings, elsewhere = (
             tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
         )
@@ -183,7 +183,7 @@ class Verifier:
     def _require_operator(self, name: str) -> None:
         """Raise if no checkpoint has the operator.
 
-        A checkpoint that cannot be read may have it. Then the findings say so.
+        A checkpoint that cannot be read may have the operator. Then the findings say so.
         """
         known = {known for manifest in self.manifests.values() for known in manifest.operators}
         if name not in known and not self.findings:
@@ -193,11 +193,11 @@ class Verifier:
             )
 
     async def whole(self, ref: Ref) -> tuple[Manifest | None, set[str]]:
-        """Return one checkpoint and the objects it needs that are not intact.
+        """Return one checkpoint, and the damaged or missing objects that it needs.
 
-        The checkpoint is returned as far as it can be read. These objects are damaged or missing.
+        The checkpoint is returned as far as it can be read.
 
-        Objects that were looked at for another checkpoint are not read again.
+        Objects that were checked for another checkpoint are not read again.
         """
         path = object_paths.manifest(ref.id)
         with self.noting(path, ref.id):
@@ -210,7 +210,7 @@ class Verifier:
         return None, {path}
 
     async def read_manifests(self, head: Head) -> None:
-        """Look at all that `head` makes live, as far as it can be read and proven."""
+        """Check everything that `head` makes live, as far as it can be read and proven."""
         assert head.pointer is not None
         boundary, ref = head.pointer.boundary, head.committed
         listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}
@@ -364,9 +364,9 @@ class Verifier:
         self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head) -> None:
-        """Leave out what is missing because it was deleted meanwhile.
+        """Leave out findings of objects that were deleted meanwhile.
 
-        The checkpoints that needed it are left out too.
+        The checkpoints that needed them are left out too.
         """
         if not any(finding.missing for finding in (*self.findings, *self.elsewhere)):
             return
@@ -385,8 +385,8 @@ class Verifier:
 def _size(artifacts: set[Artifact]) -> int:
     """Return the size of an object.
 
-    If manifests disagree, this is the smallest size, so that no more than that is read. Not all of these manifests can
-    be right, and `Comparison` raises in any case.
+    If manifests disagree, this is the smallest size, so that no more than that is read. At least one of these manifests
+    is wrong, so `Comparison` raises in any case.
     """
     return min(artifact.size for artifact in artifacts)
 
