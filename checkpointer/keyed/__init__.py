@@ -1,1 +1,1 @@
-"""A mapping that knows its changes, whoever interrupts them."""
+"""Keep a mapping that knows its changes, whoever interrupts them."""

@@ -1,6 +1,6 @@
 """Hold the changes and chains that a save takes from a keyed state.
 
-It takes the changes of each partition, and keeps the chains they were committed in.
+A save takes the changes of each partition, and keeps the chains in which they were committed.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""The content of a keyed state, and each change of it that has to be made whole.
+"""Hold the content of a keyed state, and make each change of it whole.
 
-`reentry.Exclusive` makes one change at a time here. A change that was interrupted may be completed in a copy, so each
-operation comes to the same end where a part of it was done before.
+`reentry.Exclusive` makes one change at a time here. A change that was interrupted may be completed in a copy. So each
+operation gives the same result if a part of it was done before.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,8 +65,8 @@ class Content:
     def hand_out(self, number: int, key: Any, packed: bytes | None = None, value: Any = None) -> Any:
         """Return the value of a key; `MISSING` where there is none.
 
-        The value becomes live unless it is plain. `value` is what the caller unpacked from `packed`; it is used if
-        these are the key's bytes still.
+        The value becomes live unless it is plain. `value` is what the caller unpacked from `packed`. It is used if
+        `packed` is still the key's value.
         """
         part = self.parts[number]
         found = part.live.get(key, MISSING)
@@ -245,9 +245,9 @@ class Content:
     def check_places(self, saved: Sequence[SavedChain]) -> None:
         """Raise `CorruptionError` for a key that is not in its own partition.
 
-        It would never be found again, and a second one would be set beside it.
+        The key would never be found again, and the same key could be set a second time.
 
-        For content that was just restored. `saved` has what each partition was restored from.
+        This is for content that was just restored. `saved` has what each partition was restored from.
         """
         for number, (part, known) in enumerate(zip(self.parts, saved, strict=True)):
             check_places(part.data, number, len(self.parts), known.chain, known.deltas)
@@ -291,7 +291,7 @@ class Content:
     def capture(
         self, chains: Mapping[int, Chain], max_chain: int, now: int | None = None
     ) -> tuple[ChangeSet | None, dict[Any, UnsupportedValueError]]:
-        """Return what has to be written on top of `chains`, and errors by key.
+        """Return the changes to write on top of `chains`, and errors by key.
 
         The errors are those of values that cannot be packed.
         """
@@ -321,7 +321,7 @@ class Content:
     def _learn_outcome(self) -> None:
         """Ask the last capture for its outcome.
 
-        Unless it was committed, its changes have to be saved again. If this was interrupted and is done again, that
+        If the capture was not committed, its changes have to be saved again. A second call after an interruption
         changes nothing more.
         """
         if self.captured is None:

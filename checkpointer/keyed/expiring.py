@@ -1,4 +1,4 @@
-"""One partition of a keyed state whose entries expire.
+"""Hold one partition of a keyed state whose entries expire.
 
 The time of an entry is the clock of the checkpoint that it was set for last. So all that a batch sets has one time,
 whenever in the batch the clock was moved, and times are given when changes are captured. Until then `touched` and
@@ -51,7 +51,7 @@ class ExpiringPartition(MapPartition):
         return other
 
     def without_times(self) -> MapPartition:
-        """Return a copy whose entries do not expire. What has expired does not come back."""
+        """Return a copy whose entries do not expire. Expired entries do not come back."""
         other = MapPartition(0)
         _take(other, self)
         other.needs_snapshot = other.needs_snapshot or self.may_hold_expired
@@ -93,7 +93,7 @@ class ExpiringPartition(MapPartition):
     def expire(self, limit: int, refused: Collection[Any]) -> None:
         """Forget the entries with a time of at most `limit`, once live values are packed.
 
-        What was set since the last save stays, and so do values that were refused: they are to be set.
+        Entries that were set since the last save stay. Refused values stay too, since they are still to be set.
         """
         if self._oldest > limit:
             return
@@ -115,7 +115,7 @@ class ExpiringPartition(MapPartition):
         self._oldest = min((times.get(key, since) for key in self.data), default=limit + 1)
 
     def set_times(self, now: int) -> None:
-        """Give what was set since the last save its time, once live values are packed."""
+        """Set the time of entries set since the last save, once live values are packed."""
         for key in self.touched:
             if key in self.data and key not in self.dirty:
                 key = self.stored_key(key)
@@ -161,7 +161,7 @@ def without_times(part: MapPartition) -> MapPartition:
 
 
 def _take(other: MapPartition, part: MapPartition) -> None:
-    """Take over what a consistent copy of `part` has."""
+    """Take over the content of a consistent copy of `part`."""
     copy = part.copied()
     for name in MapPartition.__slots__:
         setattr(other, name, getattr(copy, name))

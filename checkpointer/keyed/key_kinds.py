@@ -1,8 +1,8 @@
-"""The kinds of keys in a partition.
+"""Classify the keys in a partition.
 
-They decide whether two keys of the partition can be equal without being the same. A dict with the keys 1 and "a" never
-holds a second key that is equal to one of these and looks different, unless a key such as 1.0 or True comes. Most
-partitions are like that, and then the key that a caller gives is the key that stands.
+The types of the keys decide whether two keys of the partition can be equal without being the same. In a dict with the
+keys 1 and "a", no other key is equal to one of these, unless a key such as 1.0 or True comes. In most partitions no
+such key comes. Then the key that a caller gives is the stored key.
 """
 
 from collections.abc import Collection, Set

@@ -1,4 +1,4 @@
-"""One partition of a keyed state: packed values, live objects and changes.
+"""Hold one partition of a keyed state: packed values, live objects, changes.
 
 Callers may change the live objects.
 
@@ -17,16 +17,16 @@ Invariants, whenever no change is running:
 - `last_packed[key] == data[key]`.
 - `data[key]` is `_UNPACKED` only while the key is live and was never packed. For any other key of `dirty`, `dirty[key]`
   is `data.get(key)`.
-- One key object stands in all of them: of keys that are equal, the one in `data` (`manifests/equal_keys.py`).
+- All of them have the same key object: of equal keys it is the one in `data` (`manifests/equal_keys.py`).
 - While `is_new`, `dirty` may lack changes: the first save writes a snapshot.
 - `data` is not changed in place while somebody reads it without the lock, which is while `_readers` is not empty.
 
 A change takes its key out of `last_packed`, notes it in `dirty`, makes it in `data`, and enters it in `last_packed`
-again. Wherever that was interrupted, `copied` restores the invariants: every live value is packed and compared once
-more, and the values of `dirty` are looked up in `data`.
+again. If a change was interrupted at any of these steps, `copied` restores the invariants: every live value is packed
+and compared again, and the values of `dirty` are looked up in `data`.
 
-`last_packed` and `unlisted` save time. `data` is large and in no cache of the processor, so that looking a key up there
-costs more than the rest of a change. A changed live value is looked up there once, when it is packed.
+`last_packed` and `unlisted` save time. `data` is large and not in a cache of the processor, so a look-up there costs
+more than the rest of a change. A changed live value is looked up there once, when it is packed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -116,12 +116,12 @@ class MapPartition:
         self.is_new = True
         """True until the first capture, unless the partition was restored or its keys came from other partitions.
 
-        The first save writes a snapshot and no delta, so changes need not be noted before it.
+        The first save writes a snapshot and no delta, so earlier changes need not be noted.
         """
         self.needs_snapshot = False
         """True if `dirty` cannot be saved as a delta.
 
-        A delta would say another thing under other rules of a zone.
+        A delta would mean something else under other rules of a time zone.
         """
         self.saved = NEVER_SAVED
         self.key_kinds = NO_NUMBERS
@@ -138,9 +138,9 @@ class MapPartition:
         self.learn_keys(types)
 
     def learn_keys(self, types: Set[type] | None = None) -> None:
-        """Find out the kinds of the keys, after somebody else placed them here.
+        """Find the kinds of the keys, after somebody else placed them here.
 
-        `types` are those of the keys, if they are known.
+        `types` are the types of the keys, if they are known.
         """
         if self.key_kinds is not MIXED:
             groups: list[Mapping[Any, Any]] = [self.data, *self.saved.deltas]
@@ -365,7 +365,7 @@ class MapPartition:
     def drop_unheld(self) -> None:
         """Drop the live values that nobody else holds, once they are packed.
 
-        What cannot be packed stays.
+        Values that cannot be packed stay.
         """
         refused, free = dict[Any, UnsupportedValueError](), list[Any]()
         for _ in self.pack_in_steps(refused, free, only_free=True):
@@ -423,13 +423,13 @@ class MapPartition:
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
-        """Return what has to be written on top of `chain`; None if nothing.
+        """Return the changes to write on top of `chain`; None if there are none.
 
         `chain` is the operator's chain of partition `number`.
 
-        On top of the chain that this partition was last saved in, a delta is written; on any other, a snapshot.
+        The result is a delta if `chain` is the chain that this partition was last saved in; else it is a snapshot.
 
-        Later changes do not reach what is returned. The changes stay in `dirty` until `mark_captured`.
+        Later changes do not change the result. The changes stay in `dirty` until `mark_captured`.
         """
         self.is_new = False
         known = bool(chain) and chain == self.saved.chain and not self.needs_snapshot
@@ -472,7 +472,7 @@ class MapPartition:
     def _folded(self, deltas: Sequence[Delta]) -> Delta | None:
         """Return these deltas and the changes since as one delta.
 
-        None where one delta cannot say it.
+        Returns None if one delta cannot hold them.
         """
         newest = self._records_of(self.dirty)
         if not deltas:
@@ -495,7 +495,7 @@ class MapPartition:
     def mark_captured(self, change: PartitionChange) -> None:
         """Leave the changes to a capture.
 
-        The capture gives them back to `mark_dirty_again` unless it is committed.
+        If the capture is not committed, it gives the changes back to `mark_dirty_again`.
         """
         if self.dirty is change.dirty:
             self.dirty, self.needs_snapshot = {}, False

@@ -1,10 +1,10 @@
 """Make each change of shared content once and whole, whoever interrupts it.
 
-Several threads take turns: they share a lock. But a signal handler, a `__del__` or a callback of the garbage collector
-runs inside of the thread that it interrupts. It holds that thread's lock already, it may find the content half changed,
-and the interrupted change cannot go on before it returns. So the handler never touches the half changed content. It
-copies it, finishes the interrupted change in the copy, makes its own change there, and publishes the copy. When the
-interrupted change goes on, it finds a newer version and takes its result from there.
+Several threads share a lock and take turns. But a signal handler, a `__del__` or a callback of the garbage collector
+runs inside the thread that it interrupts. This thread already holds the lock, and the content may be half changed. The
+interrupted change cannot continue before the handler returns. So the handler never touches the half changed content. It
+copies the content, finishes the interrupted change in the copy, makes its own change there, and publishes the copy.
+When the interrupted change continues, it finds a newer version and takes its result from there.
 
 Each step by which a change becomes visible is one call of a function written in C (`dict.setdefault`, `dict.clear`),
 which no signal handler interrupts.
@@ -35,7 +35,7 @@ A save in a signal handler takes less.
 
 
 class Copyable(Protocol):
-    """Content that can be put in order after a change of it was interrupted."""
+    """Content that can be made consistent after a change of it was interrupted."""
 
     def copied(self) -> Self:
         """Return a consistent copy that can be changed independently.
@@ -57,15 +57,15 @@ Guard = Callable[[Callable[..., Any]], None]
 def _nothing(content: object) -> None:
     """Change nothing.
 
-    This stands for a change that ended with an exception: whoever comes next takes over from it, and so makes a copy of
-    the content, which is in order.
+    This takes the place of a change that ended with an exception. The next user takes over from it, and so makes a
+    consistent copy of the content.
     """
 
 
 class _Abandoned(tuple[Any, ...]):
     """A change that ended with an exception.
 
-    The next user completes it. Its caller does not come back.
+    The next user completes the change. The caller of the change does not come back.
     """
 
     __slots__ = ()
@@ -75,7 +75,7 @@ _FAILED: RunningChange = (_nothing, ())
 
 
 class Version(Generic[C]):
-    """The content, until somebody takes over from a change that did not end.
+    """A version of the content, until somebody takes over from an unfinished change.
 
     | running   | successor    | state                                                                 |
     |-----------|--------------|-----------------------------------------------------------------------|
@@ -97,7 +97,7 @@ class Version(Generic[C]):
         self.completed: RunningChange | None = None
         """The change that was completed here after an interruption.
 
-        It was interrupted in the version before.
+        The change was interrupted in the version before this one.
         """
         self.result: Any = None
         """The result of that change, for the caller that began it."""
@@ -109,7 +109,7 @@ class Exclusive(Generic[C]):
     """Content that one change at a time can reach."""
 
     def __init__(self, content: C, compound: Container[Any]) -> None:
-        """Take the content and those of its operations that make several changes.
+        """Take the content, and the operations that make several changes.
 
         Such an operation takes effect completely or not at all.
         """
@@ -117,7 +117,7 @@ class Exclusive(Generic[C]):
         self.version: Version[C] = Version(content)
         """The last version, or one before it.
 
-        It may be read without the lock while it has nothing running and no successor.
+        It may be read without the lock while no change runs on it and it has no successor.
         """
         self.guard: Guard | None = None
         """A guard that refuses operations.
@@ -127,7 +127,7 @@ class Exclusive(Generic[C]):
         self.check: Callable[[C], None] | None = None
         """A check that content which was just restored has to pass before the first operation.
 
-        Until it has passed, code that reads without the lock may trust only what it finds.
+        Until the content has passed the check, code that reads without the lock may trust only entries that it finds.
         """
         self._lock = threading.RLock()
         self._taken = False
@@ -143,7 +143,7 @@ class Exclusive(Generic[C]):
         _instances.add(self)
 
     def close(self, guard: Guard | None) -> None:
-        """Let a guard refuse operations from now on. None lets all of them be made again."""
+        """Let a guard refuse operations from now on; None allows all again."""
         self.exclusively(setattr, self, "guard", guard)
 
     def change(self, operation: Callable[..., R], *args: Any) -> R:
@@ -209,7 +209,7 @@ class Exclusive(Generic[C]):
     def pass_check(self) -> None:
         """Make the check of restored content, if it was not made yet.
 
-        A check that raises is made again before the next operation. It changes nothing, so that an interruption may
+        A check that raises is made again before the next operation. The check changes nothing, so interrupting code may
         make it too.
         """
         if self.check is not None:
@@ -266,8 +266,8 @@ class Exclusive(Generic[C]):
     def _take_over(self, version: Version[C]) -> None:
         """Replace a version whose change did not end, and complete the change.
 
-        A copy takes its place, and the change is completed in the copy. If it cannot be completed, only its caller is
-        told, who may never come back.
+        A copy takes the place of the version, and the change is completed in the copy. If the change cannot be
+        completed, only its caller gets the error.
         """
         step = version.running[0]
         successor = Version(version.content.copied())
@@ -301,8 +301,8 @@ class _Watchdog:
 
     That thread was interrupted in its change.
 
-    A signal handler may wait for the very thread that waits here. Then neither would ever go on. For a change that
-    nobody interrupts there is no limit, however long it takes.
+    A signal handler may wait for the thread that waits here. Then neither could ever continue. A change that nobody
+    interrupts may take any time.
     """
 
     def __init__(self, owner: Exclusive[Any]) -> None:

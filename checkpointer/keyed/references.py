@@ -52,7 +52,7 @@ def unheld(values: list[Any], *, dicts: int = 1) -> list[bool]:
 
 
 def _is_free(value: Any, *, is_alone: bool) -> bool:
-    """Return whether nobody else holds what can be changed in a value.
+    """Return whether nobody else holds a changeable part of a value.
 
     `is_alone` says that nobody else holds the value itself.
     """

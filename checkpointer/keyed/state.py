@@ -1,9 +1,9 @@
-"""A mapping that knows what changed.
+"""Keep a mapping that knows which of its keys changed.
 
-Every value is kept as its packed bytes, which nobody can change from outside. A value that was handed out or assigned
-is also kept as the live object for as long as somebody else holds a reference to it or to something inside it. Before a
-save the live objects are packed again and compared. So `state[k]["n"] += 1` is a change, whatever path it took, and a
-checkpoint that is being written holds bytes that no later change can reach.
+Every value is kept as packed bytes, which nobody can change from outside. A value that was returned or assigned is also
+kept as a live object, as long as somebody else holds a reference to the object or to a part of it. Before a save the
+live objects are packed again and compared. So `state[k]["n"] += 1` is found as a change. A checkpoint that is being
+written holds bytes that no later change can reach.
 """
 
 from collections import OrderedDict
@@ -67,15 +67,16 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     and lists, dicts, tuples and sets of them. Another value is refused when the state is saved, with its key and type.
     Subclasses, such as `Counter`, are refused too.
 
-    Like a dict, it may be used by several threads, and by signal handlers: each operation, a save and an `update` from
-    a dict or list among them, happens as a whole. Two operations do not: `state[k] += 1` reads, then sets. `items()`
-    and `values()` read key by key and leave out keys that were removed meanwhile; `to_dict()` reads one moment.
-    `dict(state)` reads key by key too, and raises `KeyError` for a key that was removed meanwhile. Code that interrupts
-    an operation must not wait for another thread that uses the state: that thread raises `InvalidStateError` after a
-    minute.
+    Like a dict, it may be used by several threads, and by signal handlers. Each operation happens as a whole, also a
+    save, and an `update` from a dict or list. Two operations do not happen as a whole: `state[k] += 1` reads, then
+    sets. `items()` and `values()` read key by key, and leave out keys that were removed meanwhile. `to_dict()` returns
+    the state of one moment. `dict(state)` reads key by key too, and raises `KeyError` for a key that was removed
+    meanwhile. Code that interrupts an operation must not wait for another thread that uses the state: that thread
+    raises `InvalidStateError` after a minute.
 
-    Times in zones of one name are compared by their clocks. Iteration goes partition by partition, in no promised
-    order. A state belongs to one operator: saved under another name, or on another root, it is written as a whole.
+    Times in zones of the same name are compared by their local time. Iteration goes partition by partition, in no
+    promised order. A state belongs to one operator: if it is saved under another name, or on another root, it is
+    written as a whole.
 
     Args:
         initial: A mapping, or pairs, to begin with.
@@ -171,7 +172,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def _copied(self, number: int, key: Any) -> Any:
         """Return a copy of a value.
 
-        Otherwise a caller could change a state that is closed for changes through the value itself.
+        Otherwise a caller could change the value, and so a state that is closed for changes.
         """
         packed = self._owner.change(Content.packed_value, number, key)
         if packed is None:
@@ -441,7 +442,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def _packed(self) -> Iterator[list[dict[Any, bytes]]]:
         """Yield everything at one moment, packed, to be read and not changed.
 
-        It is not copied, unless somebody changes the state meanwhile.
+        The content is copied only if somebody changes the state meanwhile.
         """
         reader = object()
         shared, refused = self._owner.change(Content.share, reader)
@@ -483,7 +484,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def set_guard(self, guard: Guard | None) -> None:
         """Let a guard refuse operations from now on; None allows all again.
 
-        For `spark/maps.py`.
+        This is for `spark/maps.py`.
 
         The guard also refuses operations of bound methods, views and iterators that a caller kept.
         """
@@ -500,7 +501,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         `parts` has for each partition its chain, its packed values, the records of its deltas, and the types of its
         keys if they are known.
 
-        For `checkpoint/restore.py`. `InvalidStateError` for two keys that are equal by the zones of this machine.
+        Raises `InvalidStateError` if two keys are equal by the time zones of this machine. This is for
+        `checkpoint/restore.py`.
         """
         state = cls(partitions=len(parts))
         made = state._parts
@@ -519,7 +521,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Its next save writes snapshots.
 
-        For `checkpoint/restore.py`, and only for a state that nobody has used yet: live values are not taken along.
+        Live values are not copied, so nobody may have used the state yet. This is for `checkpoint/restore.py`.
         """
         self._owner.pass_check()
         state = KeyedState(partitions=partitions)
@@ -553,24 +555,24 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             self._owner.change(Content.set_rule, after, now)
 
     def expire(self, now: int) -> None:
-        """Forget the entries that are expired at a time. For `spark/maps.py`."""
+        """Forget the entries that are expired at a time. This is for `spark/maps.py`."""
         if self._owner.last().content.rule is not None:
             self._owner.change(Content.expire, now)
 
     @property
     def expires(self) -> bool:
-        """For `spark/maps.py`: whether entries expire."""
+        """True if entries expire. This is for `spark/maps.py`."""
         return self._owner.last().content.rule is not None
 
     def capture_for_checkpoint(self, chains: Mapping[int, Chain], max_chain: int, now: int | None = None) -> ChangeSet:
-        """Return what has to be written on top of `chains`.
+        """Return the changes to write on top of `chains`.
 
         `chains` are the operator's chains in the parent. `now` is the job's clock in microseconds since 1970, for a
         state whose entries expire.
 
-        For `checkpoint/save.py`, which reports the outcome to `ChangeSet.record_outcome`. A partition whose chain is
-        the one that it was last saved in or restored from writes a delta, or nothing; any other writes a snapshot.
-        Raises `IllegalArgumentError` for the first value that cannot be stored.
+        This is for `checkpoint/save.py`, which reports the outcome to `ChangeSet.record_outcome`. A partition writes a
+        delta, or nothing, if its chain is the one that it was last saved in or restored from. Any other partition
+        writes a snapshot. Raises `IllegalArgumentError` for the first value that cannot be stored.
         """
         capture, refused = self._owner.change(Content.capture, chains, max_chain, now)
         _refuse(refused)
@@ -589,7 +591,7 @@ def _gives_plain_pairs(given: Any) -> bool:
 
 
 def _batches(given: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield what exists already, some at a time."""
+    """Yield the existing pairs in batches."""
     left = iter(given)
     return iter(lambda: [*islice(left, WHOLE_BATCH)], [])
 
