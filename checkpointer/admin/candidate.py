@@ -1,4 +1,4 @@
-"""A manifest that a root could be repaired to, and which one is meant.
+"""Choose a manifest that a root could be repaired to.
 
 `repair_candidates.py` finds all of them in a store.
 """

@@ -32,7 +32,7 @@ class Spread:
 class OperatorSize:
     """Sizes of one operator's chains, in stored bytes.
 
-    What several partitions share counts once.
+    An object that several partitions share counts once.
     """
 
     partitions: int
@@ -62,7 +62,7 @@ class PartitionSize:
 def is_loaded(operator: Operator) -> bool:
     """Return whether the chains are loaded.
 
-    Those that stand in segments are read only where they are needed.
+    Chains in segments are read only if they are needed.
     """
     return len(operator.patches) == len(operator.segments)
 

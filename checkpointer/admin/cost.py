@@ -1,6 +1,6 @@
 """Compute what a job costs in a month.
 
-That is requests by price class, bytes written and kept, and money. What a batch costs comes from `admin/forecast.py`,
+That is requests by price class, bytes written and kept, and money. The cost of a batch comes from `admin/forecast.py`,
 or from the manifests of a real root (`admin/measured_cost.py`). The requests of a cleanup are counted here, step by
 step as `retention/garbage_collect.py` sends them.
 """
@@ -92,7 +92,7 @@ class Month:
     objects: float
 
     def money(self, prices: Mapping[PriceClass, float]) -> dict[PriceClass, float]:
-        """Return what each class costs."""
+        """Return the cost of each price class."""
         return {
             "put": self.requests.put / 1000 * prices["put"],
             "get": self.requests.get / 1000 * prices["get"],
@@ -140,11 +140,11 @@ class Window:
 
 
 def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) -> BilledRequests:
-    """Return what one cleanup asks the store for.
+    """Return the requests of one cleanup.
 
-    Exact where every checkpoint stands on its own: no savepoints and nothing else in the catalog, nothing prepared, and
-    no segments. It reads `_latest` twice, the positions of followers once, each kept manifest three
-    times, and the others once or twice.
+    The number is exact if each checkpoint is independent: the catalog is empty, nothing is prepared, and there are no
+    segments. A cleanup reads `_latest` twice, the positions of followers once, each kept manifest three times, and the
+    others once or twice.
     """
     every = window.kept + window.retired
     young = window.in_grace + window.retired if window.in_grace or window.gone else 0
@@ -184,7 +184,7 @@ class Present:
 
 
 def month(batch: BatchForecast, schedule: Schedule, store: StoreCosts, present: Present | None = None) -> Month:
-    """Return what a month costs.
+    """Return the cost of a month.
 
     `present` is what the store holds at the beginning. Unless it is given, that is one checkpoint. Where nothing is
     deleted, everything that is written in the month comes on top.

@@ -68,7 +68,7 @@ def expires(operator: Operator | None) -> bool:
 
 
 def compare(before: Manifest, after: Manifest) -> Difference:
-    """Return what has to be changed in `before` to get `after`."""
+    """Return the changes that turn `before` into `after`."""
     old, new = object_sizes(before), object_sizes(after)
     names = sorted({*before.operators, *after.operators})
     pairs = ((name, before.operators.get(name), after.operators.get(name)) for name in names)
@@ -116,7 +116,7 @@ def partitions_to_compare(
 ) -> Iterator[list[int]]:
     """Yield groups of partitions whose keys have to be compared together.
 
-    Where both sides spread keys alike, a key is in the same partition of both, and partitions with equal chains have
+    If both sides spread keys alike, a key is in the same partition of both. Partitions with equal chains then have
     equal content, unless it `differs` for another reason: records expired meanwhile, or a column was dropped.
     Otherwise, or if `moves` says that keys are in other partitions, all partitions are one group.
     """

@@ -65,7 +65,7 @@ class Diagnosis:
         return not any(check.outcome == "bad" for check in self.checks)
 
     def add(self, name: str, outcome: CheckOutcome, found: str, advice: str | None = None) -> None:
-        """Add what was looked at."""
+        """Add a check with its outcome."""
         self.checks.append(Check(name, outcome, found, advice))
 
 
@@ -165,7 +165,7 @@ async def _time(found: Diagnosis, verb: _Verb, host: Host) -> None:
 
 
 async def _look_for_stale(found: Diagnosis, store: Store, prefix: str, names: list[str], listed: list[int]) -> None:
-    """Compare what listings and reads show with what was written and deleted before."""
+    """Compare listings and reads with earlier writes and deletions."""
     stale = []
     if any(number != REPEATS + 1 for number in listed):
         stale.append("a listing did not show what had been written")

@@ -5,7 +5,7 @@ The target is another root, or a new id in a root that is repaired.
     GET object → size and digest → PUT under the id of this attempt … → PUT manifest → compare-and-swap _latest
 
 A copy is a new commit: the path of every object has the id of the attempt that writes it. The content of the objects,
-their digests and the chains stay the same. What a crash leaves behind is garbage in the target.
+their digests and the chains stay the same. A crash leaves only garbage in the target.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Keep what a named follower of a table has yet to read.
+"""Keep the checkpoints that a named follower of a table has yet to read.
 
 A follower has a position: the checkpoint up to which it has read the changes. All positions of a root are one small
 object, so retention needs no listing to know them.
@@ -81,7 +81,7 @@ class Followers(list[Follower]):
 
 
 async def read_positions(store: Store) -> FollowerPositions:
-    """Return all followers of a root; none where nobody ever registered."""
+    """Return all followers of a root; none if nobody ever registered."""
     return _decode(store, await find_object(store, object_paths.FOLLOWERS, MAX_FOLLOWERS))
 
 
@@ -125,7 +125,7 @@ async def followers(session: Session) -> Followers:
 
 
 async def register(session: Session, name: str, operator: str, checkpoint: CheckpointId | None) -> None:
-    """Keep what comes after a checkpoint until the follower has read it.
+    """Keep the changes after a checkpoint until the follower has read them.
 
     Once this has returned, no retirement takes it away, except by a policy that says so. A follower may register again,
     and go back. Raises `RetiredError` where the checkpoint is not live any more.

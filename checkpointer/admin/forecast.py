@@ -1,13 +1,13 @@
-"""Forecast what a batch costs in requests and bytes.
+"""Forecast the cost of a batch in requests and bytes.
 
 The forecast needs a few numbers about the job. `checkpoint/metering.py` measures the real cost.
 
 Model operators (`forecast_operators.py`) are changed batch by batch. The lists of chains are encoded as in a real
 manifest. No artifact is made, and no store is used.
 
-The forecast assumes that a state keeps its size, that the changes of a batch are spread evenly over the partitions
-that it changes, and that successive batches change different keys: where they change the same ones, folding writes
-less.
+The forecast assumes that a state keeps its size, and that the changes of a batch are spread evenly over the partitions
+that it changes. It also assumes that successive batches change different keys: if they change the same keys, folding
+writes less.
 """
 
 import json
@@ -75,7 +75,7 @@ def upload_requests(size: int) -> int:
 
 
 def forecast(loads: Sequence[OperatorLoad], max_chain: int) -> BatchForecast:
-    """Return what a batch that changes these operators costs."""
+    """Return the cost of a batch that changes these operators."""
     return _Job(loads, max_chain).run()
 
 

@@ -1,4 +1,4 @@
-"""Describe what the repair of a damaged checkpoint would keep and lose."""
+"""Describe what the repair of a damaged checkpoint keeps and loses."""
 
 from dataclasses import dataclass
 
@@ -49,14 +49,14 @@ class Loss:
         return f"{self._what}: {self.problem}{back}"
 
     def outcome(self, *, older_partitions: bool) -> str:
-        """Return what became of the partition once the loss was accepted, in words."""
+        """Return the outcome for the partition after the loss was accepted, in words."""
         if older_partitions and self.older is not None:
             return f"{self._what} went back to a state {self.older}"
         return f"{self._what} was left out"
 
     @property
     def _what(self) -> str:
-        """Return what is damaged, in words."""
+        """Return the name of the damaged part, in words."""
         where = "all partitions" if self.partition is None else f"partition {self.partition}"
         held = "" if self.records is None else f" with {count(self.records, 'record')}"
         return f"operator {self.operator!r}, {where}{held}"

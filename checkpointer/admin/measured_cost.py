@@ -43,7 +43,7 @@ class Measured:
 
 
 async def measure(session: Session, last: int) -> Measured:
-    """Read the newest `last` manifests, and return the means of what they recorded.
+    """Read the newest `last` manifests, and return the means of their costs.
 
     BilledRequests of Spark's tasks are not recorded, apart from the objects that these wrote.
 

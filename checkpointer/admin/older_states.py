@@ -40,10 +40,10 @@ class OlderStates:
     async def find_chain(
         self, name: str, operator: Operator, partition: int
     ) -> tuple[OlderState | None, Mapping[int, Chain]]:
-        """Return the newest older state of a partition that is whole, with its chain.
+        """Return the newest intact older state of a partition, with its chain.
 
-        Where no manifest tells of an older state, that is the beginning of the chain, as far as it is whole. None where
-        there is no older state.
+        If no manifest has an older state, it is the intact beginning of the chain. Returns None if there is no older
+        state.
         """
         current = operator.chains[partition]
         while step := await self._step_back(name, operator, current[-1].path):
@@ -125,5 +125,5 @@ class OlderStates:
 
 
 def _definition(operator: Operator) -> tuple[object, ...]:
-    """Return what has to be equal for two operators to have the same partitions."""
+    """Return the values that must be equal for two operators of equal partitions."""
     return operator.partitions, operator.partitioner, operator.codec, operator.schema

@@ -167,7 +167,7 @@ def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, Checkpoin
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:
-    """Return a manifest, or what is wrong with it.
+    """Return a manifest, or a text that says what is wrong with it.
 
     Raises for a newer format, which a newer library has to repair.
     """

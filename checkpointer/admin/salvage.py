@@ -1,7 +1,7 @@
-"""Find out what of a damaged checkpoint can be kept, partition by partition.
+"""Find the parts of a damaged checkpoint that can be kept, by partition.
 
-A partition is kept where every slice of its chain is as it was written. Nothing is made up for the others: a damaged
-partition is left out or, where the caller says so, taken back to the newest older state of it that is whole. The
+A partition is kept where every slice of its chain is as it was written. The content of other partitions is never
+guessed. A damaged partition is left out. If the caller says so, it is taken back to its newest intact older state. The
 checkpoint is then a mix of batches, which only its owner can judge. Nothing is written here.
 """
 
@@ -39,7 +39,7 @@ class Salvage:
     """
 
     def content(self, *, older_partitions: bool) -> Manifest:
-        """Return the checkpoint as it is to be copied, with or without older states."""
+        """Return the checkpoint for the copy, with or without older states."""
         if not older_partitions:
             return self.manifest
         operators = {
@@ -52,7 +52,7 @@ class Salvage:
 async def salvage(
     session: Session, found: StoreScan, to: CheckpointId, savepoints: Sequence[CatalogEntry], progress: Progress | None
 ) -> Salvage:
-    """Read every object of a candidate and savepoints, and find what can be kept."""
+    """Read every object of a candidate and savepoints, and find the intact parts."""
     ref, manifest = _choose(session, found, to)
     search = _DamageSearch(session, found, progress)
     made = await search.examine(ref, manifest)

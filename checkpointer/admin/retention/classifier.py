@@ -31,9 +31,9 @@ class PlanRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GarbageClassifier:
-    """A function of an object's path that returns what becomes of the object.
+    """A function of an object's path that returns what a cleanup does with the object.
 
-    It needs nothing else, so executors can classify parts of a store by themselves.
+    It needs only the path, so executors can classify parts of a store by themselves.
     """
 
     sequence: int
@@ -61,7 +61,7 @@ class GarbageClassifier:
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
     def leftover(self, path: str, token: str) -> PlanRow:
-        """Return what becomes of an interrupted write of `path`.
+        """Return what a cleanup does with an interrupted write of `path`.
 
         That depends on the sequence that the object would have had. An object that is only ever swapped has no
         sequence, and needs none: the store removes such a file only where no swap of it can be under way.

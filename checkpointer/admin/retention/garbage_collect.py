@@ -1,8 +1,8 @@
 """Clean up a store: plan, then retire checkpoints and sweep dead objects.
 
 Nothing that is or may become live is deleted, whatever other clients do meanwhile. A dead object at or below the
-committed sequence stays dead, so a plan does not go stale by waiting. A plan is refused only where something that it
-would retire or delete is needed by now: `apply_plan` checks that again on the present version of `_latest`.
+committed sequence stays dead, so a plan does not become stale with time. A plan is refused only if it would retire or
+delete something that is needed now. `apply_plan` checks that again on the present version of `_latest`.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from pyspark_checkpointer.storage.base import WriteLeftover, pages
 logger = logging.getLogger("pyspark_checkpointer")
 
 DELETE_BATCH = 1000
-"""Objects that are deleted with one call: as many as S3 takes in one request."""
+"""Objects that are deleted with one call. S3 takes this many in one request."""
 
 MAX_CONCURRENT_DELETES = 4
 """Batches that are deleted at the same time."""
@@ -89,7 +89,7 @@ class Cleaned:
 
 
 async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None) -> CleanupPlan:
-    """Return what `retire_and_sweep` would do now. Only reads."""
+    """Return what `retire_and_sweep` would do now. This only reads."""
     plan, classify = await begin_plan(session, check_policy(policy))
     if classify is None:
         return plan
@@ -105,9 +105,9 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
 
 
 async def classify_leftovers(session: Session, plan: CleanupPlan, classify: GarbageClassifier) -> list[PlanRow]:
-    """Return the rows of what interrupted writes left behind.
+    """Return the rows of the leftovers of interrupted writes.
 
-    Where the store refuses to list it, add a note.
+    If the store refuses to list them, add a note.
     """
     try:
         return [classify.leftover(found.path, found.token) for found in await session.store.leftovers()]
@@ -154,17 +154,17 @@ async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Cleanup
 
 
 def _checkpoints(decision: RetentionDecision) -> tuple[PlannedCheckpoint, ...]:
-    """Return all live checkpoints with what becomes of them, oldest first."""
+    """Return all live checkpoints, each with the plan for it, oldest first."""
     kept = [PlannedCheckpoint(ref.id, True, reason) for ref, reason in decision.kept.items()]
     gone = [PlannedCheckpoint(ref.id, False, "no rule keeps it") for ref in decision.retired]
     return tuple(sorted([*kept, *gone], key=lambda checkpoint: checkpoint.id))
 
 
 async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | None = None) -> Cleaned:
-    """Retire what the plan retires, with one swap, then delete what it deletes.
+    """Carry out a plan: retire checkpoints with one swap, then delete objects.
 
-    Raises `StalePlanError`, and does neither, where something that it would retire or delete is needed by now. If a
-    cleanup is interrupted, the next one deletes the rest. `progress` is told objects.
+    Raises `StalePlanError`, and does neither, if the plan would retire or delete something that is needed now. If a
+    cleanup is interrupted, the next one deletes the rest. `progress` gets numbers of objects.
     """
     if not isinstance(plan, CleanupPlan):
         raise IllegalArgumentError(f"expected a CleanupPlan, got {type(plan).__name__}")
@@ -182,7 +182,7 @@ async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | N
 async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[LiveCheckpoints, tuple[Ref, ...]]:
     """Return the live checkpoints, and those that the plan retires.
 
-    Raises `StalePlanError` where that is needed now.
+    Raises `StalePlanError` if a checkpoint to retire is needed now.
     """
     url = session.store.url
     if head.pointer is None:  # Without `_latest` nothing is touched, whatever the plan says.
@@ -238,7 +238,7 @@ def _deletions(plan: CleanupPlan) -> Iterator[PlanRow]:
 
 
 async def _sweep(session: Session, plan: CleanupPlan, progress: Progress | None) -> Total:
-    """Delete what the plan deletes.
+    """Delete the objects of the plan.
 
     Manifests and catalogs go first, so that none references an object that is gone.
     """
@@ -274,7 +274,7 @@ def _next_batches(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
 async def retire_and_sweep(
     session: Session, policy: RetentionPolicy | None, progress: Progress | None = None
 ) -> Cleaned:
-    """Retire what the policy does not keep, then delete what nothing needs."""
+    """Retire checkpoints by a policy, then delete objects that nothing needs."""
     policy = check_policy(policy)
     before = Total()
     try:

@@ -1,6 +1,6 @@
 """Say which checkpoints to keep.
 
-A policy is a value. What it keeps is a function of the history and the time.
+A policy is a value. The checkpoints that it keeps depend only on the history and the time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,8 +19,8 @@ KeepIf = Callable[[Manifest], bool]
 class RetentionPolicy:
     """Rules that say which checkpoints to keep.
 
-    What any rule keeps is kept; without rules, everything is. The committed checkpoint, a prepared one and savepoints
-    stay in any case. A checkpoint without a creation time counts as just made.
+    A checkpoint is kept if any rule keeps it. Without rules, all are kept. The committed checkpoint, a prepared one and
+    savepoints stay in any case. A checkpoint without a creation time counts as just made.
 
     Args:
         keep_last: Keep this many of the newest checkpoints, at least 1.

@@ -31,7 +31,7 @@ DELETE: Action = "delete"
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """A checkpoint that references objects, or `_latest`, and what becomes of them.
+    """A checkpoint, or `_latest`, that references objects, and its fate in a cleanup.
 
     `id` is None for `_latest` and catalogs.
     """
@@ -97,7 +97,7 @@ async def index_live(
     grace: timedelta,
     deleted: tuple[Ref, Manifest] | None = None,
 ) -> ReferenceIndex:
-    """Index the objects that are needed once what `decision` retires is retired.
+    """Index the objects that are needed after the retirements of `decision`.
 
     `deleted` is a checkpoint that was deleted just now. Its own objects may go at once, but its parent may lead to
     checkpoints that were retired lately.

@@ -150,7 +150,7 @@ class Retirement:
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
-    """Retire what the policy does not keep, with one swap."""
+    """Retire, with one swap, the checkpoints that the policy does not keep."""
     note: str | None = None
     followers: tuple[PlannedFollower, ...] = ()
     # Kept when a swap is refused: to read the history anew takes so long that a fast job would refuse every next swap.
@@ -170,7 +170,7 @@ async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
 
 
 def warn_of(url: str, followers: Collection[PlannedFollower]) -> None:
-    """Log the followers that keep what the policy would retire, or that are lost."""
+    """Log the followers that hold up retirement, or that are lost."""
     for follower in followers:
         if follower.matters:
             logger.warning(
@@ -179,9 +179,9 @@ def warn_of(url: str, followers: Collection[PlannedFollower]) -> None:
 
 
 async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelta) -> tuple[Ref, ...]:
-    """Retire what `choose` says, with one swap, and return it.
+    """Retire the checkpoints that `choose` returns, with one swap, and return them.
 
-    Where the pointer moved, `choose` is asked again.
+    If the pointer moved, `choose` is asked again.
     """
     planned: dict[str, tuple[Ref, ...]] = {}
 

@@ -1,8 +1,8 @@
 """Check the lists of files that Spark's file source has read.
 
 An offset of the file source is the number of an entry in `sources/<source>/`. The number does not say which files the
-entry has. Where an entry is lost, in a power cut or because a backup was put back, Spark makes it anew under the same
-number, of the files that are there then. So a checkpoint records a digest of the files that its offsets stand for.
+entry has. If an entry is lost, in a power cut or because a backup was put back, Spark makes a new entry with the same
+number, from the files that exist then. So a checkpoint records a digest of the files of its offsets.
 """
 
 import json

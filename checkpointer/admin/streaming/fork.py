@@ -4,9 +4,9 @@ The second query has an id of its own.
 
     copy the state → compare-and-swap _latest → write Spark's checkpoint: sources/, metadata, offsets/, commits/
 
-Until the last file is written, a query that is started on the copy is refused: either its id is another one, or its
-batches do not follow the state. A second call finishes what was interrupted. Nothing is written to the first query,
-which may run meanwhile.
+Until the last file is written, a query that is started on the copy is refused: its id differs, or its batches do not
+follow the state. A second call finishes an interrupted fork. Nothing is written to the first query, which may run
+meanwhile.
 """
 
 import json
@@ -54,7 +54,7 @@ They may change while they are copied.
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The second query: where it is, and which batch it goes on after."""
+    """The second query: where it is, and after which batch it continues."""
 
     root: str
     """The root of its state, without secrets."""
@@ -65,7 +65,7 @@ class Fork:
     id: CheckpointId
     """Its first checkpoint."""
     batch: int
-    """The batch that it ends with: the query goes on with the next one."""
+    """The last batch in its state. The query continues with the next one."""
 
     def __repr__(self) -> str:
         where = f"{cut(repr(self.root), 200)}: {self.id}, query {self.query_id} after batch {self.batch}"
@@ -155,7 +155,7 @@ async def _fork(
 def _make_job(session: Session, job: Job, files: dict[str, bytes], target_log: Store) -> Job:
     """Return the job of the new query, with a new id.
 
-    It has no driver yet: this process stands in its place.
+    The query has no driver yet, so this process is recorded as its driver.
     """
     query_id = str(uuid.UUID(hex=session.host.token(32), version=4))
     before = files.get(f"{OFFSETS}{job.batch_id - 1}")
@@ -181,7 +181,7 @@ async def _read_spark_files(spark: Store, log: SparkLog, job: Job) -> dict[str, 
 
 
 async def _find_interrupted(target: Session, target_log: Store, manifest: Manifest) -> tuple[Job, CheckpointId] | None:
-    """Return what an earlier call committed in the target; None where none did.
+    """Return what an earlier call committed in the target; None if none did.
 
     It has the same content, for the same place.
     """
@@ -197,7 +197,7 @@ async def _find_interrupted(target: Session, target_log: Store, manifest: Manife
 
 
 def _content(manifest: Manifest) -> object:
-    """Return what is equal in a checkpoint and its copy.
+    """Return the values that are equal in a checkpoint and its copy.
 
     The paths of their objects differ, so they are left out.
     """
@@ -231,10 +231,10 @@ async def _refuse_used_log(target_log: Store) -> None:
 
 
 async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
-    """Write Spark's files in an order in which a query started too soon is refused.
+    """Write Spark's files in an order that refuses a query started too soon.
 
-    Before `metadata` is there, such a query gets another id. Its files are deleted first. Files that an earlier call
-    wrote are the same, and stay.
+    A query that is started before `metadata` exists gets another id. Files of such a query are deleted first. Files
+    that an earlier call wrote are the same, and stay.
     """
     if await query_id_of(target_log) not in (None, copy.query_id):
         raise InvalidStateError(
@@ -257,10 +257,10 @@ async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str
 
 
 async def _copy_sources(spark: Store, target_log: Store) -> None:
-    """Copy what the sources remember, also about batches to come.
+    """Copy the files of the sources, also those of later batches.
 
-    The listing of a running query is not of one moment. So the files are copied until a listing shows exactly those
-    that were copied.
+    A listing of a running query does not show one moment. So the files are copied until a listing shows exactly the
+    files that were copied.
     """
     copied: set[str] = set()
     for _ in range(MAX_COPY_ATTEMPTS):
@@ -281,7 +281,7 @@ async def _copy_sources(spark: Store, target_log: Store) -> None:
 
 
 async def _put(target_log: Store, path: str, data: bytes) -> None:
-    """Write a file, in the place of one that a query left which was started too soon."""
+    """Write a file, or replace one that a query left because it started too soon."""
     if not await put_new(target_log, path, data):
         await remove_file(target_log, path)
         if not await put_new(target_log, path, data):

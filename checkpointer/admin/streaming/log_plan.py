@@ -142,7 +142,7 @@ def _in_order(wanted: Mapping[str, bytes | None]) -> list[str]:
 async def recorded_offsets(store: Store, log: SparkLog, job: Job, kept: Mapping[str, bytes]) -> dict[str, bytes | None]:
     """Return the offsets of a batch and of the one before it, by path.
 
-    None stands for a file that says the same already. A file that an earlier rewind `kept` comes first, then what the
+    None means that the file already says the same. A file that an earlier rewind `kept` comes first, then what the
     checkpoint recorded, then what Spark still has. Raises `InvalidStateError` where nobody knows the offsets any more.
     """
     batch, spark = job.batch_id, job.spark

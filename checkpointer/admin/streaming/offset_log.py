@@ -50,7 +50,7 @@ class BatchOffsets(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what a file says. Raises `ValueError` where it is no file of offsets."""
+        """Return the offsets in a file. Raises `ValueError` if it has none."""
         # Spark splits lines at these three, and at none of the others that `splitlines` knows.
         version, *rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         if not rest or not re.fullmatch(r"v[0-9]+", version):
@@ -116,8 +116,8 @@ def returned_sources(last: SparkProgress, lines: Iterable[str]) -> dict[str, str
     """Return the sources that batches before the last one read, with their offsets.
 
     Only the sources of `lines` count. The offsets are those that these batches reached. Spark knows the offsets of two
-    batches: it goes on with a source that only the last one lacks. It reads any other source that a query had left out
-    from its beginning.
+    batches. It continues with a source that only the last one lacks. It reads any other source that a query had left
+    out from its beginning.
     """
     there, known = by_source(lines), by_source(last.before)
     return {name: offset for name, offset in last.gone.items() if name in there and name not in known}
@@ -194,9 +194,9 @@ def open_log(
 
 
 async def read_log(store: Store) -> SparkLog:
-    """Read what is in a `checkpointLocation`.
+    """Read the progress in a `checkpointLocation`.
 
-    Raises `IllegalArgumentError` where it is none.
+    Raises `IllegalArgumentError` if the folder is no `checkpointLocation`.
     """
     query_id, offsets, commits, stateful = await asyncio.gather(
         query_id_of(store), _batches(store, OFFSETS), _batches(store, COMMITS), _stateful(store)

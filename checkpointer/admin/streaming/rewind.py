@@ -1,8 +1,9 @@
 """Take a streaming query back: its state, and Spark's progress with it.
 
-A new commit takes the state back. It goes first, so that Spark is ahead of the state until the last file is cut: a job
-that is started then is refused, or is in step already. Each file is copied aside before it is deleted. A second call
-finishes what was interrupted. A rewind does these steps; next to each stands what a crash right after it leaves:
+A new commit takes the state back. The state goes back first, so Spark is ahead of the state until the last file is
+removed. A job that is started then is refused, or is aligned with the state already. Each file is copied aside before
+it is deleted. A second call finishes what was interrupted. A rewind does these steps. Next to each step is what a crash
+right after it leaves:
 
     1. plan the changes of Spark's files; refuse a query       nothing
        that runs, is another one, or has state in Spark
@@ -57,7 +58,10 @@ async def rewind(
 
 
 async def undo(session: Session, where: SparkCheckpointLocation, options: RewindOptions) -> Rewind:
-    """Put back what the last rewind took away. See `Checkpointer.undo_rewind`."""
+    """Put back the state and progress from before the last rewind.
+
+    See `Checkpointer.undo_rewind`.
+    """
     async with _open_query(session, where) as query:
         attempt = await _attempt_undo(query)
         return query.unchanged() if attempt is None else await attempt.run(options)

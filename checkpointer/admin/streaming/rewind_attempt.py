@@ -75,9 +75,9 @@ class RewindAttempt:
     """Spark's progress that an undo goes back to."""
 
     async def plan(self) -> LogPlan:
-        """Return what has to change in Spark's progress.
+        """Return the necessary changes of Spark's progress.
 
-        Raises where this is another query, or Spark holds state.
+        Raises an error if this is another query, or if Spark holds state.
         """
         log = await read_log(self.query.spark)
         log.check_belongs(self.job)

@@ -14,7 +14,7 @@ class RewindOptions:
     stopped: bool = False
     """True if the caller says that the query does not run.
 
-    A query that can be seen running is refused all the same.
+    A query that is seen running is still refused.
     """
     dry_run: bool = False
     verify: bool = True
