@@ -1,1 +1,1 @@
-"""The public classes: one awaitable face, one blocking face."""
+"""Offer the public classes: one awaitable face, one blocking face."""

@@ -1,6 +1,6 @@
-"""The asynchronous verbs, awaitable from any running event loop.
+"""Offer the asynchronous verbs, awaitable from any running event loop.
 
-Cancelling a verb stops the waiting, not the work: a commit that was under way still ends, one way or the other.
+Cancelling a verb stops the waiting, not the work: a commit that was under way still succeeds or fails.
 """
 
 import os
@@ -45,10 +45,10 @@ class AsyncCheckpointer(AsyncFace):
 
     A checkpointer pickles as its configuration. A copy in another process starts as if it had just been made.
 
-    Every method that asks the store raises `RetryableError` where the store does not answer in time, and
-    `StoreRefusedError` or `StoreNotFoundError` where it refuses. One that commits raises `OutcomeUnknownError` if
-    nothing proves whether the swap took effect. After `begin(background=True)` the next call raises what the commit in
-    the background raised. Methods do not repeat this.
+    Every method that asks the store raises `RetryableError` if the store does not answer in time, and
+    `StoreRefusedError` or `StoreNotFoundError` if the store refuses. A method that commits raises `OutcomeUnknownError`
+    if nothing proves whether the swap took effect. After `begin(background=True)` the next call raises what the commit
+    in the background raised. Methods do not repeat this.
 
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `gs://bucket/path`,
@@ -91,7 +91,7 @@ class AsyncCheckpointer(AsyncFace):
     # ---- what people use ----------------------------------------------------------------------------------------
 
     def begin(self, epoch: int | None = None, *, background: bool = False) -> AsyncCheckpoint:
-        """Begin a checkpoint on top of what was restored.
+        """Begin a checkpoint on top of the restored one.
 
         Call it as `async with ck.begin(…) as cp`, or as `cp = await ck.begin(…)`.
 
@@ -145,10 +145,10 @@ class AsyncCheckpointer(AsyncFace):
         Reads the pointer and the manifest. State is read, and verified, when you ask the result for it.
 
         `rename`, `drop` and `transform` bring a checkpoint of an older version of the job to the new one. Everything is
-        checked and run before this returns, and nothing is written: the result is in memory, and the next checkpoint
-        commits it. `begin()` without anything in its block commits it unchanged. If the checkpoint is not the committed
-        one, the result can only be read. Another `restore()` or `rollback()` discards a migration that was not
-        committed.
+        checked and run before this method returns, and nothing is written: the result is in memory, and the next
+        checkpoint commits it. `begin()` with an empty block commits the result unchanged. If the checkpoint is not the
+        committed one, the result can only be read. Another `restore()` or `rollback()` discards a migration that was
+        not committed.
 
         Args:
             id: An id or the beginning of one ("0000000042-1a2b3c4d", "0000000042", "42-1a"); "latest"; "epoch=41", the
@@ -195,7 +195,7 @@ class AsyncCheckpointer(AsyncFace):
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep a checkpoint under a name.
 
-        Retention and cleanup never remove it. This fences nobody.
+        Retention and cleanup never remove the checkpoint. This fences nobody.
 
         Args:
             name: A name that no savepoint of this root has.
@@ -231,7 +231,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(savepoints.savepoints(self.session))
 
     async def delete_savepoint(self, name: str) -> None:
-        """Delete the name of a savepoint. Its checkpoint is then like any other.
+        """Delete the name of a savepoint. Retention may then retire its checkpoint.
 
         Args:
             name: The name.
@@ -268,8 +268,8 @@ class AsyncCheckpointer(AsyncFace):
     async def remove_follower(self, name: str) -> None:
         """Remove a named follower, so that retention waits for it no longer.
 
-        If its stream runs, it goes on, and is refused once retention has outrun it. If it is started again, it
-        registers again.
+        If its stream runs, the stream continues, and is refused once retention has outrun it. A stream that is started
+        again registers again.
 
         Args:
             name: The name of the follower.
@@ -292,7 +292,8 @@ class AsyncCheckpointer(AsyncFace):
     async def plan(self, policy: "RetentionPolicy | None" = None) -> "CleanupPlan":
         """Plan a cleanup: list every object of the store.
 
-        Each object is listed with its size, who names it, and what becomes of it. This only reads.
+        Each object is listed with its size, the objects that name it, and what a cleanup would do with it. This only
+        reads.
 
         Args:
             policy: Which checkpoints to keep. Without it nothing is retired.
@@ -315,7 +316,7 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(plan_retire_and_sweep(self.session, policy))
 
     async def apply(self, plan: "CleanupPlan", *, progress: Progress | None = None) -> "Cleaned":
-        """Do what a plan says, and nothing else.
+        """Carry out a plan, and do nothing else.
 
         Args:
             plan: What `plan` returned, or `CleanupPlan.load`.
@@ -341,12 +342,12 @@ class AsyncCheckpointer(AsyncFace):
         return await self._run(apply_plan(self.session, plan, progress))
 
     async def clean(self, policy: "RetentionPolicy | None" = None, *, progress: Progress | None = None) -> "Cleaned":
-        """Retire what the policy does not keep, and delete what nothing needs.
+        """Retire checkpoints by a policy, and delete objects that nothing needs.
 
         This is `plan` and `apply` in one.
 
-        Safe beside a running job, readers and other cleanups. Fences nobody. A cleanup that was killed is finished by
-        the next.
+        It is safe beside a running job, readers and other cleanups, and fences nobody. The next cleanup finishes one
+        that was killed.
 
         Args:
             policy: Which checkpoints to keep. Without it only garbage is deleted, such as what a failed attempt left.
@@ -374,7 +375,7 @@ class AsyncCheckpointer(AsyncFace):
     async def rollback(self, to: CheckpointId | str, *, progress: Progress | None = None) -> CheckpointId:
         """Commit the content of an older checkpoint on top of the history.
 
-        Nothing is deleted. Every object of that checkpoint is read and compared first. A streaming query needs
+        Nothing is deleted. Every object of that checkpoint is read and compared first. For a streaming query use
         `rewind`, which takes Spark's progress back too.
 
         Args:
@@ -503,9 +504,9 @@ class AsyncCheckpointer(AsyncFace):
 
         A new commit takes its state back, and Spark's progress is taken back with it.
 
-        The next start of the query goes on with the batch after the one of `to`, from the offsets where that one ended.
-        What is taken out of Spark's checkpoint is kept in its folder `rewound/`. The state that was left is kept as a
-        savepoint. After a failure the same call finishes the work.
+        The next start of the query continues with the batch after the batch of `to`, from the offsets where that batch
+        ended. Files that are taken out of Spark's checkpoint are kept in its folder `rewound/`. The state before the
+        rewind is kept as a savepoint. After a failure the same call finishes the work.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query; by default the one that its last checkpoint names.
@@ -555,10 +556,10 @@ class AsyncCheckpointer(AsyncFace):
     ) -> "Rewind":
         """Undo the last rewind of a query.
 
-        The query goes back to the state that it left, and Spark's files are put back.
+        The query gets back the state from before the rewind, and Spark's files are put back.
 
-        What was done since the rewind is kept as a savepoint. If the last rewind was an undo, this finishes it; if
-        there is nothing to finish, this does nothing.
+        The state that was made since the rewind is kept as a savepoint. If the last rewind was an undo, this finishes
+        it. If there is nothing to finish, this does nothing.
 
         Args:
             spark_checkpoint: As in `rewind`.
@@ -630,9 +631,9 @@ class AsyncCheckpointer(AsyncFace):
     async def rekey(self, encryption: "KeyProvider | str") -> None:
         """Let another key open an encrypted root, in place of the present one.
 
-        Only the object `_keys` is written. Jobs that run go on; a client that starts needs the new key. The content
-        stays encrypted as it is: whoever kept an old key and an old copy of `_keys` can still read the root. If a key
-        became known to somebody, export the state to a new root, and delete this one.
+        Only the object `_keys` is written. Running jobs continue; a client that starts needs the new key. The content
+        stays encrypted as it is: whoever kept an old key and an old copy of `_keys` can still read the root. If
+        somebody else learned a key, export the state to a new root, and delete this root.
 
         Args:
             encryption: What is to open the keys from now on, as for the client. This client goes on as it is.
@@ -722,7 +723,7 @@ class AsyncCheckpointer(AsyncFace):
     ) -> "list[Candidate]":
         """List the repair candidates of a root without a readable `_latest`.
 
-        Each has its evidence. The best comes first. This only reads.
+        Each candidate has its evidence. The best one comes first. This only reads.
 
         Args:
             spark_checkpoint: The `checkpointLocation` of the query that wrote the state, as further evidence.
@@ -851,7 +852,7 @@ class AsyncCheckpointer(AsyncFace):
     # ---- the nine verbs -----------------------------------------------------------------------------------------
 
     async def new_id(self) -> CheckpointId:
-        """Return an id for the next attempt on top of what was restored.
+        """Return an id for the next attempt on top of the restored checkpoint.
 
         Each call returns another one.
 
@@ -993,7 +994,8 @@ class AsyncCheckpointer(AsyncFace):
 
         The manifest of an older live checkpoint makes this a rollback.
 
-        Asks for each object that was written under this id: all that the manifest names must be there.
+        Every object that the manifest names, and that was written under this id, must be in the store. This call checks
+        that.
 
         Args:
             id: The whole id of the manifest; or, for a rollback, a live checkpoint as in `restore`.
@@ -1048,7 +1050,7 @@ class AsyncCheckpointer(AsyncFace):
         """Compare what is stored with what `_latest` and the manifests say.
 
         Damage is reported, not raised. This only reads. With pyarrow it also decodes the keys of tables, and reports
-        those that belong to another partition, which readers do not notice.
+        keys that belong to another partition. Readers do not notice such keys.
 
         Args:
             id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
@@ -1088,7 +1090,7 @@ class AsyncCheckpointer(AsyncFace):
     async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
         """Delete a checkpoint, and every object that nothing else names.
 
-        They are deleted at once: there is no grace period.
+        These objects are deleted at once, without a grace period.
 
         Args:
             id: A live checkpoint, as in `restore`, except the committed one.

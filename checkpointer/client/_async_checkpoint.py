@@ -1,4 +1,4 @@
-"""The objects of the asynchronous checkpointer.
+"""Define the objects of the asynchronous checkpointer.
 
 They are a checkpoint that is being made, a prepared one, and a restored one.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class AsyncCheckpoint(AsyncStart, NotPicklable):
     """A checkpoint that is being made: what `AsyncCheckpointer.begin` returns.
 
-    Operators and partitions that you do not mention stay as they were in the parent, and cost nothing.
+    Operators and partitions that you do not save or drop stay as they were in the parent, and cost nothing.
 
     Examples:
         The examples of the methods go on from here.
@@ -167,7 +167,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @blocking
     async def save(self, operator: str, state: KeyedState) -> None:
-        """Save what changed in a keyed state.
+        """Save the changes of a keyed state.
 
         Everything is captured now: you may change the state again as soon as this returns. The bytes are written in the
         background, at the latest before the commit.
@@ -257,7 +257,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def prepare(self) -> "AsyncPrepared":
         """Run the first of two phases.
 
-        After it everything is durable and protected from cleanup, and not yet committed.
+        After this phase everything is durable and protected from cleanup, but not yet committed.
 
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.

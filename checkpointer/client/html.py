@@ -73,7 +73,7 @@ def manifest_html(manifest: Manifest) -> str:
 
 
 def operator_html(name: str, operator: Operator) -> str:
-    """Return the first partitions of an operator, and what each is made of."""
+    """Return the first partitions of an operator, with the objects of each."""
     sizes = checkpoint_sizes.partition_bytes(operator)
     rows = [
         (number, size(sizes[number]), len(chain), sum(artifact.records for artifact in chain))

@@ -1,4 +1,4 @@
-"""The parts of a restored checkpoint that need no artifact.
+"""Answer questions about a restored checkpoint without reading an artifact.
 
 The synchronous and the asynchronous checkpointer share them.
 """

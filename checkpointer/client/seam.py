@@ -93,7 +93,7 @@ class SyncFace(Client):
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.
 
-        What was restored does not change.
+        The restored checkpoint does not change.
         """
         from pyspark_checkpointer.client.html import checkpoints_html  # only in notebooks
 
@@ -110,7 +110,7 @@ class AsyncStart:
         raise NotImplementedError
 
     def _made(self) -> None:
-        """Do what has to be done as soon as it is made."""
+        """Do the steps that are due as soon as the object is made."""
 
     async def _run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
         """Await work that comes after the commit in the background."""
