@@ -1,10 +1,11 @@
-"""One small object that many processes change, by compare-and-swap (CAS) alone.
+"""Change one small object from many processes, by compare-and-swap (CAS) alone.
 
     read      GET, decode                                       never from memory
     change    next value of the remembered one, swap            if that is outdated: GET, next value, swap again
 
-The remembered value only saves a request. A swap is conditioned on the version that was read, so outdated memory can
-never overwrite anything; if an error or "no change" rests on memory, the object is read again before that is returned.
+The remembered value only saves a request. A swap has the condition that the object still has the version that was read,
+so outdated memory can never overwrite anything. If an error or "no change" would rest on memory, the object is read
+again first.
 """
 
 import asyncio
@@ -105,7 +106,7 @@ class CasObject(Generic[T]):
             return self._last_known.value
 
     async def change(self, next_value: NextValue[T], *, fresh: bool = False) -> T | None:
-        """Write what `next_value` returns for the current value.
+        """Write the value that `next_value` returns for the current value.
 
         Return the value that the object then has. Raise what `next_value` raises, and `OutcomeUnknownError` if nothing
         proves whether the value was written. With `fresh` the object is read first, for a decision that must not rest
@@ -164,9 +165,9 @@ class CasObject(Generic[T]):
         )
 
     async def _swap(self, known: _Known[T], wanted: T) -> _Known[T]:
-        """Swap the value, and return what the object holds afterwards.
+        """Swap the value, and return the value of the object afterwards.
 
-        That is `wanted` itself if the swap won, else what somebody else wrote.
+        This is `wanted` itself if the swap won, else the value that somebody else wrote.
         """
         # A fresh nonce makes these bytes unlike any other version, so reading them back proves that this swap took
         # effect. It also keeps a version that is a content hash from coming back.

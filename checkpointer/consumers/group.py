@@ -1,4 +1,4 @@
-"""The objects of one consumer group.
+"""Read and write the objects of one consumer group.
 
 They are the owners of its partitions, and the position of each partition.
 

@@ -1,6 +1,6 @@
-"""Reads and changes of a group's ownership by one worker.
+"""Read and change a group's ownership for one worker.
 
-Each has a limited time.
+Each read or change has a limited time.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class GroupOwnership:
         return self._clock.see(after).rows
 
     async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns, within half a lease.
+        """Return the result of `work`, within half a lease.
 
         Raise `DependencyError` if it takes longer. A request that hangs would otherwise cost all leases. After half a
         lease there is time for another request. With short leases the request has `MIN_TIMEOUT_SECONDS`; the leases may

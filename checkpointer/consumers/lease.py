@@ -1,4 +1,4 @@
-"""One worker's lease on one partition: the right to write its position."""
+"""Lease one partition to one worker: it gets the right to write its position."""
 
 import os
 from collections.abc import Callable, Coroutine, Mapping
@@ -20,7 +20,7 @@ class Lease(NotPicklable):
     """One worker's lease on one partition, until it is released or lost.
 
     A lost lease stays lost. `value_when_taken` is the position's value when the lease was written into it. `token` was
-    drawn for this lease alone and stands in the position until another lease is written there. Code that delays writes
+    drawn only for this lease, and stays in the position until another lease is written there. Code that delays writes
     under this lease sets `flush`, which writes what that code holds.
     """
 

@@ -1,4 +1,4 @@
-"""Expiry of leases and steal requests by the clock of the watching worker.
+"""Decide when leases and steal requests expire, by the watching worker's clock.
 
 No other clock decides.
 
@@ -85,7 +85,7 @@ class LeaseClock:
         return row.lease_ms / 1000 or self._duration
 
     def _age(self, first_seen: _FirstSeen, row: Row) -> float:
-        """Return for how many seconds the row has been seen as it is.
+        """Return for how many seconds the row has been seen unchanged.
 
         That is 0 for a row that was never seen.
         """

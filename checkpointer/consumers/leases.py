@@ -1,4 +1,4 @@
-"""Leases of one worker on the partitions of its group.
+"""Hold the leases of one worker on the partitions of its group.
 
 A lease says who may record positions. Compare-and-swap (CAS) proves it to the store.
 
@@ -7,9 +7,9 @@ A lease says who may record positions. Compare-and-swap (CAS) proves it to the s
     renew     ownership: a new etag for all that are held               one swap
     release   delayed writes are done ─> ownership: no owner            one swap
 
-For others a lease ends when its row has not changed for the length of a lease by their own clock. For its owner it ends
-when it is taken: from then on another lease stands in the position, and a worker that still believes in the old one
-cannot write. A partition that is taken again gets a new epoch, above that of its position, so a lost lease stays lost.
+For other workers a lease ends when its row has not changed for the length of a lease, by their own clock. For its owner
+the lease ends when another worker takes it: from then on the position has another lease, and the old owner cannot
+write. A partition that is taken again gets a new epoch, above the epoch of its position, so a lost lease stays lost.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class LeaseChanges:
     """The outcome of one round of balancing for this worker.
 
     `gained` are new leases; `lost` are leases that now belong to another worker. `asked` are leases that another worker
-    asked for: finish with them and release them, or they are taken one length of a lease later. `failed` are partitions
+    asked for: finish your work and release them, or they are taken one length of a lease later. `failed` are partitions
     whose rows were taken while their positions could not be written; the next round tries again.
     """
 
@@ -68,7 +68,7 @@ class Leases:
     """The leases of one worker in one group.
 
     `worker` is a name that no other worker has; `duration` is the length of a lease in seconds. `held` has the leases
-    that this worker holds, by partition. It includes leases that are lost if the worker has not noticed that yet.
+    that this worker holds, by partition. It also has lost leases as long as the worker has not noticed the loss.
     """
 
     def __init__(self, group: Group, worker: str, duration: float) -> None:
@@ -111,9 +111,9 @@ class Leases:
         return await self._take_if(partition, allowed)
 
     async def steal(self, seen: Row) -> Lease | None:
-        """Return a lease if the partition is free or as `seen`; else None.
+        """Return a lease if the partition is free or equals `seen`; else None.
 
-        It is as `seen` if it still has the same owner and epoch.
+        It equals `seen` if it still has the same owner and epoch.
         """
 
         def allowed(row: Row | None) -> bool:
@@ -147,7 +147,7 @@ class Leases:
         """Give a partition back after its delayed writes. A lost lease is only dropped.
 
         With `finished` no worker takes the partition any more. If a delayed write fails, its error is raised and the
-        lease stays held. If giving back fails, the lease has ended for this worker all the same: other workers take the
+        lease stays held. If giving back fails, the lease has still ended for this worker, and other workers take the
         partition once it has expired.
         """
         try:
@@ -199,8 +199,8 @@ class Leases:
     async def balance(self) -> LeaseChanges:
         """Run one round of balancing, and return what changed.
 
-        It renews what is held, takes what is free, and asks for what is missing. This costs one read and one swap, and
-        two more requests for each lease that is gained.
+        It renews the leases that are held, takes free partitions, and asks for missing ones. This costs one read and
+        one swap, and two more requests for each lease that is gained.
         """
         before = tuple(self.held.values())
         tokens: dict[str, str] = {}

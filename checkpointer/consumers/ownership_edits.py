@@ -1,8 +1,8 @@
-"""Changes that one worker makes to the rows of its group's ownership; without I/O.
+"""Edit the rows of a group's ownership for one worker, without I/O.
 
 Each edit changes a dictionary of rows, by partition, in place. The same edit may run on several versions of the
-ownership, until one swap wins. It gets its tokens from outside, so that it finds its own row: a row that already has
-the edit's token was written by an earlier swap of this edit whose answer was lost, and stays as it is.
+ownership, until one swap wins. An edit gets its tokens from outside, so that it finds its own row. If a row already has
+the edit's token, an earlier swap of this edit wrote the row, and its answer was lost. Such a row stays as it is.
 """
 
 import math
@@ -68,8 +68,8 @@ class OwnershipEdits:
     def ask(self, rows: Rows, names: Iterable[str]) -> None:
         """Add a steal request to the rows of these partitions.
 
-        Only a row that another worker owns, and where no request stands, gets one. If the worker's own request stands
-        there and has expired, it is withdrawn instead; the next call asks.
+        A row gets a request if another worker owns it, and if it has no request yet. If the worker's own request is
+        there and has expired, it is withdrawn instead. The next call asks again.
         """
         for name in names:
             row = rows.get(name)
@@ -102,7 +102,7 @@ class OwnershipEdits:
             rows[taken.partition] = replace(row, epoch=epoch, etag=token)
 
     def view(self, rows: Mapping[str, Row], leases: Mapping[str, Lease]) -> OwnershipView:
-        """Return what the worker sees, as the holder of these leases, by partition."""
+        """Return the worker's view of the rows, as holder of these leases, by partition."""
         held = [
             name
             for name, lease in leases.items()
@@ -121,7 +121,7 @@ class OwnershipEdits:
         return row.asked_by != self._worker and self._clock.has_steal_request(row)
 
     def is_own_expired_request(self, row: Row) -> bool:
-        """Return whether the worker's own request stands there and has expired.
+        """Return whether the row has the worker's own request, and it has expired.
 
         It has expired if the worker asked for the partition too long ago.
         """

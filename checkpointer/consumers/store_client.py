@@ -1,6 +1,6 @@
-"""The base of the consumers' public classes.
+"""Define the base of the consumers' public classes.
 
-It has the configuration of a store. Each process opens the store anew.
+The base has the configuration of a store. Each process opens the store anew.
 """
 
 import os
@@ -89,7 +89,7 @@ class ClosingContext:
     """A context manager that calls `close()` at the end of its `with` block."""
 
     def close(self) -> None:
-        """Release what this object holds."""
+        """Release the resources of this object."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

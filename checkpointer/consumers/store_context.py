@@ -1,6 +1,6 @@
-"""The store that all consumers of one root share in a process.
+"""Share one store among all consumers of one root in a process.
 
-Its clock and its random tokens go with it.
+The clock and the random tokens of the store are shared too.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Write-behind: the latest value of each key, written in the background.
+"""Write the latest value of each key in the background.
 
 Many updates become few writes.
 
-There is no thread here, and no lock that a caller of `put` could wait for: values are put into a queue from anywhere,
+This module has no thread, and no lock that a caller of `put` could wait for. Values are put into a queue from anywhere,
 even from a signal handler that interrupts a `put`. Everything else runs on the library's event loop.
 
-A value that could not be written is treated alike by everybody who writes behind:
+All users of this module treat a value that could not be written alike:
 
     kept        if another try may succeed, unless a newer value came; tried again, and raised by each flush of its key
     given up    if no try can (`PERMANENT_ERRORS`): logged in the background, and raised by the next flush of its key
@@ -35,12 +35,13 @@ logger = logging.getLogger("pyspark_checkpointer")
 Write = Callable[[Mapping[K, V]], Coroutine[Any, Any, Mapping[K, Exception]]]
 """Function that writes the values and returns the keys that were not written.
 
-Each of these keys comes with the reason. An error that it raises instead counts for all values, and another try may
-succeed. It raises only after all its parts have ended, so that no part of an old write can come after a newer one.
+Each of these keys comes with the reason. If the function raises an error instead, the error counts for all values, and
+another try may succeed. It raises only after all its parts have ended, so that no part of an old write can come after a
+newer one.
 """
 
 PERMANENT_ERRORS = (ShutdownError, IllegalArgumentError)
-"""Reasons of single values that make another try useless.
+"""Errors of single values that make another try useless.
 
 The lease is lost, or the stored position forbids the value.
 """
@@ -67,7 +68,7 @@ The event loop has only weak references to them, so they could vanish while they
 def write_each(write: Callable[[K, V], Coroutine[Any, Any, object]]) -> Write[K, V]:
     """Return a `Write` that writes all values concurrently.
 
-    It writes each to its end, even if others raise.
+    It finishes each write, even if others raise.
     """
 
     async def write_all(batch: Mapping[K, V]) -> Mapping[K, Exception]:
@@ -112,9 +113,9 @@ class WriteBehind(Generic[K, V]):
     with the next `max_updates` values, or by `flush()`. For each key, only the first of several failures in a row is
     logged.
 
-    If it is dropped without `close()`, it lives until it has written what it holds, or has failed too often. Values
-    that are held when the interpreter ends are written then, for up to `EXIT_FLUSH_SECONDS`, or logged as lost. A
-    process that is killed loses them. A forked child starts with nothing held, since its parent writes what was held.
+    If the holder is dropped without `close()`, it lives until it has written its values, or has failed too often.
+    Values that are held when the interpreter ends are written then, for up to `EXIT_FLUSH_SECONDS`, or logged as lost.
+    A process that is killed loses them. A forked child starts with no values held, since its parent writes them.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class WriteBehind(Generic[K, V]):
         _all.add(self)
 
     def _reset(self) -> None:
-        """Begin with nothing held, in a new process too: its event loop is another one."""
+        """Begin with nothing held, also in a new process, which has another event loop."""
         self._buffer: WriteBuffer[K, V] = WriteBuffer(self._accept)
         self._write_lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -163,7 +164,7 @@ class WriteBehind(Generic[K, V]):
     def coalesces(self) -> bool:
         """Return whether values may wait for others.
 
-        With `max_updates` of 1 they do not: callers that can wait then write their values themselves, at once.
+        With `max_updates` of 1 they may not: callers that can wait then write their values themselves, at once.
         """
         return self._max_updates > 1
 
@@ -180,7 +181,7 @@ class WriteBehind(Generic[K, V]):
         return self._buffer.waiting()
 
     def put(self, key: K, value: V) -> None:
-        """Hold `value` in place of what is held for `key`.
+        """Hold `value` in place of the present value for `key`.
 
         Any thread or loop may call it. It never waits for a write. Raise `InvalidStateError` after `close()` was
         called.
@@ -203,8 +204,9 @@ class WriteBehind(Generic[K, V]):
 
         By default all keys are wanted.
 
-        Raise the reason if a value of these keys was not written: first of values that are kept, then of values that
-        were given up, by this flush or before. One error is raised, and each other one by a later flush.
+        If a value of these keys was not written, raise its error. Errors of values that are kept come first, then
+        errors of values that were given up, by this flush or before. One error is raised now, and a later flush raises
+        each other one.
         """
         await runtime.bridge(self._flush(wanted))
 
@@ -216,10 +218,10 @@ class WriteBehind(Generic[K, V]):
         await runtime.bridge(self._flush_for_read(wanted))
 
     async def close(self) -> None:
-        """Write what is held, and take no more values. A second call finds nothing to do.
+        """Write the held values, and take no more. A second call finds nothing to do.
 
-        Raise what `flush()` raises. Values stay held then, but are no longer written in the background, where they
-        could come after what the caller does next: call `close()` or `flush()` again.
+        Raise what `flush()` raises. The values then stay held. They are no longer written in the background, because
+        that could happen after the caller's next step. Call `close()` or `flush()` again.
         """
         # This comes before the flush: what is put after it is refused, so this flush is the last one.
         self._closed = True
@@ -352,7 +354,7 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Write what is held when the interpreter ends, and log what cannot be written."""
+    """Write held values when the interpreter ends, and log those that cannot be."""
     # After a `close()` that failed, its caller was told what was not written, and decides what to do.
     left = [write_behind for write_behind in _all if not write_behind._closed and write_behind.pending]
     if left:

@@ -1,4 +1,4 @@
-"""The values that wait to be written, and what becomes of each.
+"""Hold the values that wait to be written, and track the fate of each.
 
 There is no I/O here, no timer and no lock.
 

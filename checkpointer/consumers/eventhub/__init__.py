@@ -1,4 +1,4 @@
-"""A checkpoint store for the consumer client of `azure-eventhub`.
+"""Implement a checkpoint store for the consumer client of `azure-eventhub`.
 
 It works on any store of this library.
 

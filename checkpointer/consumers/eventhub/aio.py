@@ -1,4 +1,4 @@
-"""The checkpoint store for the asyncio half of `azure-eventhub`.
+"""Implement the checkpoint store for the asyncio half of `azure-eventhub`.
 
 It is for the `EventHubConsumerClient` of `azure.eventhub.aio`.
 """
@@ -160,8 +160,8 @@ class CheckpointStore(ConfiguredStore, Contract):
     async def flush(self) -> None:
         """Write the recorded updates that are not written yet.
 
-        If a partition was not written, its error is raised; the others are written all the same. Its update is kept,
-        tried again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
+        If a partition was not written, its error is raised, after the others were written. Its update is kept, tried
+        again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
 
         Raises:
             CorruptionError: The stored position is damaged.

@@ -1,4 +1,4 @@
-"""The configuration that both checkpoint stores of Event Hubs have in common.
+"""Configure both checkpoint stores of Event Hubs.
 
 One of them is blocking, the other awaitable.
 """

@@ -1,4 +1,4 @@
-"""The contract of an Event Hubs checkpoint store.
+"""Implement the contract of an Event Hubs checkpoint store.
 
 Ownership and checkpoints are dictionaries.
 
@@ -248,7 +248,7 @@ def _group_name(given: Mapping[str, Any]) -> GroupName:
 def _text(given: Mapping[str, Any], key: str) -> str:
     """Return a field that has to be text.
 
-    Raise `IllegalArgumentError` if it is not text, or cannot stand in a path.
+    Raise `IllegalArgumentError` if it is not text, or cannot be part of a path.
     """
     if not isinstance(given, Mapping):
         raise IllegalArgumentError(f"expected a dictionary, got {type(given).__name__}")

@@ -1,4 +1,4 @@
-"""The checkpoint manager and the lease manager of Event Processor Host.
+"""Implement the checkpoint and lease managers of Event Processor Host.
 
 Both work on any store of this library.
 

@@ -1,4 +1,4 @@
-"""A checkpoint of Event Processor Host, as a value and as it is stored.
+"""Define a checkpoint of Event Processor Host, as a value and as it is stored.
 
 It is a place in the stream of a partition.
 """

@@ -238,9 +238,9 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
     def flush(self) -> None:
         """Write the updates that are not written yet.
 
-        If a partition was not written, its error is raised; the others are written all the same. Its update is kept,
-        tried again, and raised by each flush until it succeeds. If no try can succeed, because the lease is lost, it is
-        given up and raised once.
+        If a partition was not written, its error is raised, after the others were written. Its update is kept, tried
+        again, and raised by each flush until it succeeds. If no try can succeed, because the lease is lost, it is given
+        up and raised once.
 
         Raises:
             LeaseLostError: The lease of an update was lost.

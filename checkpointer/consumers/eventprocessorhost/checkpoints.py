@@ -1,4 +1,4 @@
-"""The checkpoints of one group.
+"""Read and write the checkpoints of one group.
 
 A marker says that their store was created, and each partition has a position.
 

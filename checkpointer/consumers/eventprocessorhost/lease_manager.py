@@ -210,11 +210,11 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         run_sync(self._core.delete(lease))
 
     def acquire_lease(self, lease: CompleteLease) -> bool:
-        """Make this host the owner, and return whether it is. If not, nothing has changed.
+        """Make this host the owner, and return whether it is. If not, nothing changed.
 
         A lease that is free, expired, or this host's already is acquired. A lease that another host renews is stolen,
-        but only from the owner that `lease` names: a host that acquired it since then keeps it. Return False, too, if
-        the lease was deleted, or `lease` was lost; then `get_lease` returns a new one.
+        but only from the owner that `lease` names. A host that acquired it later keeps it. Return False also if the
+        lease was deleted, or `lease` was lost. Then `get_lease` returns a new one.
 
         Args:
             lease: The lease, from `get_lease`.

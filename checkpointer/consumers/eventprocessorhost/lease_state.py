@@ -1,4 +1,4 @@
-"""Hold what one host knows of the lease of one partition."""
+"""Hold the knowledge of one host about the lease of one partition."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from pyspark_checkpointer.manifests.positions_json import Row
 
 @dataclass(slots=True, eq=False)
 class LeaseState:
-    """Hold what is known of a lease: the row as it was seen last, and the hold on it.
+    """Hold the known state of a lease: its row when it was last seen, and the hold.
 
     seen ── hold_on ─> held ── let_go ─> released ── hold_on ─> held …
                         └── taken by another host, or again by this one ─> lost, for good

@@ -1,4 +1,4 @@
-"""The leases of one host by the contract of Event Processor Host.
+"""Hold one host's leases by the contract of Event Processor Host.
 
 They rest on `consumers.leases`.
 """
@@ -270,8 +270,8 @@ def state_for(host: HostLeases, lease: CompleteLease) -> LeaseState | None:
 def check_partitions(partition_ids: Iterable[str]) -> list[str]:
     """Return the partitions as a list.
 
-    Raise `IllegalArgumentError` if they are no list of names. A single name is refused: it is most likely a mistake for
-    a list with that name, and would be read as its letters.
+    Raise `IllegalArgumentError` if they are no list of names. A single name is refused: it is most likely meant as a
+    list with that name, and would be read as its letters.
     """
     if isinstance(partition_ids, str):
         raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")

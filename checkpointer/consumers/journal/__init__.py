@@ -1,4 +1,4 @@
-"""Positions of event logs in one YAML file.
+"""Store positions of event logs in one YAML file.
 
 This is Winlogbeat's journal, made durable and fenced.
 """
@@ -42,7 +42,8 @@ class Journal(NotPicklable):
 
     `persist` is cheap: the file is written in the background, after `max_updates` calls or `interval` after the first.
     After a failed write everything is kept and tried again. Two journals on one file do not overwrite each other. The
-    one opened last goes on. The writes of the other raise `FencedError`, and after that its `persist` does too.
+    journal that was opened last continues. The writes of the other one raise `FencedError`, and after that its
+    `persist` does too.
 
     Examples:
         The examples of the methods go on from here.
@@ -72,10 +73,10 @@ class Journal(NotPicklable):
         *,
         fencing: Fencing = "required",
     ) -> None:
-        """Read the file, and write it again, which proves that it can be written. Blocks.
+        """Read the file, and write it again, to prove that it can be written.
 
-        An entry that cannot be read, such as one with a time of the year 0, does not cost the other entries: a warning
-        and `unreadable` name it.
+        This blocks. If an entry cannot be read, such as one with a time of the year 0, the other entries are read. A
+        warning and `unreadable` name the bad entry.
 
         Args:
             file: A path, or a URL such as `s3://bucket/path/journal.yml`. Folders are created; the file's mode is 0600.
@@ -127,11 +128,10 @@ class Journal(NotPicklable):
     def persist(self, name: str, record_number: int, timestamp: datetime) -> None:
         """Record the last processed event of a log.
 
-        Any thread may call it. It never waits for a write.
-
-        An event with a lower record number and no later time than the recorded one is stale: it is ignored, and the
-        first one is logged. (After a log was cleared, its numbers begin again at later times.) Fields that another
-        writer added to the recorded event are removed with it.
+        Any thread may call it. It never waits for a write. An event is stale if its record number is lower than the
+        recorded one, and its time is not later. Stale events are ignored, and the first one is logged. (After a log was
+        cleared, its numbers begin again at later times.) Fields that another writer added to the recorded event are
+        removed with it.
 
         Args:
             name: The name of the log.
@@ -229,8 +229,9 @@ class Journal(NotPicklable):
 
         Raise `IllegalArgumentError` if there may be too little.
 
-        It takes no lock, since a signal handler may interrupt it. A thread adds its own entry before it adds up all of
-        them, so of two that do so at once, at least one sees both. One log may be there twice, and counts once.
+        It takes no lock, since a signal handler may interrupt it. A thread adds its own entry before it sums up all
+        entries. So if two threads do this at once, at least one sees both entries. A log may have two entries, and
+        counts once.
         """
         mine = state.name, max_entry_bytes(state)
         self._reserved.append(mine)
@@ -281,7 +282,7 @@ class Journal(NotPicklable):
 
 
 def _is_stale(state: EventLogState, held: EventLogState) -> bool:
-    """Return whether `state` is the event that is held, or an earlier one."""
+    """Return whether `state` is the held event or an earlier one."""
     if (state.record_number, state.timestamp) == (held.record_number, held.timestamp):
         return True  # The held state may have more fields of the same event, which stay.
     return state.record_number < held.record_number and state.timestamp <= held.timestamp

@@ -1,4 +1,4 @@
-"""The file of a journal and the version before it, `<file>.previous`.
+"""Read and write the file of a journal, and its last version `<file>.previous`.
 
 Both are replaced by compare-and-swap only.
 

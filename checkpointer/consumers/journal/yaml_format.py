@@ -1,7 +1,7 @@
-"""The YAML of a journal, in Winlogbeat's format below a comment.
+"""Parse and print the YAML of a journal: Winlogbeat's format below a comment.
 
-The comment has the digest of the rest. A file with that digest is checked against it, so that a torn file that still
-parses is found. A file without it, as Winlogbeat writes it, is only parsed. Unknown fields are kept.
+The comment has the digest of the rest. A file with a digest is checked against it, so that a torn file is found even if
+it still parses. A file without a digest, as Winlogbeat writes it, is only parsed. Unknown fields are kept.
 """
 
 import re
@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 1 << 20
 """Size of the largest file that is read or written."""
 
 MAX_INTEGER_CHARACTERS = 200
-"""Characters of the longest integer that is read, in any notation of YAML."""
+"""The most characters of an integer that is read, in any notation of YAML."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class EventLogState:
 class JournalContent:
     """The content of a file.
 
-    `states` are by the name of the log; `other` are unknown fields at the top of the file; `unreadable` are entries
-    that are no states.
+    `states` has the states by the name of the log. `other` has unknown fields at the top of the file. `unreadable` has
+    entries that are no states.
     """
 
     states: Mapping[str, EventLogState]
@@ -61,7 +61,7 @@ class Unreadable:
 
     fields: Mapping[str, Any]
     why: str = field(compare=False)
-    """The reason, with the place in the file.
+    """The reason why the entry is no state, with its place in the file.
 
     The next write of the file may move the entry.
     """
@@ -89,7 +89,8 @@ _FIELDS = ("name", "record_number", "timestamp")
 class _Dumper(yaml.SafeDumper):
     """A YAML writer of times and of text with control characters.
 
-    It writes times in RFC 3339, and such text in the one style that PyYAML reads back unchanged.
+    It writes times in RFC 3339. It writes text with control characters in the one style that PyYAML reads back
+    unchanged.
     """
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -113,9 +114,9 @@ class _Loader(yaml.SafeLoader):
     """A YAML reader of plain data that can be written again unchanged.
 
     It refuses aliases, with which a small file could expand without bound, duplicate keys, and integers longer than
-    Python writes. It refuses pairs, which would come back as lists, and sets, whose order differs in each process. A
-    time that Python cannot represent (Go writes years 0 and above 9999) is read as text. So are a plain `=` and `<<`,
-    which have a meaning in old YAML only.
+    Python writes. It refuses pairs, which would come back as lists. It refuses sets, whose order differs in each
+    process. A time that Python cannot represent (Go writes years 0 and above 9999) is read as text. A plain `=` and
+    `<<`, which have a meaning only in old YAML, are read as text too.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -216,9 +217,9 @@ def decode(name: str, data: bytes) -> JournalContent:
 
     If the file has a digest, it is checked against it. Winlogbeat's own files have none.
 
-    An entry that has all fields, and a value that no state can have, does not cost the other entries: it goes to
-    `JournalContent.unreadable`. But the file is malformed if it may have been cut off there. It is whole if its digest
-    matches, or if it ends with a newline.
+    An entry may have all fields, but a value that no state can have. It goes to `JournalContent.unreadable`, and the
+    other entries are read. But the file is malformed if it may have been cut off at such an entry. It is whole if its
+    digest matches, or if it ends with a newline.
     """
     # Checked before parsing: a torn file may still parse.
     if seal := _SEALED.match(data):

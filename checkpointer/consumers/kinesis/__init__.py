@@ -1,4 +1,4 @@
-"""Checkpoints and leases for consumers of Kinesis streams.
+"""Keep checkpoints and leases for consumers of Kinesis streams.
 
 They follow the contract of the Kinesis Client Library.
 

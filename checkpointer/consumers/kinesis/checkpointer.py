@@ -1,4 +1,4 @@
-"""The checkpointer of one shard.
+"""Checkpoint one shard.
 
 Record processors get it, as they do in the Kinesis Client Library.
 """
@@ -31,7 +31,7 @@ T = TypeVar("T")
 Step = Callable[[ShardState], ShardState]
 """Function that returns the state after one checkpoint.
 
-It raises if the checkpoint is not allowed. It may be called again on a newer state.
+The function raises if the checkpoint is not allowed. It may be called again on a newer state.
 """
 
 
@@ -41,7 +41,7 @@ class RecordCheckpointer(NotPicklable):
     Any thread may call it.
 
     A checkpoint may be any number from the last checkpoint up to the largest record that was delivered. It is durable
-    on return, unless checkpoints are delayed. Every call raises `ShutdownError` after the lease was lost or released.
+    on return, unless checkpoints are delayed. After the lease was lost or released, every call raises `ShutdownError`.
 
     Raises:
         IllegalArgumentError: The number is out of range, or no sequence number of a record.
@@ -206,7 +206,7 @@ class RecordCheckpointer(NotPicklable):
     def prepare_checkpoint(self, *, application_state: bytes | None = None) -> "PreparedCheckpointer":
         """Prepare a checkpoint at the last record delivered.
 
-        The last checkpoint does not move. If this owner ends before it checkpoints, the next one finds the pending
+        The last checkpoint does not move. If this owner ends before it checkpoints, the next owner finds the pending
         checkpoint, with `application_state`, and can make it. Another prepared checkpoint replaces it, and any
         checkpoint ends it. The pending checkpoint is always durable on return.
 
@@ -423,7 +423,7 @@ class RecordCheckpointer(NotPicklable):
     async def _write_delayed(self, recorded: ShardState) -> None:
         """Write delayed checkpoints.
 
-        Without a lease they are given up silently: every later call raises why.
+        Without a lease the checkpoints are given up silently: every later call raises the reason.
         """
         with contextlib.suppress(ShutdownError):
             await self._lease.write(self._change(lambda before: coalesced(before, recorded)))
@@ -442,8 +442,8 @@ class PreparedCheckpointer(NotPicklable):
     def checkpoint(self) -> None:
         """Make the prepared checkpoint, as `checkpoint_by_sequence_number()` would.
 
-        This ends what is pending. If several were prepared, they may be made in their order, in this process. One below
-        the last checkpoint is refused.
+        This ends the pending checkpoint. If several checkpoints were prepared, this process may make them in their
+        order. A prepared checkpoint below the last checkpoint is refused.
 
         Raises:
             IllegalArgumentError: The number is below the last checkpoint.
@@ -495,7 +495,7 @@ def deliver(checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
 def end(checkpointer: RecordCheckpointer) -> None:
     """Note that everything was delivered.
 
-    From now on, the last record stands for the end of the shard.
+    From now on, a checkpoint at the last record is one at the end of the shard.
     """
     if checkpointer._last_record is None:
         checkpointer._last_record = checkpointer.seen  # One assignment, since other threads may checkpoint meanwhile.

@@ -1,6 +1,6 @@
-"""`ShardLeases`: the leases of one worker on the shards of an application.
+"""Offer `ShardLeases`: the leases of one worker on an application's shards.
 
-It is a public class.
+`ShardLeases` is a public class.
 """
 
 import os
@@ -252,8 +252,8 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """Give a shard back after its delayed checkpoints were written.
 
         If its end was checkpointed, the shard is finished, and nobody takes it again. If a delayed checkpoint cannot be
-        written, the lease is held as before. If giving back fails, the lease has ended here all the same: for others it
-        expires, and this worker can take the shard anew.
+        written, the lease is held as before. If giving back fails, the lease has still ended for this worker: it
+        expires for others, and this worker can take the shard again.
 
         Args:
             checkpointer: The checkpointer of the shard.
@@ -317,8 +317,8 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def forget(self, shard_id: str) -> None:
         """Remove the row of a shard that does not exist any more.
 
-        Balancing then ignores the shard. The row is removed even if another worker has the shard. The
-        position of the shard stays: a shard that is created again goes on from there, or has ended.
+        Balancing then ignores the shard. The row is removed even if another worker has the shard. The position of the
+        shard stays. A shard that is created again continues from this position, or has ended.
 
         Args:
             shard_id: The id of the shard.
@@ -337,7 +337,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def balance(self) -> Balance:
         """Run one round of balancing, and return what changed.
 
-        It renews what is held, takes what is free, and asks for what is missing.
+        It renews the leases that are held, takes free shards, and asks for missing ones.
 
         Raises:
             InvalidStateError: What is stored is damaged.
@@ -369,8 +369,9 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def flush(self) -> None:
         """Write the delayed checkpoints of all shards. Those of lost leases are given up.
 
-        If a checkpoint was not written, its error is raised; the others are written all the same. It is kept, tried
-        again, and raised by each flush until it succeeds. If no try can succeed, it is given up and raised once.
+        If a checkpoint was not written, its error is raised, after the others were written. The checkpoint is kept and
+        tried again, and each flush raises its error until it succeeds. If no try can succeed, it is given up, and its
+        error is raised once.
 
         Raises:
             InvalidStateError: What is stored is damaged.

@@ -1,4 +1,4 @@
-"""The interface of a record processor.
+"""Define the interface of a record processor.
 
 The names and the order of the calls are those of the Kinesis Client Library.
 
@@ -167,7 +167,7 @@ class RecordProcessor(Protocol):
         """
 
     def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput, /) -> None:
-        """Checkpoint what is done.
+        """Checkpoint the records that are done.
 
         The shard goes to another worker, or this one stops. `lease_lost` follows.
 

@@ -1,4 +1,4 @@
-"""A place in a shard: at a record, at one of the places to begin, or at the end."""
+"""Define a place in a shard: at a record, where a reader can begin, or its end."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The leases of one worker on the shards of an application.
+"""Hold the leases of one worker on the shards of an application.
 
 Each lease comes with the checkpointer of its shard.
 """
@@ -133,8 +133,9 @@ class Shards:
 
         This goes on until the task is cancelled.
 
-        Callers renew after a third of a lease, which is two sixths. This looks once in each sixth, and renews if the
-        last renewal is 2.5 sixths ago: later than a caller that is in time, and early enough to try again.
+        Callers renew after a third of a lease, which is two sixths. This checks once in each sixth of a lease, and
+        renews if the last renewal is 2.5 sixths ago. That is later than a caller that is in time, and early enough to
+        try again.
         """
         sixth = self.leases.duration / 6
         while True:

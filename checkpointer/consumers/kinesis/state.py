@@ -1,4 +1,4 @@
-"""The recorded state of a shard, as a value and as JSON.
+"""Define the recorded state of a shard, as a value and as JSON.
 
 This module also decides which changes of the state are allowed.
 
@@ -7,9 +7,9 @@ This module also decides which changes of the state are allowed.
 
 This is the `value` of the shard's position. `checkpoint` is the record after which the next owner goes on, or the
 shard's end; null if nothing was checkpointed yet. `pending` is the checkpoint that was prepared since; null if none
-was, or a later checkpoint ended it. Its `state` is the application's, in base64, or null. Sequence numbers are text:
-1 to 129 decimal digits without leading zeros, or `SHARD_END`; a pending one may also be `AT_TIMESTAMP`, `TRIM_HORIZON`
-or `LATEST`. Sub-sequence numbers are integers from 0, and 0 beside a name. Other fields are kept.
+was, or a later checkpoint ended it. Its `state` is the application's, in base64, or null. Sequence numbers are text: 1
+to 129 decimal digits without leading zeros, or `SHARD_END`; a pending one may also be `AT_TIMESTAMP`, `TRIM_HORIZON` or
+`LATEST`. Sub-sequence numbers are integers from 0, and 0 beside a name. Other fields are kept.
 """
 
 import base64
@@ -46,7 +46,7 @@ class ShardState:
 
 
 def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> ShardState:
-    """Return the state after a checkpoint at `new`, which ends what is pending.
+    """Return the state after a checkpoint at `new`, which ends a pending checkpoint.
 
     `seen` is the largest number that was delivered to this owner, and that may be checkpointed.
     """

@@ -1,6 +1,6 @@
-"""A loop that reads the shards of one worker.
+"""Read the shards of one worker in a loop.
 
-It calls a record processor for each shard.
+The loop calls a record processor for each shard.
 """
 
 import logging
@@ -36,8 +36,8 @@ logger = logging.getLogger("pyspark_checkpointer")
 Fetch = Callable[[str, ExtendedSequenceNumber], tuple[Sequence[Any], bool]]
 """Function that returns the next records of a shard after a sequence number.
 
-The records are in order. It also returns whether the shard ends with them. It should not wait long if there are no
-records. After LATEST and AT_TIMESTAMP it is called until there are some.
+The records are in order. It also returns whether the shard ends with them. The function should not wait long if there
+are no records. After LATEST and AT_TIMESTAMP it is called until there are records.
 """
 
 
@@ -52,7 +52,7 @@ class _Reader:
 class _Flag:
     """A flag that a signal handler may set while its own thread waits for it.
 
-    A `threading.Event` can deadlock then: its lock is not reentrant. The `put` of a `SimpleQueue` is.
+    A `threading.Event` could deadlock, because its lock is not reentrant. The `put` of a `SimpleQueue` is reentrant.
     """
 
     def __init__(self) -> None:
@@ -90,8 +90,8 @@ class Worker(NotPicklable):
     It reads them one after the other, in the thread that calls `run()`.
 
     Leases are renewed in the background, however long a processor takes. An error of `fetch` or of a processor ends
-    `run()`: the leases are given back with what was checkpointed, `lease_lost` is called, and the next owners read the
-    rest again. A `ShutdownError` only ends the reading of its shard, if the lease is really lost.
+    `run()`. The leases are then given back with the checkpoints made, `lease_lost` is called, and the next owners read
+    the rest again. A `ShutdownError` ends only the reading of its shard, if the lease is really lost.
 
     Args:
         leases: The leases of this worker.
@@ -163,8 +163,8 @@ class Worker(NotPicklable):
     def stop(self) -> None:
         """End `run()` after the present call of a processor.
 
-        Any thread or signal handler may call it. It ends one run. That is the next one if none is under way, or if the
-        one under way fails. `run_once()` is no run.
+        Any thread or signal handler may call it. It ends one run: the present one, or the next one if none is under way
+        or if the present one fails. `run_once()` does not count as a run.
 
         Examples:
             >>> worker.stop()  # none is under way, so this ends the next run
@@ -313,7 +313,7 @@ class Worker(NotPicklable):
     def _call(self, checkpointer: RecordCheckpointer, method: Callable[[Any], None], message: object) -> bool:
         """Call a processor if it has its lease.
 
-        Return whether it still has it, as far as is known.
+        Return whether the processor still has its lease, as far as is known.
         """
         if not checkpointer.lost:
             try:
@@ -341,7 +341,7 @@ class Worker(NotPicklable):
     def _give_back(self, verb: Callable[[RecordCheckpointer], None], checkpointer: RecordCheckpointer) -> None:
         """Release or finish a shard.
 
-        If the store does not take that, let its lease expire.
+        If the store does not take the release, let the lease expire.
         """
         try:
             verb(checkpointer)
