@@ -2,8 +2,8 @@
 
 There is one event loop for everything that talks to a store, and there are threads beside it.
 
-Each module has one job. What holds threads, locks or tasks resets itself in a forked child, which starts with no loop
-and no threads.
+Each module has one job. Objects with threads, locks or tasks reset themselves in a forked child, which starts with no
+loop and no threads.
 
 * `event_loop.py`: the loop, and the ways to it from other threads and loops;
 * `pools.py`: threads that wait for files, and threads that keep processors busy;

@@ -1,4 +1,4 @@
-"""The event loop for everything that talks to a store.
+"""Run the event loop for everything that talks to a store.
 
 Other threads and loops start their work on it from here.
 
@@ -102,8 +102,8 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
 
     At the end of `coro`, `done` is called on the loop.
 
-    The calling thread shares no lock with the loop's thread, as a `concurrent.futures.Future` would make it do: a
-    signal handler may interrupt the caller at any step, call the library again, and wait for the loop.
+    The calling thread shares no lock with the loop's thread. With a `concurrent.futures.Future` it would share one. But
+    a signal handler may interrupt the caller at any step, call the library again, and wait for the loop.
     """
     running = loop()
     tasks: list[asyncio.Task[T]] = []

@@ -1,12 +1,12 @@
-"""A count of forks.
+"""Count forks.
 
-It matters because a child shares with its parent everything that was open before the fork.
+The number of forks matters because a child shares with its parent everything that was open before the fork.
 
-`fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say
-so (`checkpoint/fencing.py`). A child that uses what its parent began is met elsewhere: `checkpoint/save.py` refuses an
-attempt that was begun before the fork, `checkpoint/prepared.py` a handle of a checkpoint that was prepared before it,
-`client/base.py` gives a client in a child a session of its own, and each module with threads, locks or open files
-resets them with `os.register_at_fork`.
+`fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say so
+(`checkpoint/fencing.py`). Other modules handle a child that uses objects of its parent. `checkpoint/save.py` refuses an
+attempt that was begun before the fork. `checkpoint/prepared.py` refuses a handle of a checkpoint that was prepared
+before the fork. `client/base.py` gives a client in a child its own session. Each module with threads, locks or open
+files resets them with `os.register_at_fork`.
 """
 
 import os

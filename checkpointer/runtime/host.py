@@ -1,4 +1,4 @@
-"""The clock, the randomness and the executor that the core uses.
+"""Give the core its clock, its randomness and its executor.
 
 The machine gives them. They are handed in as one `Host`, so that a test can decide each of them and replay a history
 exactly.

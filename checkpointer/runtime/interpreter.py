@@ -1,4 +1,4 @@
-"""The interpreters that this library works on."""
+"""Refuse interpreters on which this library does not work."""
 
 import sys
 
@@ -8,8 +8,8 @@ def require_gil() -> None:
 
     Only a free-threaded CPython can run so.
 
-    A keyed state decides by reference counts whether a value may still be changed by somebody else, and sets and dicts
-    are shared between threads without locks: a wrong answer would leave changes out of a checkpoint unnoticed.
+    A keyed state decides by reference counts whether somebody else may still change a value. Threads also share sets
+    and dicts without locks. Without the lock of the interpreter, changes could be missing in a checkpoint, unnoticed.
     Python 3.12 and older always have the lock.
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():

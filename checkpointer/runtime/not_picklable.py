@@ -1,4 +1,4 @@
-"""Base class of objects that must not leave the process that made them."""
+"""Refuse to pickle objects that must not leave the process that made them."""
 
 from typing import ClassVar, NoReturn, SupportsIndex
 
@@ -8,8 +8,8 @@ from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 class NotPicklable:
     """An object that refuses to be pickled or copied.
 
-    What is written to a copy would be lost, and what both hold, such as a lease, would be used twice. A class that can
-    be copied defines its own methods for that.
+    Values that are written to a copy would be lost. A resource that both hold, such as a lease, would be used twice. A
+    class that can be copied defines its own methods for that.
     """
 
     __slots__ = ()

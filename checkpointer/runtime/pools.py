@@ -1,4 +1,4 @@
-"""Two pools of threads beside the event loop: for files, and for computations."""
+"""Keep two pools of threads beside the event loop: for files and computations."""
 
 import asyncio
 import os

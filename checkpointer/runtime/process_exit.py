@@ -1,7 +1,4 @@
-"""The end of the process.
-
-Functions can be called then, and work can be finished before.
-"""
+"""Call functions at the end of the process, and finish work before it."""
 
 import asyncio
 import atexit
@@ -28,9 +25,10 @@ SILENT_SECONDS = 5.0
 def at_exit(function: Callable[[], None], *, while_threads_work: bool = False) -> bool:
     """Call a function when the interpreter ends.
 
-    Of several functions, the one registered last is called first. With `while_threads_work` the call comes before
-    executors refuse new work, so before any exit handler, and also in a child of multiprocessing, which runs no exit
-    handlers. Returns False where the interpreter is past that point: then nothing promises that the function is called.
+    If there are several functions, the last one registered is called first. With `while_threads_work` the call comes
+    before executors refuse new work, so before any exit handler, and also in a child of multiprocessing, which runs no
+    exit handlers. Returns False where the interpreter is past that point: then nothing promises that the function is
+    called.
     """
     # The standard library's own pools learn of the end in this way; it has no public name.
     register = getattr(threading, "_register_atexit", None) if while_threads_work else None
@@ -63,7 +61,7 @@ class UnfinishedWork:
         """True if the process has begun to end: work that is added now is not waited for."""
 
     def add(self, task: "asyncio.Task[Any]", name: str) -> None:
-        """Finish `task` before the process ends; `name` says in the log what it is."""
+        """Finish `task` before the process ends; the log calls it `name`."""
         self._running[task] = name
         task.add_done_callback(self._ended)
 

@@ -1,4 +1,4 @@
-"""State and start of other processes of this machine, as the system tells them."""
+"""Find the state and the start of other processes, as the system tells them."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls of users' functions, in threads of their own.
+"""Call users' functions in threads of their own.
 
 So none of them holds up the library.
 """
