@@ -1,4 +1,4 @@
-"""Tools to test a job, or anything else that is built on a store.
+"""Test a job, or anything else that is built on a store.
 
 `FaultyStore` wraps any store and fails as a script or a seed says. `injected` puts faults into every root that a
 process opens. `crash_points` kills a job at every place where it can die. `pyspark_checkpointer.testing.plugin` has

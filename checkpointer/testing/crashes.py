@@ -33,7 +33,7 @@ class CrashPoint:
     False where it made other requests than the first time, and ended.
     """
     error: BaseException | None = field(repr=False)
-    """The exception that ended the job; None where it came to its end all the same."""
+    """The exception that ended the job; None if the job ended normally."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Faults in the requests of a store, by script or by a seed.
+"""Make requests of a store fail, by script or by a seed.
 
 A fault stands between a request and the store, and decides what is sent and what is answered:
 
@@ -65,9 +65,9 @@ class _Rule:
 class Faults:
     """The faults to come, and the requests so far.
 
-    Several stores may share it: they fail as one process does. Each method says which request is meant: the `nth` from
-    now on of a `kind` (None: any) whose path contains `path`, and the `times - 1` matching ones after it. With a seed,
-    each request meets one of `failures` with probability `rate`.
+    Several stores may share one `Faults`: they fail as one process does. The arguments of each method say which request
+    meets the fault: the `nth` from now on of a `kind` (None: any) whose path contains `path`, and the `times - 1`
+    matching requests after it. With a seed, each request meets one of `failures` with probability `rate`.
 
     Args:
         seed: An integer for random faults; None for only those that you tell.
@@ -418,7 +418,7 @@ class Faults:
     def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
         """Let the nth matching listing miss the last `lag` writes and deletions.
 
-        Only those made through here count.
+        Only writes and deletions that go through these faults count.
 
         Args:
             nth: As in `apply`.
@@ -442,7 +442,7 @@ class Faults:
     def crash(self, number: int, *, after: bool = False) -> None:
         """Let the process die at the nth request from now on.
 
-        It serves nothing afterwards.
+        No request is served afterwards.
 
         Args:
             number: The number of the request, from 1.

@@ -1,9 +1,9 @@
-"""Exploration of every order in which the requests of a few actors can be served.
+"""Explore every order in which the requests of a few actors can be served.
 
 Two requests that do not conflict, such as reads, or writes of different objects, are served in one order only
-(partial-order reduction by sleep sets, after Godefroid). This leaves out most histories and no state of the store, as
-long as no actor decides by the time, which counts every request, or by which of its concurrent requests is answered
-first.
+(partial-order reduction by sleep sets, after Godefroid). This leaves out most histories, but no state of the store. The
+condition is that no actor decides by the time, which counts every request, or by the order of answers to its concurrent
+requests.
 
 A depth-first search keeps the path of decisions that it is on. Each history is played from the beginning, in a new
 simulation: the decisions of the path first, and after them the first choice everywhere.
@@ -143,7 +143,7 @@ class _Order:
         choices[node.chosen].act()
 
     def _choices(self, simulation: Simulation) -> Iterator[_Choice]:
-        """Yield what can happen next while actors wait."""
+        """Yield the possible next steps while actors wait."""
         # By name, as the order in which tasks happened to send must not change what a decision means.
         for one in sorted(simulation.waiting, key=_name):
             yield _choice(one, "serve", partial(simulation.serve, one))
@@ -154,7 +154,7 @@ class _Order:
             yield _choice(one, "land", partial(simulation.land, one))
 
     def _ends(self, simulation: Simulation, one: WaitingRequest) -> Iterator[_Choice]:
-        """Yield what may become of a write that is still under way at the end.
+        """Yield the possible outcomes of a write that is under way at the end.
 
         By then all actors have ended.
         """

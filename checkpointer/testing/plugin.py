@@ -1,4 +1,4 @@
-"""Fixtures for pytest.
+"""Provide fixtures for pytest.
 
 In a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`.
 """

@@ -1,4 +1,4 @@
-"""A request on its way to a store, and what a test does with it there."""
+"""Describe a request on its way to a store, and what a test does with it there."""
 
 import threading
 from collections.abc import Awaitable, Callable

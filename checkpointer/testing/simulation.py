@@ -1,10 +1,10 @@
-"""Simulation of several actors on one store, in an order that a test decides.
+"""Simulate several actors on one store, in an order that a test decides.
 
 The actors run the real code; the test decides about one request at a time.
 
 Each actor is a coroutine with a store of its own. Whenever all of them wait for an answer, the test decides what
 happens next: one request is served, or its answer is lost, or it stays under way and lands later, or an actor dies.
-Nothing else decides anything, so the same decisions give the same history.
+Nothing else influences the run, so the same decisions give the same history.
 
 A request is in one of these states:
 
@@ -42,7 +42,7 @@ _names = itertools.count(1)
 class StuckError(Exception):
     """The error when the code waits for something that is not simulated.
 
-    No actor has a request, and some have not ended.
+    Then no actor has a request, and some actors have not ended.
     """
 
 
@@ -50,7 +50,7 @@ class StuckError(Exception):
 class Effect:
     """A request that reached the store, and whether it changed anything there.
 
-    `context` is the context of the code that sent it, which may have gone on since.
+    `context` is the context of the code that sent the request. This code may have continued since.
     """
 
     actor: str
@@ -101,7 +101,7 @@ class _Loop(asyncio.SelectorEventLoop):
 class Simulation:
     """A store in memory, and the actors that use it.
 
-    `watch` is called with each effect on the store, before the actor has its answer. What it raises ends the
+    `watch` is called with each effect on the store, before the actor has its answer. An error that it raises ends the
     simulation.
     """
 
@@ -138,7 +138,7 @@ class Simulation:
         self._loop.run_until_complete(self._until_done())
 
     def play(self, actor: str, work: Coroutine[Any, Any, T]) -> T:
-        """Run one task of an actor from beginning to end while all others stand still.
+        """Run one task of an actor from beginning to end while all others wait.
 
         Return its result.
         """
@@ -249,7 +249,7 @@ class Simulation:
     def _reach(self, one: WaitingRequest) -> tuple[Any, Exception | None]:
         """Let a request reach the store.
 
-        Return the answer, or the error. What the watcher raises is raised.
+        Return the answer, or the error. An error of the watcher is raised.
         """
         # A store in memory makes a new object for each write, so identity tells whether one took effect.
         before = self.store.objects.get(one.request.path)
@@ -307,9 +307,9 @@ class _SimulatedFaults(Faults):
 
 
 class SimulatedHost:
-    """A `Host` whose time passes by one second a step, plus `skew`.
+    """A `Host` whose time advances by one second with each step, plus `skew`.
 
-    Its tokens are counted. Computations are done at once, in the calling thread.
+    Its tokens are a count, and not random. Computations are done at once, in the calling thread.
     """
 
     def __init__(self, simulation: Simulation, name: int, skew: timedelta = timedelta(0)) -> None:

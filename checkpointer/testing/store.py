@@ -1,4 +1,4 @@
-"""A store whose requests meet faults."""
+"""Wrap a store so that its requests meet faults."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
