@@ -1,8 +1,7 @@
-"""The command `checkpointer`: one verb for each question or action of an operator.
+"""Implement the command `checkpointer`: one verb for each question or action.
 
-A verb is one function under `@verb` (`verb.py`). It calls `admin/` or the client, and prints the
-result (`screen.py`). `app.py` lists
-the verbs. The library imports nothing from here, and rich is imported only to print on a terminal.
+A verb is one function under `@verb` (`verb.py`). It calls `admin/` or the client, and prints the result (`screen.py`).
+`app.py` lists the verbs. The library imports nothing from here, and rich is imported only to print on a terminal.
 """
 
 import io

@@ -122,7 +122,7 @@ def _sentence(error: click.ClickException) -> tuple[str, str]:
 
 
 def _document(error: click.ClickException) -> schemas.Error:
-    """Return what --json prints of an error."""
+    """Return the JSON of an error for --json."""
     _, message = _sentence(error)
     kind, retryable = (error.kind, error.retryable) if isinstance(error, Failed) else ("UsageError", False)
     return {

@@ -152,7 +152,7 @@ def verb(
 
 
 def _epilog(function: Callable[..., Any], examples: tuple[str, ...], note: str) -> str:
-    """Return what the help prints below the options.
+    """Return the text of the help below the options.
 
     It is the grammar of CHECKPOINT where the verb takes one, then the note, then the examples.
     """

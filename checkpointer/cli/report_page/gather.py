@@ -1,7 +1,7 @@
 """Read a store and gather what the report says of it.
 
 Damage becomes a finding, and the rest is still reported. One version of `_latest` is read, and each manifest and each
-segment once. Only what could take very long is limited, and the report says so.
+segment once. Only steps that could take very long are limited, and the report says so.
 """
 
 from collections import Counter
@@ -55,9 +55,9 @@ def make_report(
     share: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Return what a root holds, and what is wrong with it.
+    """Return a report of what a root holds, and what is wrong with it.
 
-    The report also says what a cleanup by `policy` would do. Only reads.
+    The report also says what a cleanup by `policy` would do. This only reads.
 
     Args:
         client: A client of the root. What it has restored stays as it is.
@@ -250,7 +250,7 @@ def _savepoints(verifier: Verifier) -> tuple[SavepointRow, ...]:
 def _skipped_cleanup() -> Cleanup:
     """Return a cleanup without rows.
 
-    A plan reads all chains, but there are too many: some were left out.
+    A plan needs all chains, but some were left out because there are too many.
     """
     return Cleanup((), (), "Not looked at, because there are very many partitions: `checkpointer plan` does it.")
 
@@ -277,7 +277,7 @@ def _needs_repair(found: Verification, current: Manifest | None) -> bool:
 
 
 async def _candidates(session: Session) -> tuple[Candidate, ...]:
-    """Return what the store could be repaired to."""
+    """Return the candidates that the store could be repaired to."""
     try:
         return tuple(await candidates(session, None, None))
     except CheckpointError:

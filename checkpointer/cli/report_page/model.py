@@ -1,4 +1,7 @@
-"""The values of a report. Bytes are stored bytes, durations are microseconds."""
+"""Hold the values of a report.
+
+Bytes are stored bytes, durations are microseconds.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""New commits: a copy, a rollback, a fork, a rewind; and a new key."""
+"""Define the JSON of new commits: copy, rollback, fork, rewind; and a new key."""
 
 from typing import Annotated, TypedDict
 

@@ -66,10 +66,7 @@ class Loss(TypedDict):
 
 
 class RepairPlan(TypedDict):
-    """What a repair of a damaged checkpoint would keep, and what would be missing.
-
-    Both are partitions.
-    """
+    """The partitions that a repair of a damaged checkpoint would keep or lose."""
 
     content_of: Id
     epoch: int | None

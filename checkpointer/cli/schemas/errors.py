@@ -1,4 +1,4 @@
-"""The reason for the failure of a verb."""
+"""Define the JSON of the failure of a verb."""
 
 from typing import Annotated, TypedDict
 

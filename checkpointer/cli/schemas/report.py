@@ -1,4 +1,4 @@
-"""A whole store at one moment."""
+"""Define the JSON of a whole store at one moment."""
 
 from typing import Annotated, TypedDict
 

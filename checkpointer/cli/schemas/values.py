@@ -1,4 +1,4 @@
-"""Values that several schemas have: ids, times, and sums."""
+"""Define values that several schemas have: ids, times, and sums."""
 
 from typing import Annotated, TypedDict
 
