@@ -1,4 +1,4 @@
-"""Durable, verifiable state for PySpark jobs.
+"""Keep state for PySpark jobs, durable and verifiable.
 
 It consists of snapshots, deltas and an atomic pointer, on any store.
 

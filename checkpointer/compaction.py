@@ -1,6 +1,6 @@
 """Decide when chains are folded or replaced by a snapshot.
 
-This is decided only here, by pure functions of sizes. These modules ask, and do what is decided:
+This is decided only here, by pure functions of sizes. These modules ask, and carry out the decision:
 
 - `checkpoint/save_bytes.py` asks for opaque bytes: `opaque_fold_start`.
 - `keyed/partition.py` asks for keyed states: `keyed_delta`.
@@ -14,15 +14,15 @@ This is decided only here, by pure functions of sizes. These modules ask, and do
 - `admin/forecast_operators.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and
   `admin/forecast.py` those of manifests.
 
-The sizes stand here too by which `spark/table_jobs.py`, `table/reader.py` and `table/parquet_encode.py` write a
-snapshot anew: a forecast counts with them, and needs neither Spark nor Arrow.
+`spark/table_jobs.py`, `table/reader.py` and `table/parquet_encode.py` write snapshots by sizes that are defined here
+too. A forecast counts with these sizes, and needs neither Spark nor Arrow.
 
 To fold is to make one delta of several. To compact a chain is to put one artifact in the place of its last ones: a
-folded delta, or a snapshot. An answer of `…_start` and `…_compactions` is the index of the first thing to be folded or
-compacted: what comes before it stays.
+folded delta, or a snapshot. `…_start` and `…_compactions` return the index of the first delta or artifact to fold or
+compact. Everything before this index stays.
 
-Each function states its rule and what the rule costs. Who changes a rule also changes what `docs/concepts.md`,
-`docs/cost.md` and `manifests/PROTOCOL.md` (Segments) say of it.
+Each function states its rule and the cost of the rule. If you change a rule, also change `docs/concepts.md`,
+`docs/cost.md` and `manifests/PROTOCOL.md` (Segments).
 """
 
 import math
@@ -42,7 +42,7 @@ COMPACT_ROWS = 65_536
 COMPACT_BYTES = 64 << 20
 """Changed rows of a partition, and bytes of them, that are merged cheaply.
 
-Below these limits, merging while reading costs less than a snapshot.
+Below these limits, merging in each read costs less than a snapshot.
 """
 
 MAX_DELTA_BYTES = 512 << 20
@@ -52,10 +52,10 @@ A reader of the partition has all of them in memory.
 """
 
 INLINE = 512
-"""Chains that stand in the manifest itself, at most."""
+"""The most chains that the manifest itself holds."""
 
 INLINE_DELTAS = 128
-"""Deltas of all chains in the manifest itself, at most.
+"""The most deltas of all chains that the manifest itself holds.
 
 If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
 """
@@ -63,7 +63,7 @@ If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
 DELTAS_OF_CHANGE = 12
 """Deltas for each chain that a commit changes.
 
-With more, the commit would write much that it does not change.
+With more of them, the commit would write many deltas that it does not change.
 """
 
 SEGMENT_FAN_OUT = 4
@@ -76,9 +76,9 @@ Tasks compact the other chains. The driver also writes changes of a batch itself
 """
 
 STREAMED_SNAPSHOT_BYTES = 64 << 20
-"""The size in memory of a table's snapshot from which it is read piece by piece.
+"""The size in memory from which a table's snapshot is read piece by piece.
 
-It is also merged piece by piece, and not as a whole.
+Such a snapshot is also merged piece by piece, and not as a whole.
 """
 
 ROW_GROUP_ROWS = 16_384
@@ -90,18 +90,18 @@ ROW_GROUP_ROWS = 16_384
 def fold_start(sizes: Sequence[int], limit: int) -> int:
     """Return the index of the first delta to fold; the rest follow it.
 
-    `sizes` has the size of each delta, the newest last. From that index on, all become one.
+    `sizes` has the size of each delta, the newest last. All deltas from that index on become one.
 
     Sizes are in any unit that is the same for all: stored bytes for opaque bytes, raw bytes (before compression) for
     keyed states, rows for tables.
 
-    Rule: nothing is folded (the newest stays alone) while there are at most `limit`. Then the newest delta is folded
-    with the one before it, as long as that is at most twice as large as what is folded already, and further where that
-    is needed to stay within `limit`.
+    Rule: nothing is folded (the newest delta stays alone) while there are at most `limit` deltas. Then the newest delta
+    is folded with the deltas before it, one by one, as long as the next one is at most twice as large as the folded
+    ones. More are folded if that is needed to stay within `limit`.
 
-    Cost: each delta that is folded in makes the object at least half as large again. So a delta is written again about
-    as often as the logarithm of how many came after it, and more often only where `limit` is below that logarithm. A
-    reader fetches at most `limit` deltas.
+    Cost: each further delta makes the object at least half as large again. So a delta is written again about as often
+    as the logarithm of the number of deltas after it. It is written more often only if `limit` is below that logarithm.
+    A reader fetches at most `limit` deltas.
     """
     first = len(sizes) - 1
     if len(sizes) <= limit:
@@ -127,8 +127,8 @@ def opaque_fold_start(objects: Sequence[Sequence[int]], size: int, max_chain: in
     stored bytes.
 
     Rule: that of `fold_start`, for whole objects. Folding never makes a snapshot: only the caller can merge opaque
-    bytes. The snapshot is one of the `max_chain` objects of a chain, and a delta that is stored already is another.
-    There is always room for one object of deltas. A single object is not folded without the new delta.
+    bytes. The snapshot is one of the `max_chain` objects of a chain, and a delta that is stored already is another. A
+    chain always has room for one object of deltas. A single object is not folded without the new delta.
 
     Cost: that of `fold_start`. A fold joins bytes and drops none, so a chain grows until the caller saves a snapshot.
     """
@@ -153,8 +153,8 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
 
     Rule: the deltas of a partition together are at most half as large as its snapshot.
 
-    Cost: a restore reads at most one and a half times the snapshot, and each changed byte brings at most about three
-    bytes of a later snapshot with it.
+    Cost: a restore reads at most one and a half times the snapshot. Each changed byte costs at most about three bytes
+    of a later snapshot.
     """
     return snapshot // 2 - sum(deltas)
 
@@ -166,7 +166,7 @@ def changes_all(changed: int, keys: int) -> bool:
 
     Rule: then a snapshot is written.
 
-    Cost: none. What the delta says of each key, the snapshot says too, and nothing that lies below it is read any more.
+    Cost: none. The snapshot says of each key what the delta would say, and readers no longer need the objects below it.
     """
     return changed >= keys
 
@@ -197,7 +197,7 @@ def keyed_delta(
 ) -> KeyedDelta | None:
     """Return the delta to write of a keyed partition; None to write a snapshot.
 
-    `new` has the sizes of parts of the new delta. They are added up only until it is clear that there is no room.
+    `new` has the sizes of parts of the new delta. They are added up only until it is clear that the delta has no room.
     `changed` of the partition's `keys` were set or deleted. All sizes are raw bytes, as in `room_for_delta`.
 
     Rule: a snapshot is written if `changes_all` says so, or if the new delta is larger than `room_for_delta`. Else the
@@ -230,11 +230,11 @@ def table_compactions(
     chain will get before the answer is carried out.
 
     Rule: a chain that is too long ends in a snapshot if its deltas outweigh half of the old one, else its newest deltas
-    are folded. The limit is up to a third lower for some partitions than for others, as all of them would reach it in
-    the same batch. Deltas that outweigh the snapshot by many rows, or bytes, do not wait for the limit. Such
-    partitions are compacted over several batches, the most overdue first. Each gets its snapshot within `max_chain`
-    batches, and no single batch has to write them all. Partitions whose deltas reach `MAX_DELTA_BYTES` all get one,
-    however large the old snapshot is.
+    are folded. The limit is up to a third lower for some partitions than for others, because all of them would reach
+    the same limit in the same batch. Deltas that outweigh the snapshot by many rows or bytes do not wait for the limit.
+    Such partitions are compacted over several batches, the most overdue first. Each gets its snapshot within
+    `max_chain` batches, and no single batch has to write them all. All partitions whose deltas reach `MAX_DELTA_BYTES`
+    get a snapshot, however large the old one is.
 
     Cost: a changed row is written again about as often as `fold_start` says. Apart from partitions that wait for their
     turn, what a reader merges is less than `COMPACT_ROWS` and `COMPACT_BYTES`, or at most half of the snapshot.
@@ -275,8 +275,8 @@ def compactions_left(chains: Mapping[int, Chain], max_chain: int, turn: Iterable
     The result has the form of `table_compactions`. `turn` has the partitions that `early_compactions` left to the
     batch.
 
-    Rule: these get their snapshot, and the chains at a limit are compacted. `early_compactions` has chosen whose turn
-    it is, so nothing else is.
+    Rule: these partitions get their snapshot, and the chains at a limit are compacted. Nothing else is compacted, since
+    `early_compactions` has chosen whose turn it is.
 
     Cost: that of `table_compactions`.
     """
@@ -297,14 +297,14 @@ def all_compactions(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[in
 
 
 class ByBytes(NamedTuple):
-    """Compactions, parted by what they cost."""
+    """Compactions in two groups, by their cost."""
 
     within: dict[int, int]
-    """The first artifact to compact, by partition, of those that cost few bytes together."""
+    """The first artifact to compact, by partition, of the compactions that cost few bytes together."""
     beyond: dict[int, int]
-    """The same of the others."""
+    """The first artifact to compact, by partition, of the other compactions."""
     cost: int
-    """Bytes that the first ones cost."""
+    """Bytes that the compactions of the first group cost."""
 
 
 def within_bytes(chains: Mapping[int, Chain], compactions: Mapping[int, int], most: int) -> ByBytes:
@@ -313,10 +313,11 @@ def within_bytes(chains: Mapping[int, Chain], compactions: Mapping[int, int], mo
     `compactions` is an answer of `table_compactions`.
 
     Rule: in order of partitions, each compaction is taken that does not raise the cost above `most`. The cost is the
-    stored bytes that are read, where an object that several partitions share counts once, or a quarter of the bytes of
-    their rows in memory if that is more.
+    stored bytes that are read, or a quarter of the bytes of the rows in memory if that is more. An object that several
+    partitions share counts once.
 
-    Cost: the driver does the first ones and holds what they cost; tasks do the others, or the next batch does.
+    Cost: the driver does the compactions of the first group, and holds their bytes in memory. Tasks or the next batch
+    do the others.
     """
     read: dict[str, int] = {}
     within, beyond, in_memory, cost = {}, {}, 0, 0
@@ -351,11 +352,11 @@ def early_compactions(chains: Mapping[int, Chain], max_chain: int, partitions: i
     That batch adds a delta to each of them. The arguments are those of `table_compactions`. `most` is the number of
     bytes that the compactions may cost.
 
-    Rule: that of `table_compactions` with the coming delta, for what `within_bytes` lets through. The next batch
-    compacts those others that get a snapshot. A chain that is only too long becomes so in the next batch, which finds
-    it then.
+    Rule: that of `table_compactions` with the coming delta, for the compactions that `within_bytes` allows. The next
+    batch compacts the other chains that get a snapshot. A chain that is only too long is left to the next batch, where
+    it becomes too long.
 
-    Cost: that of `table_compactions`. What the next batch changes meanwhile is not compacted.
+    Cost: that of `table_compactions`. Changes that the next batch makes meanwhile are not compacted.
     """
     parted = within_bytes(chains, table_compactions(chains, max_chain, partitions, coming=1), most)
     return EarlyCompactions(parted.within, [p for p, first in parted.beyond.items() if first == 0], parted.cost)
@@ -364,7 +365,7 @@ def early_compactions(chains: Mapping[int, Chain], max_chain: int, partitions: i
 def is_small_partition(rows: int, size: int) -> bool:
     """Return whether a table's partition is small.
 
-    A small partition is better kept in an object with others than in a snapshot of its own.
+    It is cheaper to keep a small partition in an object with others than in a snapshot of its own.
 
     Rule: it has fewer than `SMALL_PARTITION` rows and fewer than `SMALL_BYTES` bytes of them.
 
@@ -384,8 +385,8 @@ def fits_in_manifest(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> b
     Rule: it holds at most `INLINE` chains, and at most `INLINE_DELTAS` deltas of them, or `DELTAS_OF_CHANGE` for each
     chain that changed if that is more.
 
-    Cost: each commit writes all chains that stand in the manifest, also those that it did not change. A restore reads
-    them with the manifest, without another request.
+    Cost: each commit writes all chains in the manifest, also those that it did not change. A restore reads them with
+    the manifest, without another request.
     """
     if len(chains) > INLINE:
         return False
@@ -403,10 +404,10 @@ def segment_fold_start(entries: Sequence[int]) -> int:
     An entry is what a segment says of one partition.
 
     Rule: as in a log-structured merge tree, `SEGMENT_FAN_OUT` segments of one tier become one of the next; a tier is a
-    power of four. All become one when what lies on the first has more than half as many entries.
+    power of four. All become one when the segments above the first have more than half as many entries as it has.
 
-    Cost: an entry is written again about once for each tier, as often as the logarithm of how many there are. A reader
-    fetches a few segments for each tier.
+    Cost: an entry is written again about once for each tier, so as often as the logarithm of the number of entries. A
+    reader fetches a few segments for each tier.
     """
     # The first segment can only shrink by being written again, so the others may not outgrow it: a reader reads at most
     # half as much again as there is.

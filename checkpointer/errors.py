@@ -1,4 +1,6 @@
-"""The errors of the library: one tree, grouped by what a caller does about them.
+"""Define the errors of the library in one tree.
+
+They are grouped by what a caller does about them.
 
     CheckpointError                      .retryable says whether trying again can help
     ├─ RetryableError                    wait and try again

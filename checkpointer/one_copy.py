@@ -1,4 +1,4 @@
-"""A second name for the modules of the package.
+"""Give the modules of the package a second name.
 
 It is needed where a folder of a checkout is imported by the folder's own name.
 
