@@ -1,4 +1,4 @@
-"""Encryption of a root by its clients: the store sees no content.
+"""Encrypt a root by its clients: the store sees no content.
 
 * `chunked.py` encrypts bytes, and decrypts parts of them;
 * `data_keys.py` has the keys of a root, and says how names and contents are stored;

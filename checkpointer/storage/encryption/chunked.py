@@ -1,8 +1,8 @@
-"""Encrypt bytes so that a part of them can be decrypted alone, and nothing of them can be changed, cut or moved.
+"""Encrypt bytes so that a part of them can be decrypted alone.
 
-This is the construction of c2sp.org/chunked-encryption with AES-256-GCM and SHA-512: a salt and a commitment to the
-key, then chunks of 16 KiB, of which the last is always shorter. Its published test vectors pass
-(`tests/storage/encryption/test_chunked.py`).
+Nothing of them can be changed, cut or moved. This is the construction of c2sp.org/chunked-encryption with AES-256-GCM
+and SHA-512: a salt and a commitment to the key, then chunks of 16 KiB, of which the last is always shorter. Its
+published test vectors pass (`tests/storage/encryption/test_chunked.py`).
 
 A message is bound to its context: it can only be decrypted as the object that it was encrypted for.
 """
@@ -41,13 +41,19 @@ def encrypted_size(size: int) -> int:
 
 
 def decrypted_size(size: int) -> int | None:
-    """Return the size of the message that is encrypted in `size` bytes, or None where no message has that size."""
+    """Return the size of the message in `size` encrypted bytes.
+
+    Returns None if no message has that size.
+    """
     chunks, rest = divmod(size - HEADER_BYTES, _STORED_CHUNK)
     return chunks * CHUNK_BYTES + rest - TAG_BYTES if size >= HEADER_BYTES and rest >= TAG_BYTES else None
 
 
 def stored_range(offset: int, length: int) -> tuple[int, int]:
-    """Return offset and length of the whole chunks that hold a range of a message, as they are stored."""
+    """Return the range of stored bytes with the chunks of a range of a message.
+
+    It is the offset and the length of whole chunks.
+    """
     first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
     return HEADER_BYTES + first * _STORED_CHUNK, (last - first + 1) * _STORED_CHUNK
 
@@ -111,12 +117,18 @@ class MessageKey:
         return message.getvalue()
 
     def check_header(self, header: Bytes) -> None:
-        """Raise `CorruptionError` for a message that was not encrypted with this key, for this context."""
+        """Raise `CorruptionError` for a message that has another key or context.
+
+        The message must be encrypted with this key, for this context.
+        """
         if not hmac.compare_digest(bytes(header), self.header):
             raise CorruptionError(self._refusal())
 
     def decrypt(self, data: Bytes) -> bytes:
-        """Decrypt a whole message. Raises `CorruptionError` where it was changed, cut or moved."""
+        """Decrypt a whole message.
+
+        Raises `CorruptionError` if it was changed, cut or moved.
+        """
         view = memoryview(data)
         if decrypted_size(len(view)) is None:
             raise CorruptionError(f"{self._name}: {len(view)} bytes are no encrypted object: it was cut")
@@ -124,16 +136,20 @@ class MessageKey:
         return self.decrypt_chunks(0, view[HEADER_BYTES:])
 
     def decrypt_range(self, offset: int, length: int, stored: Bytes) -> bytes:
-        """Return a range of a message from the chunks that hold it, which `stored_range` names.
+        """Return a range of a message from the chunks that hold it.
 
-        Where the message ends before the range does, the rest of the message.
+        `stored_range` names these chunks. If the message ends before the range does, the result is the rest of the
+        message.
         """
         first = offset // CHUNK_BYTES
         begin = offset - first * CHUNK_BYTES
         return self.decrypt_chunks(first, stored)[begin : begin + length]
 
     def decrypt_chunks(self, first: int, stored: Bytes) -> bytes:
-        """Return the content of chunks that follow each other, the first of which has the number `first`."""
+        """Return the content of chunks that follow each other.
+
+        The first of them has the number `first`.
+        """
         view = memoryview(stored)
         starts = range(0, len(view), _STORED_CHUNK)
         content = _sized(max(len(view) - TAG_BYTES * len(starts), 0))
@@ -175,7 +191,7 @@ def check_mark(name: str, found: Bytes, mark: bytes) -> None:
 
 
 class DecryptingSink(Generic[S]):
-    """A sink that decrypts a message piece by piece and hands its content on to another sink.
+    """A sink that decrypts a message piece by piece for another sink.
 
     `finish` must be called at the end: only there a message is known to be whole.
     """
@@ -216,7 +232,10 @@ class DecryptingSink(Generic[S]):
         del self._rest[:size]
 
     def finish(self) -> S:
-        """Take the last chunk, and return the sink. Raises `CorruptionError` for a message that was cut."""
+        """Take the last chunk, and return the sink.
+
+        Raises `CorruptionError` for a message that was cut.
+        """
         if self._key is None or len(self._rest) < TAG_BYTES:
             raise CorruptionError(f"{self._name}: its end is missing: the object was cut")
         self._hand_on(len(self._rest))

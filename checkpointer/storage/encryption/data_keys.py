@@ -1,6 +1,7 @@
-"""The keys of an encrypted root, as its clients hold them, and what they make of names and contents.
+"""Hold the keys of an encrypted root, and apply them to names and contents.
 
-One random data key encrypts a root. All other keys are derived from it, one for each purpose.
+Clients of the root hold them. One random data key encrypts a root. All other keys are derived from it, one for each
+purpose.
 """
 
 import hmac
@@ -67,8 +68,8 @@ class DataKeys:
     def stored_path(self, path: str) -> str:
         """Return the path at which an object is stored.
 
-        A digest in it is encrypted: a digest of the content would let anybody who lists the root find out by trial
-        what the content is. Everything else of the path stays.
+        A digest in the path is encrypted: otherwise anybody who lists the root could find out the content by trial. The
+        rest of the path stays.
         """
         if object_paths.owner(path) is None:
             return path
@@ -78,7 +79,10 @@ class DataKeys:
         return folder + slash + stored + SUFFIX
 
     def logical_path(self, stored: str) -> str | None:
-        """Return the path of a stored object; None for one that is not part of the encrypted root."""
+        """Return the path of a stored object.
+
+        Returns None for an object that is not part of the encrypted root.
+        """
         if not stored.endswith(SUFFIX):
             # An object of the format that is not encrypted: it was there before the root was encrypted, or somebody
             # planted it.
@@ -95,14 +99,18 @@ class DataKeys:
     # ---- contents ----------------------------------------------------------------------------------------------
 
     def has_fixed_salt(self, path: str) -> bool:
-        """Return whether the path alone tells the salt of an object, so that a part of it can be decrypted alone."""
+        """Return whether the path alone tells the salt of an object.
+
+        Then a part of the object can be decrypted alone.
+        """
         return object_paths.owner(path) is not None and _DIGEST.search(path.rpartition("/")[2]) is not None
 
     def key_for(self, path: str, salt: bytes | None = None) -> MessageKey:
-        """Return the key of the object at a path, by default with the salt for the object that is to be written.
+        """Return the key of the object at a path.
 
-        The salt of an object whose path holds the digest of its content comes from the path: other content has
-        another path, and the same content again gives the same bytes. All others have random salts.
+        By default it has the salt for the object that is to be written. The salt of an object whose path holds the
+        digest of its content comes from the path: other content has another path, and the same content again gives the
+        same bytes. All others have random salts.
         """
         if salt is None:
             salt = (
@@ -133,15 +141,18 @@ class DataKeys:
         return self.key_for(path, bytes(message[:SALT_BYTES])).decrypt(message)
 
     def decrypting(self, path: str, sink: S) -> DecryptingSink[S]:
-        """Return a sink that takes a stored object, piece by piece, and hands its content on."""
+        """Return a sink that decrypts a stored object and hands its content on.
+
+        It takes the object piece by piece.
+        """
         return DecryptingSink(path, mark_of(path), lambda header: self.key_of_header(path, header), sink)
 
 
 def mark_of(path: str) -> bytes:
-    """Return with what an object begins.
+    """Return the first bytes of an object.
 
-    An object that is written once says by its name that it is encrypted. One that is replaced has the name that it
-    always has, and says it by its first bytes.
+    The name of an object that is written once says that it is encrypted. An object that is replaced always has the same
+    name, so its first bytes say that it is encrypted.
     """
     return b"" if object_paths.owner(path) is not None else ENCRYPTED
 
@@ -154,7 +165,7 @@ def stored_size(path: str, size: int) -> int:
 def logical_size(path: str, size: int) -> int:
     """Return the size of a stored object's content.
 
-    A size that no encrypted object has is returned as it is. Whoever reads the object gets an error.
+    A size that no encrypted object has is returned unchanged. A reader of the object gets an error.
     """
     found = decrypted_size(size - len(mark_of(path)))
     return size if found is None else found

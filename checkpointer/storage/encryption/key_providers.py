@@ -1,4 +1,4 @@
-"""Providers of keys: they wrap the data key of a root, and open it again.
+"""Define providers of keys: they wrap the data key of a root, and open it again.
 
 A provider is anything with the three members of `KeyProvider`. Two are built in: a key in a file, and a passphrase in a
 file. Neither file is ever written to the store, nor copied into a pickle.
@@ -42,13 +42,19 @@ class KeyProvider(Protocol):
 
     @property
     def key(self) -> str:
-        """Return the name of the key that wraps, or an empty text. It is stored in `_keys`, so it must be no secret."""
+        """Return the name of the key that wraps, or an empty text.
+
+        The name is stored in `_keys`, so it must not be secret.
+        """
 
     def wrap(self, data: bytes) -> bytes:
         """Return bytes that only `unwrap` with the same key can open."""
 
     def unwrap(self, wrapped: bytes) -> bytes:
-        """Return what was wrapped, or raise `UnwrapError` where another key wrapped it or it was changed."""
+        """Return the key that was wrapped.
+
+        Raises `UnwrapError` if another key wrapped it, or if it was changed.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +144,10 @@ FILES = {kind.provider: kind for kind in (KeyFile, PassphraseFile)}
 
 
 def parse_provider(text: str) -> KeyProvider:
-    """Return the provider that a text names, such as `key-file:/run/secrets/state.key`.
+    """Return the provider that a text names.
 
-    Raises `IllegalArgumentError` for any other text. It is not repeated, as it may be a key.
+    The text is such as `key-file:/run/secrets/state.key`. Raises `IllegalArgumentError` for any other text. It is not
+    repeated, as it may be a key.
     """
     kind, colon, path = text.partition(":")
     if kind not in FILES or not colon or not path:

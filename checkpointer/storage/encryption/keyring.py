@@ -1,6 +1,7 @@
-"""Open the keys of an encrypted root, make them for a new root, and wrap them for another provider.
+"""Open, make and wrap the keys of an encrypted root.
 
-They stand in the object `_keys`, which is only ever replaced by a swap.
+They are made for a new root, and wrapped again for another provider. The object `_keys` has them. It is replaced only
+by a swap.
 """
 
 from pyspark_checkpointer import runtime
@@ -49,9 +50,10 @@ async def open_keys(store: Store, provider: KeyProvider) -> DataKeys | None:
 
 
 async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
-    """Make the keys of a new root, or return those that another client made at the same time.
+    """Make the keys of a new root, or return those of another client.
 
-    Raises `InvalidStateError` for a root that is not empty: what is there is not encrypted, and would stay so.
+    Another client may make keys at the same time. Raises `InvalidStateError` for a root that is not empty: what is
+    there is not encrypted, and would stay so.
     """
     page = await store.list_page("")
     if any(entry.path != KEYS for entry in page.entries):

@@ -1,4 +1,4 @@
-"""A store whose objects are encrypted before they leave this process.
+"""Encrypt the objects of a store before they leave this process.
 
 It stands between the library and the path of a request, so no layer above knows of encryption:
 
@@ -44,9 +44,9 @@ Encryption = KeyProvider | DataKeys
 
 
 def as_encryption(given: "Encryption | str") -> Encryption:
-    """Return what opens a root, also from the text that names it.
+    """Return the provider or keys that open a root, also from a text that names it.
 
-    Raises `IllegalArgumentError` for something else. It is not repeated, as it may be a key.
+    Raises `IllegalArgumentError` for any other value. The error does not repeat the value, as it may be a key.
     """
     if isinstance(given, str):
         return parse_provider(given)
@@ -73,7 +73,10 @@ class EncryptedStore(WrappedStore):
         return await self._find_keys() or await self._create_keys()
 
     async def _find_keys(self) -> DataKeys | None:
-        """Return the keys of the root; None for a root without keys, which has nothing to read."""
+        """Return the keys of the root; None for a root without keys.
+
+        Such a root has nothing to read.
+        """
         # Several requests at once may all open them. They find the same keys.
         if self._keys is None:
             assert self.provider is not None
@@ -154,7 +157,10 @@ class EncryptedStore(WrappedStore):
         raise ObjectNotFoundError(f"{self.url}/{path}: not found")
 
     async def _refuse_plain_text(self) -> None:
-        """Raise `InvalidStateError` where a root without keys holds something: it is not encrypted."""
+        """Raise `InvalidStateError` if a root without keys holds objects.
+
+        Such objects are not encrypted.
+        """
         if (await self.inner.list_page("")).entries:
             raise InvalidStateError(
                 f"{self.url}: is not encrypted, or has lost its {KEYS}. To read it as it is, leave out encryption; to "
@@ -225,9 +231,10 @@ async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
 
 
 async def rekey(store: Store, encryption: Encryption | str | None) -> None:
-    """Let another provider open the keys of an encrypted root, in place of the present one.
+    """Let another provider open the keys of an encrypted root.
 
-    Raises `IllegalArgumentError` where the store was not opened with a provider of keys, or `encryption` is none.
+    It takes the place of the present provider. Raises `IllegalArgumentError` if the store was not opened with a
+    provider of keys, or if `encryption` is no provider.
     """
     encrypted = _encrypted_store(store)
     if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
@@ -251,7 +258,10 @@ def layers(store: Store) -> Iterator[Store]:
 
 
 def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
-    """Return a listed object as the layers above know it; None for one that is not of the encrypted root."""
+    """Return a listed object as the layers above know it.
+
+    Returns None for an object that is not of the encrypted root.
+    """
     path = None if entry.path == KEYS else keys.logical_path(entry.path)
     if path is None:
         return None
