@@ -1,9 +1,11 @@
-"""CONTRIBUTING.md names only what is there, and its commands can be run."""
+"""CONTRIBUTING.md names only what is there, its commands can be run, and its rules for docstrings hold."""
 
+import ast
 import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,27 @@ def test_each_how_to_names_only_files_that_are_there(how_to: str) -> None:
     places = (ROOT, ROOT / "checkpointer", (ROOT / how_to).parent, ROOT / "checkpointer" / "cli")
     assert len(named) >= 5
     assert [path for path in named if not any((place / path).exists() for place in places)] == []
+
+
+FIRST_LINE = 80
+"""The most characters of the first line of a docstring."""
+
+
+@cache
+def docstrings() -> list[tuple[str, ast.AST, str]]:
+    """Return the docstrings of modules, classes and functions, each with its place and its node."""
+    paths = sorted(path for folder in ("checkpointer", "manifests") for path in (ROOT / folder).rglob("*.py"))
+    found = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text is not None:
+                    found.append((f"{path.relative_to(ROOT)}:{node.body[0].lineno}", node, text))
+    return found
+
+
+def test_the_first_line_of_a_docstring_is_short() -> None:
+    firsts = [(place, text.partition("\n")[0]) for place, _, text in docstrings()]
+    assert len(firsts) > 3000
+    assert [f"{place}: {first}" for place, first in firsts if len(first) > FIRST_LINE] == []
