@@ -62,6 +62,9 @@ def test_each_how_to_names_only_files_that_are_there(how_to: str) -> None:
 FIRST_LINE = 80
 """The most characters of the first line of a docstring."""
 
+NO_VERBS = re.compile("A|All|An|And|Any|Every|For|How|If|It|No|Of|One|Some|The|This|Two|Wh(at|en|ere|ether|ich|o)")
+"""First words of docstrings that begin with something else than a verb."""
+
 
 @cache
 def docstrings() -> list[tuple[str, ast.AST, str]]:
@@ -77,7 +80,24 @@ def docstrings() -> list[tuple[str, ast.AST, str]]:
     return found
 
 
+def is_thing(node: ast.AST) -> bool:
+    """Return whether the docstring of a node may describe a thing: of a class, and of a property."""
+    decorators = [ast.unparse(decorator) for decorator in getattr(node, "decorator_list", [])]
+    return isinstance(node, ast.ClassDef) or any(name.endswith(("property", ".setter")) for name in decorators)
+
+
+def begins_with_verb(text: str) -> bool:
+    """Return whether the first word may be a verb in the imperative: "Return", not "Returns" or "The"."""
+    (word,) = re.findall(r"^[\w-]*", text)
+    return word[:1].isupper() and not NO_VERBS.fullmatch(word) and (not word.endswith("s") or word.endswith("ss"))
+
+
 def test_the_first_line_of_a_docstring_is_short() -> None:
     firsts = [(place, text.partition("\n")[0]) for place, _, text in docstrings()]
     assert len(firsts) > 3000
     assert [f"{place}: {first}" for place, first in firsts if len(first) > FIRST_LINE] == []
+
+
+def test_the_docstring_of_a_module_or_a_function_begins_with_a_verb() -> None:
+    texts = [(place, text) for place, node, text in docstrings() if not is_thing(node)]
+    assert [f"{place}: {text[:FIRST_LINE]}" for place, text in texts if not begins_with_verb(text)] == []
