@@ -59,7 +59,10 @@ def stored_range(offset: int, length: int) -> tuple[int, int]:
 
 
 def merged_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges of whole chunks that cover some ranges of a message, in order and without an overlap."""
+    """Return ranges of whole chunks that cover some ranges of a message.
+
+    They are in order, and do not overlap.
+    """
     merged: list[tuple[int, int]] = []
     for offset, length in sorted(ranges):
         start = offset // CHUNK_BYTES * CHUNK_BYTES
@@ -172,7 +175,10 @@ class MessageKey:
 
 
 def _sized(size: int) -> io.BytesIO:
-    """Return a file in memory that has its whole size, so that it never grows and gives its bytes without a copy."""
+    """Return a file in memory that has its whole size.
+
+    So it never grows, and gives its bytes without a copy.
+    """
     file = io.BytesIO()
     if size:
         file.seek(size - 1)
