@@ -4,6 +4,7 @@ and in ranges.
 
 import hashlib
 import json
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,16 @@ def test_sizes_that_no_message_has() -> None:
     assert {stored: decrypted_size(stored) for stored in range(max(sizes))} == {
         stored: sizes.get(stored) for stored in range(max(sizes))
     }
+
+
+def test_a_large_message_takes_the_memory_of_its_result_and_no_more() -> None:
+    key, data = MessageKey("x", bytes(32), bytes(SALT_BYTES), b"x"), bytes(16 << 20)
+    stored = key.encrypt(data)
+    tracemalloc.start()
+    try:
+        for work in (lambda: key.encrypt(data), lambda: key.decrypt(stored)):
+            tracemalloc.reset_peak()
+            assert len(work()) >= len(data)
+            assert tracemalloc.get_traced_memory()[1] < 1.3 * len(data)
+    finally:
+        tracemalloc.stop()
