@@ -149,6 +149,11 @@ def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
     return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
 
 
+def begins_state(path: str) -> bool:
+    """Return whether a state, or positions of consumers, begin where this object is created."""
+    return path == LATEST or path.startswith(CONSUMERS)
+
+
 def group_folder(interface: str, *scope: str) -> str:
     """Return the folder of one group of consumers, with its slash.
 

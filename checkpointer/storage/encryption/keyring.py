@@ -76,6 +76,12 @@ async def make_keys(store: Store, provider: KeyProvider) -> DataKeys:
     return found
 
 
+async def has_keys(store: Store, keys: DataKeys) -> bool:
+    """Return whether a root has these keys still. They are not opened."""
+    blob = await find_object(store, KEYS, MAX_KEYS)
+    return blob is not None and decode_keys(blob.data).root_id == keys.root_id
+
+
 async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
     """Wrap the data key for another provider in place of all the old ones.
 
@@ -128,4 +134,4 @@ def _shown(provider: str, key: str) -> str:
     return f"{provider!r:.60} ({key!r:.200})" if key else f"{provider!r:.60}"
 
 
-__all__ = ["create_keys", "make_keys", "open_keys", "replace_wrapping"]
+__all__ = ["create_keys", "has_keys", "make_keys", "open_keys", "replace_wrapping"]

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.keys_json import KEYS
 from pyspark_checkpointer.runtime.host import HASH_INLINE
@@ -35,7 +36,13 @@ from pyspark_checkpointer.storage.base import (
 from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, cut_ranges, merged_ranges, stored_range
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
-from pyspark_checkpointer.storage.encryption.keyring import create_keys, make_keys, open_keys, replace_wrapping
+from pyspark_checkpointer.storage.encryption.keyring import (
+    create_keys,
+    has_keys,
+    make_keys,
+    open_keys,
+    replace_wrapping,
+)
 
 T = TypeVar("T")
 
@@ -88,12 +95,37 @@ class EncryptedStore(WrappedStore):
         self._keys = await create_keys(self.inner, self.provider)
         return self._keys
 
+    def _forget_keys(self) -> None:
+        if self.provider is not None:
+            self._keys = None
+
+    async def _check_keys(self, keys: DataKeys) -> None:
+        """Raise `InvalidStateError` where the root has other keys by now, or none.
+
+        Asked before something begins in a root: it may have been removed since its keys were opened. Nobody could ever
+        read what is written with keys that are stored nowhere.
+        """
+        if self.provider is None or await has_keys(self.inner, keys):
+            return
+        self._forget_keys()
+        raise InvalidStateError(
+            f"{self.url}: its {KEYS} was removed or replaced while this client was open, so nothing was written: "
+            "restore again, then write"
+        )
+
     # ---- reading -----------------------------------------------------------------------------------------------
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         keys = await self._readable(path)
         most = None if limit is None else stored_size(path, limit)
-        blob = await self.inner.get(keys.stored_path(path), limit=most)
+        try:
+            blob = await self.inner.get(keys.stored_path(path), limit=most)
+        except ObjectNotFoundError:
+            # Without a pointer the root may be another one by now: it was removed, and begun anew. Its keys are read
+            # again.
+            if path == object_paths.LATEST:
+                self._forget_keys()
+            raise
         data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
         # The version is that of the stored bytes, which a swap compares.
         return Blob(data, blob.version, blob.at)
@@ -178,6 +210,8 @@ class EncryptedStore(WrappedStore):
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         check_path(path)
         keys = await self.keys()
+        if expected is None and object_paths.begins_state(path):
+            await self._check_keys(keys)
         stored = await _compute(len(data), lambda: keys.encrypt(path, data))
         return await self.inner.compare_and_swap(keys.stored_path(path), stored, expected)
 

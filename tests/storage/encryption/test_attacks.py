@@ -5,6 +5,7 @@ more. Each row of the table in SECURITY.md is a test here, on every store that h
 import hashlib
 import random
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,25 @@ def test_two_clients_that_create_a_root_at_once_get_the_same_keys(key: str) -> N
 
     found = run_sync(both())
     assert len({(one.root_id, one.data_key) for one in found}) == 1
+
+
+def test_nothing_is_written_with_keys_that_the_root_has_no_more(key: str, tmp_path: Path) -> None:
+    """A root that is removed while a client has its keys begins anew, with keys that can be opened later."""
+    root = tmp_path / "root"
+    client, leases = Checkpointer(root, encryption=key), ShardLeases(root, "app", "worker", encryption=key)
+    for number in range(2):
+        assert client.restore() is None
+        with client.begin() as cp:
+            cp.save("totals", KeyedState({"x": number}))
+        assert Checkpointer(root, encryption=key).restore().keyed("totals").to_dict() == {"x": number}  # type: ignore[union-attr]
+        shutil.rmtree(root)
+    leases.create(["0"])
+    shutil.rmtree(root)
+    with pytest.raises(InvalidStateError, match="_keys was removed or replaced while this client was open"):
+        leases.create(["0"])
+    assert not [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
+    leases.create(["0"])
+    ShardLeases(root, "app", "other", encryption=key).create(["0"])
 
 
 def test_a_passphrase_opens_a_root(tmp_path: Path) -> None:
