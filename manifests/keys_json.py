@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from pyspark_checkpointer.manifests.json_fields import Fields
 from pyspark_checkpointer.manifests.json_text import dump_sealed
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
-
-KEYS = "_keys"
-"""The path of the object, relative to the root."""
+from pyspark_checkpointer.manifests.object_paths import KEYS
 
 SUFFIX = ".enc"
 """The end of the stored name of an encrypted object that is written once."""

@@ -17,6 +17,8 @@ from pyspark_checkpointer.manifests.errors import IllegalArgumentError, Malforme
 from pyspark_checkpointer.manifests.model import CheckpointId, Kind
 
 LATEST = "_latest"
+KEYS = "_keys"
+"""The object with the keys of an encrypted root."""
 MANIFESTS = "manifests/"
 SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"

@@ -28,7 +28,7 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.connection import require
 from pyspark_checkpointer.storage.registry import Reach
-from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
+from pyspark_checkpointer.storage.request_path import LimitedStore, PlainStore, RetryingStore
 from pyspark_checkpointer.storage.url import Location, absolute, parse
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def open_store(
     store = open_root(parse(url), dict(storage_options or {}), settings)
     # In this order each attempt waits for a slot and has the whole time limit. The other way round, the pause before
     # the next attempt would keep a slot.
-    return _encrypted(RetryingStore(LimitedStore(store, concurrency=concurrency, timeout=timeout)), encryption)
+    limited = LimitedStore(store, concurrency=concurrency, timeout=timeout)
+    return PlainStore(limited) if encryption is None else _encrypted(RetryingStore(limited), encryption)
 
 
 def fix(encryption: EncryptionOption) -> EncryptionOption:
@@ -97,13 +98,8 @@ def fix(encryption: EncryptionOption) -> EncryptionOption:
     return as_encryption(encryption)
 
 
-def _encrypted(store: Store, encryption: EncryptionOption) -> Store:
-    """Return a store that encrypts objects in this process.
-
-    Without encryption the result is `store` itself.
-    """
-    if encryption is None:
-        return store
+def _encrypted(store: Store, encryption: "Encryption | str") -> Store:
+    """Return a store whose objects are encrypted before they leave this process."""
     require("cryptography", "encryption", store.url)
     # Imported here: most roots are not encrypted, and the package takes long to import.
     from pyspark_checkpointer.storage.encryption.store import EncryptedStore, as_encryption

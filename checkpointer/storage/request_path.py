@@ -6,6 +6,7 @@ Limits are on the number of requests and on their time.
 
     caller
       -> RetryingStore    sends it again after a `RetryableError`, with growing pauses; a swap is sent once
+                          (where no key was given a `PlainStore`, which begins nothing in an encrypted root)
       -> LimitedStore     waits for a free slot, counts it in the `Traffic` of its context, and limits its time
       -> S3Store, ...     sends it once, and turns a failure into an error of the tree
 
@@ -23,7 +24,14 @@ from typing import Any, Generic, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, RetryableError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    IllegalArgumentError,
+    RetryableError,
+    UnsupportedFormatError,
+)
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import on_loop
 from pyspark_checkpointer.storage.base import (
@@ -212,6 +220,42 @@ class RetryingStore(WrappedStore):
                     return True
                 offset += COMPARED_AT_ONCE
         return False
+
+
+# ---- not encrypted ---------------------------------------------------------------------------------------------------
+
+
+class PlainStore(RetryingStore):
+    """A store that begins nothing in an encrypted root.
+
+    What is there says by itself that it is encrypted. Where nothing is, only `_keys` says so: in a root that has keys
+    and no commit yet, that lost its `_latest`, or whose first consumer comes without a key.
+    """
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        try:
+            return await super().get(path, limit=limit)
+        except ObjectNotFoundError:
+            if path == object_paths.LATEST:
+                await self._refuse_keys()
+            raise
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        # Asked each time: the root may have got keys since.
+        if expected is None and object_paths.begins_state(path):
+            await self._refuse_keys()
+        return await super().compare_and_swap(path, data, expected)
+
+    async def _refuse_keys(self) -> None:
+        """Raise `UnsupportedFormatError` where the root has keys."""
+        try:
+            await self.get_range(object_paths.KEYS, 0, 1)
+        except ObjectNotFoundError:
+            return
+        raise UnsupportedFormatError(
+            f"{self.url}: is encrypted, as its {object_paths.KEYS} shows: say what opens its keys, with encryption= "
+            "or --encryption"
+        )
 
 
 # ---- limited ---------------------------------------------------------------------------------------------------------

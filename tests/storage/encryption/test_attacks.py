@@ -116,6 +116,34 @@ def test_a_client_without_the_key_is_refused_by_name(victim: Victim, tmp_path: P
     assert victim.is_safe()
 
 
+@pytest.mark.parametrize("missing", ["nothing", "everything", "pointer"])
+@pytest.mark.parametrize("victim", CONDITIONAL, indirect=True)
+def test_a_client_without_the_key_begins_nothing_in_an_encrypted_root(victim: Victim, missing: str) -> None:
+    """Where nothing says by itself that it is encrypted, a client without the key would write plain text beside it."""
+    lost = {"nothing": [], "pointer": ["_latest"], "everything": [path for path in victim.objects() if path != KEYS]}
+    run_sync(victim.raw.delete(lost[missing]))
+    before, plain = victim.objects(), victim.client(None)
+
+    def commit(client: Checkpointer) -> None:
+        with client.begin() as cp:
+            cp.snapshot("model", 0, LARGE)
+
+    source = Checkpointer(f"memory://{secrets.token_hex(8)}")
+    commit(source)
+    for use in (
+        lambda: commit(plain),
+        lambda: plain.save_snapshot(plain.new_id(), "model", 0, LARGE),
+        lambda: plain.restore(),
+        lambda: plain.repair_candidates(),
+        lambda: source.export("latest", victim.place.url, victim.place.storage_options),
+        lambda: ShardLeases(victim.place.url, "app", "worker", victim.place.storage_options).create(["0"]),
+    ):
+        with pytest.raises(CheckpointError, match=r"is encrypted.*: say what opens its keys"):
+            use()
+        left = {path: data for path, data in victim.objects().items() if not path.startswith("_probe")}
+        assert left == before
+
+
 # ---- who writes to the root ------------------------------------------------------------------------------------------
 
 
