@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests.keys_json import (
     decode_keys,
     encode_keys,
 )
-from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.base import Store, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
@@ -55,8 +55,11 @@ async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
     Another client may make keys at the same time. Raises `InvalidStateError` for a root that is not empty: what is
     there is not encrypted, and would stay so.
     """
-    page = await store.list_page("")
-    if any(entry.path != KEYS for entry in page.entries):
+    if await holds_others(store):
+        # Another client may have begun the root since its keys were looked for.
+        found = await open_keys(store, provider)
+        if found is not None:
+            return found
         raise InvalidStateError(
             f"{store.url}: holds objects that are not encrypted: encrypt them with `checkpointer encrypt`, or choose "
             "an empty root"
@@ -74,6 +77,16 @@ async def make_keys(store: Store, provider: KeyProvider) -> DataKeys:
     if found is None:
         raise ConflictError(f"{store.url}: {KEYS} was written and removed by others at the same time: try again")
     return found
+
+
+async def holds_others(store: Store) -> bool:
+    """Return whether a root holds anything but its keys."""
+    # Page by page until something is found: a store may leave out of a page all that it has, such as temporary files,
+    # or give an empty one before others.
+    async for entries in pages(store, ""):
+        if any(entry.path != KEYS for entry in entries):
+            return True
+    return False
 
 
 async def has_keys(store: Store, keys: DataKeys) -> bool:
@@ -134,4 +147,4 @@ def _shown(provider: str, key: str) -> str:
     return f"{provider!r:.60} ({key!r:.200})" if key else f"{provider!r:.60}"
 
 
-__all__ = ["create_keys", "has_keys", "make_keys", "open_keys", "replace_wrapping"]
+__all__ = ["create_keys", "has_keys", "holds_others", "make_keys", "open_keys", "replace_wrapping"]

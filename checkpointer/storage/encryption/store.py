@@ -39,6 +39,7 @@ from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, p
 from pyspark_checkpointer.storage.encryption.keyring import (
     create_keys,
     has_keys,
+    holds_others,
     make_keys,
     open_keys,
     replace_wrapping,
@@ -182,22 +183,26 @@ class EncryptedStore(WrappedStore):
     async def _readable(self, path: str) -> DataKeys:
         """Return the keys of the root, or raise where nothing of it can be read."""
         check_path(path)
-        keys = await self._find_keys()
-        if keys is not None:
-            return keys
-        await self._refuse_plain_text()
-        raise ObjectNotFoundError(f"{self.url}/{path}: not found")
+        keys = await self._find_keys() or await self._find_late_keys()
+        if keys is None:
+            raise ObjectNotFoundError(f"{self.url}/{path}: not found")
+        return keys
 
-    async def _refuse_plain_text(self) -> None:
-        """Raise `InvalidStateError` if a root without keys holds objects.
+    async def _find_late_keys(self) -> DataKeys | None:
+        """Return None for an empty root. Raise `InvalidStateError` where one without keys holds something.
 
-        Such objects are not encrypted.
+        That is not encrypted.
         """
-        if (await self.inner.list_page("")).entries:
+        if not await holds_others(self.inner):
+            return None
+        # Another client may have begun the root since its keys were looked for.
+        keys = await self._find_keys()
+        if keys is None:
             raise InvalidStateError(
                 f"{self.url}: is not encrypted, or has lost its {KEYS}. To read it as it is, leave out encryption; to "
                 "encrypt it, use `checkpointer encrypt`"
             )
+        return keys
 
     # ---- writing -----------------------------------------------------------------------------------------------
 
@@ -218,9 +223,8 @@ class EncryptedStore(WrappedStore):
     # ---- listing and deleting ----------------------------------------------------------------------------------
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        keys = await self._find_keys()
+        keys = await self._find_keys() or await self._find_late_keys()
         if keys is None:
-            await self._refuse_plain_text()
             return ListingPage((), None)
         page = await self.inner.list_page(prefix, more)
         return ListingPage([found for entry in page.entries if (found := _listed(keys, entry)) is not None], page.more)

@@ -6,7 +6,7 @@ import hashlib
 import random
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from pyspark_checkpointer.errors import CheckpointError, CorruptionError, Invali
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage.base import ListingPage
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
+from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.storage.conftest import CONDITIONAL, Place
 
 SECRET = "4929-1234-secret"
@@ -274,6 +276,41 @@ def test_two_clients_that_create_a_root_at_once_get_the_same_keys(key: str) -> N
 
     found = run_sync(both())
     assert len({(one.root_id, one.data_key) for one in found}) == 1
+
+
+def test_a_root_that_another_client_begins_meanwhile_is_used(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look for keys and the look for other objects, another client may make both."""
+    list_page = MemoryStore.list_page
+    started: set[str] = set()
+
+    async def list_after_another(store: MemoryStore, prefix: str, more: object | None = None) -> ListingPage:
+        if store.url not in started:
+            started.add(store.url)
+            await open_store(store.url, encryption=key).put("_other", b"x")
+        return await list_page(store, prefix, more)
+
+    monkeypatch.setattr(MemoryStore, "list_page", list_after_another)
+    for use in (
+        lambda client: client.restore(),
+        lambda client: client.session.store.put("_mine", b"x"),
+        lambda client: client.session.store.list(""),
+    ):
+        client = Checkpointer(f"memory://{secrets.token_hex(8)}", encryption=key)
+        found = use(client)
+        if isinstance(found, Coroutine):
+            run_sync(found)
+        assert run_sync(client.session.store.get("_other")).data == b"x"
+
+
+def test_a_root_is_only_new_if_all_pages_of_it_are_empty(place_of: Callable[[str], Place], key: str) -> None:
+    place = place_of("local")
+    client = Checkpointer(place.url)
+    client.save_snapshot(client.new_id(), "totals", 0, b"")
+    for number in range(1000):  # of writers that were killed: a page has a thousand files, and leaves these out
+        (Path(place.url) / f"._latest.{number:016x}.tmp").touch()
+    for use in (lambda client: client.restore(), lambda client: client.save_snapshot(client.new_id(), "a", 0, b"")):
+        with pytest.raises(InvalidStateError, match="not encrypted"):
+            use(Checkpointer(place.url, encryption=key))
 
 
 def test_nothing_is_written_with_keys_that_the_root_has_no_more(key: str, tmp_path: Path) -> None:
