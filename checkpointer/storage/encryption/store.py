@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.keys_json import KEYS
@@ -305,7 +305,10 @@ def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
         return None
     blob = entry.blob
     if blob is not None:  # Only small objects are told in a listing.
-        blob = Blob(keys.decrypt(path, blob.data), blob.version, blob.at)
+        try:
+            blob = Blob(keys.decrypt(path, blob.data), blob.version, blob.at)
+        except CorruptionError:
+            blob = None  # Whoever needs it reads it, and gets this error. Nobody else is to go without the listing.
     return ListedObject(path, logical_size(path, entry.size), blob)
 
 

@@ -18,7 +18,8 @@ from pyspark_checkpointer.errors import CheckpointError, CorruptionError, Invali
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
-from pyspark_checkpointer.storage.base import ListingPage
+from pyspark_checkpointer.storage.base import Blob, ListedObject, ListingPage
+from pyspark_checkpointer.storage.encryption import store as store_module
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
@@ -311,6 +312,14 @@ def test_a_root_is_only_new_if_all_pages_of_it_are_empty(place_of: Callable[[str
     for use in (lambda client: client.restore(), lambda client: client.save_snapshot(client.new_id(), "a", 0, b"")):
         with pytest.raises(InvalidStateError, match="not encrypted"):
             use(Checkpointer(place.url, encryption=key))
+
+
+def test_a_damaged_position_does_not_end_a_listing(key: str) -> None:
+    """A listing of Azure tells small objects. Who reads the damaged one gets an error, and nobody else."""
+    keys, path = DataKeys.generate(), "progress/kinesis/app/ownership.json"
+    sound, damaged = (ListedObject(path, 100, Blob(data)) for data in (keys.encrypt(path, b"x"), b"damaged"))
+    assert store_module._listed(keys, sound).blob == Blob(b"x", sound.blob.version)  # type: ignore[union-attr]
+    assert store_module._listed(keys, damaged).blob is None  # type: ignore[union-attr]
 
 
 def test_nothing_is_written_with_keys_that_the_root_has_no_more(key: str, tmp_path: Path) -> None:
