@@ -118,7 +118,8 @@ class DataKeys:
                 if self.has_fixed_salt(path)
                 else secrets.token_bytes(SALT_BYTES)
             )
-        return MessageKey(path, self._content, salt, f"{self.root_id}\0{path}".encode())
+        # Errors name what is stored: they go into logs, where a digest of a content would tell as much as in a listing.
+        return MessageKey(self.stored_path(path), self._content, salt, f"{self.root_id}\0{path}".encode())
 
     def key_of_header(self, path: str, header: bytes) -> MessageKey:
         """Return the key of an object that begins with a header.
@@ -145,7 +146,8 @@ class DataKeys:
 
         It takes the object piece by piece.
         """
-        return DecryptingSink(path, mark_of(path), lambda header: self.key_of_header(path, header), sink)
+        name = self.stored_path(path)
+        return DecryptingSink(name, mark_of(path), lambda header: self.key_of_header(path, header), sink)
 
 
 def mark_of(path: str) -> bytes:
