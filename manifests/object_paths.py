@@ -152,7 +152,7 @@ def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
 
 
 def begins_state(path: str) -> bool:
-    """Return whether a state, or positions of consumers, begin where this object is created."""
+    """Return whether a state or positions of consumers begin with this object."""
     return path == LATEST or path.startswith(CONSUMERS)
 
 

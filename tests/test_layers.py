@@ -394,6 +394,7 @@ LONGER = {
     "consumers.kinesis.leases": _CLASS,
     "consumers.kinesis.worker": _CLASS,
     "consumers.leases": _CLASS,
+    "consumers.eventprocessorhost.lease_manager": _CLASS,
     "consumers.write_behind": _CLASS,
     "spark.table_changes": _CLASS,
     "storage.local.store": _CLASS,
@@ -402,6 +403,8 @@ LONGER = {
     "storage.base": _PATH,
     "manifests.keyed_records": _PATH,
     "manifests.model": _PATH,
+    "manifests.object_paths": "each path is made and read in one place",
+    "table.user_calls": "what a function is given and what it may return are one contract",
     "compaction": "all that decides when chains are compacted stands in one place",
     "consumers.journal.yaml_format": "what it writes and what it reads back are one format, held side by side",
 }

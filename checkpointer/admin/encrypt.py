@@ -25,7 +25,8 @@ from pyspark_checkpointer.runtime.host import Progress, tell
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, PreconditionFailedError, Store, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption, adopt
+from pyspark_checkpointer.storage.encryption.root_keys import adopt
+from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -118,7 +119,10 @@ class _Encrypting:
             await queue.cancel()
 
     async def _live(self, head: Head) -> AsyncIterator[tuple[Ref, Manifest]]:
-        """Yield every live checkpoint: those of the history, of the catalog, and the prepared one."""
+        """Yield every live checkpoint.
+
+        These are the checkpoints of the history and of the catalog, and the prepared one.
+        """
         history = await read_history(self._plain, head)
         for pair in history.ancestry:
             yield pair
@@ -149,7 +153,10 @@ class _Encrypting:
         await tell(self._host, self._progress, self.bytes, max(self._total, self.bytes))
 
     async def _swap(self, head: Head) -> bool:
-        """Put an encrypted `_latest` in the place of `head`; False where somebody else moved it first."""
+        """Put an encrypted `_latest` in the place of `head`.
+
+        Return False if somebody else moved it first.
+        """
         assert head.pointer is not None
         # Readers of what was replaced lately cannot go on anyway, as they have no keys.
         planned = replace(head.pointer, retired=(), nonce=self._host.token(32))
@@ -185,7 +192,10 @@ class _Encrypting:
         )
 
     async def delete_originals(self) -> int:
-        """Delete the objects of the format that are not encrypted. Nothing reads them any more."""
+        """Delete the objects of the format that are not encrypted.
+
+        Nothing reads them any more.
+        """
         deleted = 0
         async for entries in pages(self._plain, ""):
             # Never what is not of the format: it belongs to somebody else.

@@ -656,7 +656,7 @@ class AsyncCheckpointer(AsyncFace):
             {'model': 'v7'}
         """
         new = fix(encryption)  # it refuses what is missing by name, before the import does
-        from pyspark_checkpointer.storage.encryption.store import rekey
+        from pyspark_checkpointer.storage.encryption.root_keys import rekey
 
         await self._run(rekey(self.session.store, new))
 

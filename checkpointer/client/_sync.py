@@ -652,7 +652,7 @@ class Checkpointer(SyncFace):
             {'model': 'v7'}
         """
         new = fix(encryption)  # it refuses what is missing by name, before the import does
-        from pyspark_checkpointer.storage.encryption.store import rekey
+        from pyspark_checkpointer.storage.encryption.root_keys import rekey
 
         self._run(rekey(self.session.store, new))
 

@@ -166,7 +166,7 @@ class Client:
         if self._config.encryption is None:
             return self
         # Imported here: only an encrypted root needs the package for it.
-        from pyspark_checkpointer.storage.encryption.store import keys_of
+        from pyspark_checkpointer.storage.encryption.root_keys import keys_of
 
         twin = object.__new__(type(self))
         twin._set_up(replace(self._config, encryption=run_sync(keys_of(self.session.store))), None)

@@ -128,7 +128,7 @@ class ReadRequest:
         """
         if self.encryption is not None:
             # Imported here: only an encrypted root needs the package for it.
-            from pyspark_checkpointer.storage.encryption.store import keys_of
+            from pyspark_checkpointer.storage.encryption.root_keys import keys_of
 
             self = replace(self, encryption=run_sync(keys_of(self.client().session.store)))
         if self.view == CHANGES:

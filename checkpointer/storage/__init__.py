@@ -93,7 +93,7 @@ def fix(encryption: EncryptionOption) -> EncryptionOption:
     if encryption is None:
         return None
     require("cryptography", "encryption", "encryption")
-    from pyspark_checkpointer.storage.encryption.store import as_encryption
+    from pyspark_checkpointer.storage.encryption.root_keys import as_encryption
 
     return as_encryption(encryption)
 
@@ -102,7 +102,8 @@ def _encrypted(store: Store, encryption: "Encryption | str") -> Store:
     """Return a store whose objects are encrypted before they leave this process."""
     require("cryptography", "encryption", store.url)
     # Imported here: most roots are not encrypted, and the package takes long to import.
-    from pyspark_checkpointer.storage.encryption.store import EncryptedStore, as_encryption
+    from pyspark_checkpointer.storage.encryption.root_keys import as_encryption
+    from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 
     return EncryptedStore(store, as_encryption(encryption))
 

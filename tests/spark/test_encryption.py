@@ -16,7 +16,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, diff, read_changes, read_state, stateful
 from pyspark_checkpointer.spark.cleanup import clean
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.storage.encryption.store import keys_of
+from pyspark_checkpointer.storage.encryption.root_keys import keys_of
 from tests.spark.conftest import Job
 from tests.spark.needs import DATA_SOURCES, needs_spark
 

@@ -4,7 +4,8 @@
 * `data_keys.py` has the keys of a root, and says how names and contents are stored;
 * `key_providers.py` wraps the keys of a root with a key that is not in the store;
 * `keyring.py` reads, makes and replaces the object `_keys`, which holds the wrapped keys;
-* `store.py` is the store that encrypts.
+* `store.py` is the store that encrypts;
+* `root_keys.py` is what callers do with the keys of a root.
 """
 
 try:

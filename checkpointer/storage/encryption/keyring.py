@@ -68,7 +68,10 @@ async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
 
 
 async def make_keys(store: Store, provider: KeyProvider) -> DataKeys:
-    """Make the keys of a root that has none, or return those that another client made at the same time."""
+    """Make the keys of a root that has none.
+
+    If another client makes keys at the same time, return those.
+    """
     made = DataKeys.generate()
     data = encode_keys(RootKeys(made.root_id, (await _wrap(provider, made),)))
     if await _swap(store, data, None):

@@ -10,12 +10,12 @@ For all layers above, contents, digests and sizes are those before encryption. `
 is stored.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.keys_json import KEYS
@@ -35,32 +35,18 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, cut_ranges, merged_ranges, stored_range
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
-from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.keyring import (
     create_keys,
     has_keys,
     holds_others,
-    make_keys,
     open_keys,
-    replace_wrapping,
 )
 
 T = TypeVar("T")
 
 Encryption = KeyProvider | DataKeys
 """What opens a root: a provider of keys, or the opened keys themselves, as tasks have them."""
-
-
-def as_encryption(given: "Encryption | str") -> Encryption:
-    """Return the provider or keys that open a root, also from a text that names it.
-
-    Raises `IllegalArgumentError` for any other value. The error does not repeat the value, as it may be a key.
-    """
-    if isinstance(given, str):
-        return parse_provider(given)
-    if isinstance(given, DataKeys | KeyProvider):
-        return given
-    raise IllegalArgumentError(f"encryption: expected a text or a provider of keys, got {type(given).__name__}")
 
 
 class EncryptedStore(WrappedStore):
@@ -189,9 +175,9 @@ class EncryptedStore(WrappedStore):
         return keys
 
     async def _find_late_keys(self) -> DataKeys | None:
-        """Return None for an empty root. Raise `InvalidStateError` where one without keys holds something.
+        """Return the keys that another client made meanwhile, or None for an empty root.
 
-        That is not encrypted.
+        Raises `InvalidStateError` for a root without keys that holds something: that is not encrypted.
         """
         if not await holds_others(self.inner):
             return None
@@ -251,50 +237,6 @@ class EncryptedStore(WrappedStore):
         await self.inner.discard([replace(left, path=keys.stored_path(left.path)) for left in leftovers])
 
 
-async def keys_of(store: Store) -> DataKeys:
-    """Return the opened keys of an encrypted root, for tasks of the same job."""
-    return await _encrypted_store(store).keys()
-
-
-async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
-    """Return keys for a root that is not encrypted yet, which stand in it from now on.
-
-    Raises `IllegalArgumentError` where the store encrypts already, or `encryption` is no provider of keys.
-    """
-    if not isinstance(encryption, KeyProvider):
-        raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
-    if any(isinstance(one, EncryptedStore) for one in layers(store)):
-        raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
-    return await open_keys(store, encryption) or await make_keys(store, encryption)
-
-
-async def rekey(store: Store, encryption: Encryption | str | None) -> None:
-    """Let another provider open the keys of an encrypted root.
-
-    It takes the place of the present provider. Raises `IllegalArgumentError` if the store was not opened with a
-    provider of keys, or if `encryption` is no provider.
-    """
-    encrypted = _encrypted_store(store)
-    if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
-        raise IllegalArgumentError(f"{store.url}: rekey needs a provider of keys, of the new key and of the old one")
-    await replace_wrapping(encrypted.inner, encrypted.provider, encryption)
-
-
-def _encrypted_store(store: Store) -> EncryptedStore:
-    for one in layers(store):
-        if isinstance(one, EncryptedStore):
-            return one
-    raise IllegalArgumentError(f"{store.url}: was opened without encryption: say what opens its keys")
-
-
-def layers(store: Store) -> Iterator[Store]:
-    """Yield a store and those that it hands requests on to."""
-    yield store
-    while isinstance(store, WrappedStore):
-        store = store.inner
-        yield store
-
-
 def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
     """Return a listed object as the layers above know it.
 
@@ -327,4 +269,4 @@ async def _compute(size: int, work: Callable[[], T]) -> T:
     return work() if size <= HASH_INLINE else await runtime.on_cpu(work)
 
 
-__all__ = ["EncryptedStore", "Encryption", "adopt", "as_encryption", "keys_of", "rekey"]
+__all__ = ["EncryptedStore", "Encryption"]

@@ -223,7 +223,7 @@ def test_encryption_does_not_end_with_the_loss_of_the_keys(victim: Victim) -> No
 
 def test_a_root_that_is_not_encrypted_is_refused_with_a_key(place_of: Callable[[str], Place], key: str) -> None:
     plain = Victim(place_of("memory"), None)
-    with pytest.raises(InvalidStateError, match=r"is not encrypted.*checkpointer export"):
+    with pytest.raises(InvalidStateError, match=r"is not encrypted.*checkpointer encrypt"):
         plain.client(key).restore()
     with pytest.raises(InvalidStateError, match=r"holds objects that are not encrypted|is not encrypted"):
         plain.client(key).begin().commit()

@@ -1,0 +1,69 @@
+"""What callers do with the keys of an encrypted root: open them, hand them to tasks, make them, replace them."""
+
+from collections.abc import Iterator
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.base import Store, WrappedStore
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
+from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping
+from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
+
+
+def as_encryption(given: "Encryption | str") -> Encryption:
+    """Return the provider or keys that open a root, also from a text that names it.
+
+    Raises `IllegalArgumentError` for any other value. The error does not repeat the value, as it may be a key.
+    """
+    if isinstance(given, str):
+        return parse_provider(given)
+    if isinstance(given, DataKeys | KeyProvider):
+        return given
+    raise IllegalArgumentError(f"encryption: expected a text or a provider of keys, got {type(given).__name__}")
+
+
+async def keys_of(store: Store) -> DataKeys:
+    """Return the opened keys of an encrypted root, for tasks of the same job."""
+    return await _encrypted_store(store).keys()
+
+
+async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
+    """Return keys for a root that is not encrypted yet, which stand in it from now on.
+
+    Raises `IllegalArgumentError` where the store encrypts already, or `encryption` is no provider of keys.
+    """
+    if not isinstance(encryption, KeyProvider):
+        raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
+    if any(isinstance(one, EncryptedStore) for one in layers(store)):
+        raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
+    return await open_keys(store, encryption) or await make_keys(store, encryption)
+
+
+async def rekey(store: Store, encryption: Encryption | str | None) -> None:
+    """Let another provider open the keys of an encrypted root.
+
+    It takes the place of the present provider. Raises `IllegalArgumentError` if the store was not opened with a
+    provider of keys, or if `encryption` is no provider.
+    """
+    encrypted = _encrypted_store(store)
+    if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
+        raise IllegalArgumentError(f"{store.url}: rekey needs a provider of keys, of the new key and of the old one")
+    await replace_wrapping(encrypted.inner, encrypted.provider, encryption)
+
+
+def _encrypted_store(store: Store) -> EncryptedStore:
+    for one in layers(store):
+        if isinstance(one, EncryptedStore):
+            return one
+    raise IllegalArgumentError(f"{store.url}: was opened without encryption: say what opens its keys")
+
+
+def layers(store: Store) -> Iterator[Store]:
+    """Yield a store and those that it hands requests on to."""
+    yield store
+    while isinstance(store, WrappedStore):
+        store = store.inner
+        yield store
+
+
+__all__ = ["adopt", "as_encryption", "keys_of", "layers", "rekey"]
