@@ -151,7 +151,7 @@ class ArtifactReader:
     def _check_table_slice(self, partition: int, row: list[Json], size: int, of_pack: str) -> None:
         """Raise `MalformedError` unless a row is a table's delta or empty snapshot.
 
-        The delta is the whole pack, as all partitions share one file and one digest: then a reader compares it once.
+        The delta must be the whole pack. All partitions share one file and one digest, so a reader compares it once.
         """
         digest = of_pack if row[6] is None else row[6]
         is_delta = row[3] == DELTA and digest == of_pack and size > 0

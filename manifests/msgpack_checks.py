@@ -58,8 +58,8 @@ def explain(error: BaseException) -> str:
 def check_whole(data: bytes) -> None:
     """Raise `ValueError` unless everything that arrays claim to hold is there.
 
-    msgpack makes room for all of it beforehand, and nested arrays can claim 8,000 times their bytes. To skip over them
-    takes a small part of the time that unpacking takes.
+    msgpack allocates memory for everything beforehand, and nested arrays can claim 8,000 times their bytes. To skip
+    over the arrays takes a small part of the time of unpacking.
     """
     for _ in cut_whole((data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)), len(data)):
         pass
@@ -97,7 +97,7 @@ TIMESTAMP_BYTES = 6
 """Bytes of the shortest timestamp of msgpack."""
 
 MINUS_ONE = re.compile(rb"\xff(?:(?<=[\xd4-\xd8]\xff)|(?<=\xc7.\xff)|(?<=\xc8..\xff)|(?<=\xc9.{4}\xff))", re.DOTALL)
-"""The type of an extension of type -1, a timestamp, behind what begins one.
+"""The type -1, of a timestamp, behind the beginning of an extension.
 
 msgpack unpacks it without asking the hook. The type comes first in the pattern, so that the search goes from one such
 byte to the next.

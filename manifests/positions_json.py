@@ -70,8 +70,9 @@ class Position:
     """The position of one partition.
 
     Its `value` belongs to the interface; it is null if nothing was recorded. `epoch` and `lease` name the only lease
-    that may write it. The number puts leases in order. The text is drawn for this lease, and tells it from another of
-    that number after the group was deleted. If anybody may write it, they are 0 and empty.
+    that may write it. The number puts leases in order. The text is drawn for this lease. It tells this lease from
+    another one with the same number after the group was deleted. If anybody may write the position, they are 0 and
+    empty.
     """
 
     partition: str
