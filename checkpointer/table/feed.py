@@ -6,7 +6,7 @@ manifests of a checkpoint and its parent → partitions that may differ → (`fe
 
 Invariant: take the table of the first parent, and apply all changes in order, by key and by the names of columns. The
 result is the table of the last checkpoint, in the columns shown (`shown_columns`). So there is an update wherever a
-value goes, also where its column was dropped and added again, or has a type that cannot be shown.
+value is removed, also if its column was dropped and added again, or has a type that cannot be shown.
 """
 
 from collections.abc import Iterator, Sequence

@@ -30,7 +30,7 @@ what they read.
 ROWS_PER_KEY = 32
 """Changes of a pack for each key that is sought, from which its filter is asked.
 
-With more keys most blocks have one that the filter finds, be it there or not.
+With more keys, the filter finds a key in most blocks, whether it is there or not.
 """
 
 FEW_KEYS = 100
