@@ -45,7 +45,7 @@ class ApplyTask:
     """The task that applies a function to some partitions of a table.
 
     It is given all rows of these partitions, in order of partition and key. `checkpoint` keeps the objects of `version`
-    alive, which is what the function sees: also if the task runs again.
+    alive. The function sees this version, also if the task runs again.
     """
 
     target: Target

@@ -226,7 +226,7 @@ class BatchAttempt:
     def _warn_of_unused_names(self) -> None:
         """Log the names of the last checkpoint that the first batch of a run did not use.
 
-        The job may have renamed them, and then they began empty under the new name.
+        The job may have renamed them. Then they are empty under the new name.
         """
         restored = self.run.restored
         if restored is None:

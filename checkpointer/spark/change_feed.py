@@ -63,14 +63,14 @@ def read_changes(
 
     The rows come in the order of the checkpoints. Within a checkpoint they are in order of partition and key. They are
     in order of the key alone if keys moved to other partitions, because the number of partitions changed or the key
-    became wider. Applied in that order to the table of `after`, or to nothing without it, they give the table of `to`,
-    in the columns of the feed. The DataFrame is pinned to these checkpoints.
+    became wider. If you apply the rows in that order to the table of `after`, or to an empty table without `after`, you
+    get the table of `to`, in the columns of the feed. The DataFrame is pinned to these checkpoints.
 
     Its columns are those of the newest of them. A column of an older one is the same if it has the same name, also if
     it was dropped and added again since. Each has a type that holds its values in all of these checkpoints: after a
     rollback the older ones may have the wider type. A column that a checkpoint does not have is null there. Values
-    whose type does not fit are null too, such as text in a column that is a number now. When such a value goes, there
-    is an update, whose row before has null.
+    whose type does not fit are null too, such as text in a column that is a number now. When such a value is removed,
+    there is an update whose row before has null.
 
     Args:
         spark: The session.
@@ -131,8 +131,8 @@ class ChangeFeed:
     def outline(cls, client: Checkpointer, operator: str, to: CheckpointId | str) -> "ChangeFeed":
         """Return a feed up to a checkpoint that has no tasks, for its end and its columns.
 
-        The columns hold the values of all live ancestors of the checkpoint: a stream may go on from any of them. It can
-        be made of a history of which retention has deleted the beginning.
+        The columns hold the values of all live ancestors of the checkpoint, since a stream may continue from any of
+        them. The feed can be made even if retention has deleted the beginning of the history.
         """
         ancestry = run_sync(read_unbroken_ancestry(client.session, None, CheckpointSelector.parse(to)))
         shown = newest_schema(operator, None, ancestry)

@@ -194,7 +194,7 @@ def _are_alike(kinds: list[DataType]) -> bool:
 def _comparable(value: Column, kind: DataType) -> Column:
     """Return a value in a form that Spark compares exactly.
 
-    Spark cannot compare maps and variants as they are, and takes collated texts for equal that differ.
+    Spark cannot compare maps and variants directly, and treats some different collated texts as equal.
     """
     if isinstance(kind, StringType):
         return F.collate(value, "UTF8_BINARY") if is_collated(kind) else value

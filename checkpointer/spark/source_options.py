@@ -124,7 +124,7 @@ class ReadRequest:
         """Choose the checkpoint of a table, once for all scans.
 
         A view shows the store at the time it is read. The keys of an encrypted root are opened here, once for all
-        tasks, which may not have what opens them.
+        tasks: a task may have no access to the provider of keys.
         """
         if self.encryption is not None:
             # Imported here: only an encrypted root needs the package for it.

@@ -123,8 +123,8 @@ class TableJobs:
     ) -> list[TaskOutput]:
         """Do the work of a task on all rows, and return the output.
 
-        The driver does it, on rows sorted by `order`, if the rows of the batch before were few, and `read`, the version
-        that the task reads, is small. Otherwise `by_tasks` does it. Raises what the task refused.
+        The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and `read`, the
+        version that the task reads, is small. Otherwise `by_tasks` does the work. Raises the refusal of the task.
         """
         outputs = None
         if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):
@@ -157,8 +157,8 @@ class TableJobs:
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:
         """Compact chains, and return all chains of the table.
 
-        `keep` says how many artifacts of each partition stay as they are. The driver does it while few bytes have to be
-        read for it, and the executors do the rest.
+        `keep` says how many artifacts of each partition stay as they are. The driver compacts as long as few bytes have
+        to be read, and the executors compact the rest.
         """
         # A Spark job costs more than reading a few bytes, and much state does not fit into the driver.
         here, there, _ = within_bytes(version.chains, keep, compaction.DRIVER_BYTES)
