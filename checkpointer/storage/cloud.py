@@ -48,8 +48,8 @@ _CLEANUP_SECONDS = 10.0
 async def answer(request: Awaitable[T], translate: Callable[[Exception], CheckpointError]) -> T:
     """Return the answer to a request, or raise an error of the tree.
 
-    It takes the place of the cloud's error. Nothing of the original error is carried along. A cloud's exception may
-    hold credentials. Raised inside the handler, our error would have it as its context.
+    The error replaces the cloud's error, and keeps nothing of it, since a cloud's exception may hold credentials. An
+    error that is raised inside the handler would have the cloud's exception as its context.
     """
     try:
         return await request
@@ -172,7 +172,7 @@ def batches(items: list[T], size: int) -> Iterator[list[T]]:
 async def delete_each(paths: list[str], delete: Callable[[str], Awaitable[None]]) -> None:
     """Delete objects with a request each, several at a time.
 
-    The first failure is raised once all of them have ended: none may still be under way when the caller goes on.
+    The first failure is raised once all requests have ended: none may still be under way when the caller continues.
     """
     turns = asyncio.Semaphore(_PARALLEL_DELETES)
 

@@ -1,7 +1,7 @@
 """Let several writers swap one object at the same time: exactly one may win.
 
-Some servers keep conditions only as long as requests come one at a time, and some show late what was committed. A check
-with one request after the other does not find these.
+Some servers keep conditions only as long as requests come one at a time. Some servers show a committed write late. A
+check with one request after the other does not find such servers.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _MAX_SENDS = 4
 """Attempts at a swap for which the store asks to wait."""
 
 _MAX_UNDECIDED = 3
-"""Rounds without a known winner after which the contest is given up, beside a tenth of all rounds."""
+"""Undecided rounds, in addition to a tenth of all rounds, after which the contest is given up."""
 
 
 _Answer = str | PreconditionFailedError | RetryableError
@@ -105,8 +105,8 @@ class Contest:
 async def hold_contest(stores: Sequence[Store], prefix: str, rounds: int) -> Contest:
     """Let one writer on each of `stores` swap the same objects, in several rounds.
 
-    The objects have fresh names that begin with `prefix`, and are deleted at the end. All stores have the same root.
-    A store may stand there several times: its requests at the same time have connections of their own.
+    The objects have fresh names that begin with `prefix`, and are deleted at the end. All stores have the same root. A
+    store may be in `stores` several times: its concurrent requests have their own connections.
 
     Raises:
         RetryableError: Too many answers were lost for a verdict.

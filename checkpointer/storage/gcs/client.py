@@ -168,7 +168,7 @@ class GCSClient:
 async def document(answer: Any, label: str) -> dict[str, Any]:
     """Return the JSON object of an answer.
 
-    Raises `DependencyError` for anything else: whoever sent it, it does not tell what the service did.
+    Raises `DependencyError` for anything else, since it does not tell what the service did.
     """
     try:
         found = json.loads(await answer.read())

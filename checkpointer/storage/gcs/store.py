@@ -39,7 +39,7 @@ _CONTENT = {"alt": "media"}
 """The parameter that asks for the bytes of an object, and not for its metadata."""
 
 _AS_STORED = {"Accept-Encoding": "identity"}
-"""Header for bytes that nobody compresses on the way: then their length is that of the object."""
+"""Header that forbids compression on the way, so that the length is that of the object."""
 
 
 class GCSStore(CloudStore[GCSClient]):
@@ -190,8 +190,8 @@ class GCSStore(CloudStore[GCSClient]):
 def _generation(expected: str, name: str) -> str:
     """Return a version as a condition.
 
-    Raises `PreconditionFailedError` for what no object can have as its generation: the service would refuse it in other
-    words, and 0 means that there is no object.
+    Raises `PreconditionFailedError` for a text that cannot be a generation. The service would refuse it with another
+    error, and 0 means that there is no object.
     """
     if not (expected.isascii() and expected.isdecimal()) or not int(expected):
         raise PreconditionFailedError(f"{name}: was changed by somebody else")

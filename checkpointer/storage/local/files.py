@@ -60,7 +60,7 @@ def is_hidden(name: str) -> bool:
 def read(path: str, limit: int | None) -> bytes:
     """Return a whole file.
 
-    It is opened once, so a file that is renamed over it meanwhile does not mix in.
+    The file is opened once, so the result has no bytes of a file that is renamed over it meanwhile.
     """
     with _opened(path) as (fd, size):
         _check_size(path, size, limit)
