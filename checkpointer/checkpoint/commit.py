@@ -229,8 +229,8 @@ async def _write_migrated_tables(attempt: CheckpointAttempt) -> None:
 async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) -> None:
     """Delete the objects of the attempt if the store refused to take more.
 
-    The reason may be a full disk. No cleanup may delete these objects before the next commit, for which there might
-    never be room again. A swap that was refused was never made, so the manifest is not the committed one.
+    The reason may be a full disk. No cleanup may delete these objects before the next commit, and that commit might
+    never find room. A refused swap was never made, so the manifest is not the committed one.
     """
     if isinstance(failure, StoreRefusedError):
         # The caller has to learn of the refusal, not of a deletion that failed after it.

@@ -19,7 +19,7 @@ from pyspark_checkpointer.storage.base import Store
 NEAR_STEPS = 4
 """Number of newest checkpoints that are read by walking, not by listing.
 
-So close to the committed checkpoint, walking costs less than listing.
+For checkpoints so close to the committed one, walking costs less than listing.
 """
 
 READ_BATCH = 256

@@ -2,7 +2,7 @@
 
 chain of the key's partition ──> newest artifact that has the key ──> its value, or that it was deleted
 
-A chain that is the one of the parent with deltas on top is read from there on only.
+If a chain is that of the parent with deltas on top, only these deltas are read.
 """
 
 from collections.abc import Callable, Sequence

@@ -61,8 +61,8 @@ PlanSwap = Callable[[Head], Awaitable[Pointer | None]]
 
 Returns None if there is nothing left to do.
 
-It is called again on the new version whenever the old one is gone. Then it checks everything anew. It raises to give
-up.
+The function is called again on the new version whenever the old one is gone. It then checks everything again. It raises
+an error to give up.
 """
 
 
@@ -73,8 +73,8 @@ NEWEST = 10**10 - 1
 async def read_head(store: Store) -> Head:
     """Return the content of `_latest`; an empty head before the first commit.
 
-    Raises `InvalidStateError` where `_latest` is missing though commits were made. A writer that took such a root for
-    an empty one would begin a new history at sequence 1, and the next cleanup would delete the old one.
+    Raises `InvalidStateError` where `_latest` is missing though commits were made. If a writer thought that such a root
+    is empty, it would begin a new history at sequence 1, and the next cleanup would delete the old history.
     """
     head = await find_head(store)
     if head.version is None and (newest := await newest_above(store, head)):
@@ -162,7 +162,7 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
 
     If somebody else moved the pointer first, `plan_swap` plans again on the new version.
 
-    Returns the version on which the operation stands. Raises what `plan_swap` raises, or `OutcomeUnknownError` if a
+    Returns the version in which the operation is done. Raises what `plan_swap` raises, or `OutcomeUnknownError` if a
     swap was sent and its result cannot be read back.
     """
     sent: Pointer | None = None

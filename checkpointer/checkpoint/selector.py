@@ -144,7 +144,7 @@ def _to_time(text: str) -> datetime:
 
     A day alone means its start: `2026-01-01` is 2026-01-01T00:00 in UTC.
 
-    What is meant is the first checkpoint, from the committed one back, that was created at that time or before.
+    It means the first checkpoint, from the committed one back, that was created at that time or before.
     """
     try:
         # A time without a zone is taken as UTC, and never as the zone of this machine: one command must mean one
@@ -158,9 +158,9 @@ def _to_time(text: str) -> datetime:
 def means_two_things(name: str) -> bool:
     """Return whether the name of a savepoint would be read as something else.
 
-    The library could read it so, or people. `Latest` and ` latest` are not the word of the grammar, but people who type
-    them do not mean a savepoint. A name that begins with a hyphen is an option of the command line, or the root that
-    the environment names.
+    The library or people could read it so. `Latest` and ` latest` are not in the grammar, but people who type them do
+    not mean a savepoint. A name that begins with a hyphen is an option of the command line, or the root that the
+    environment names.
     """
     if name.startswith("-"):
         return True

@@ -157,8 +157,8 @@ class Session:
     async def await_background(self) -> None:
         """Wait for the commit in the background, and raise its error.
 
-        A failure is raised again by the next call, until `forget_failure` says that it reached a caller: a caller that
-        waits here may have been cancelled meanwhile.
+        The next calls raise a failure again, until `forget_failure` says that it reached a caller. A caller that waits
+        here may have been cancelled meanwhile.
         """
         task = self._background
         if task is None:
@@ -236,7 +236,7 @@ class Session:
         The session takes over with its first swap. Each swap is on top of what was restored.
 
         It succeeds once a version shows `attempt` as committed, or the planned pointer was written. If anything but
-        retention or a savepoint moved the pointer meanwhile, this writer is finished.
+        retention or a savepoint moved the pointer meanwhile, this writer can never commit again.
         """
         return (await self._swap(base, attempt, edit_pointer)).head
 

@@ -81,7 +81,7 @@ class UploadQueue:
     async def submit(self, write: Coroutine[Any, Any, None], size: int) -> None:
         """Begin a write of about `size` bytes, and wait while very much is under way.
 
-        Raises the error of an earlier write that failed: after one lost write the attempt can only be given up.
+        Raises the error of an earlier write that failed: after one lost write the attempt can only be aborted.
         """
         if self.failure is not None:
             # Python would warn of a coroutine that was never awaited.
