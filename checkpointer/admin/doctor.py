@@ -24,7 +24,7 @@ REPEATS = 10
 """Requests of each verb whose time is taken."""
 
 MAX_SKEW = 60.0
-"""Seconds between the clocks of this machine and of the store that nobody needs to look at."""
+"""Seconds by which the clocks of this machine and of the store may differ without a warning."""
 
 CheckOutcome = Literal["good", "warning", "bad", "unknown"]
 

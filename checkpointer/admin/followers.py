@@ -7,8 +7,9 @@ object, so retention needs no listing to know them.
     advance     write a later position
     retire      on a version of `_latest`: read the positions, keep what they need, swap
 
-A position that is read too early is an older one, which keeps more. Only a new position can be missed. Its swap makes
-each retirement that was planned without it plan again, and each later one sees it.
+Retention may read a position just before it changes. An older position keeps more, so this does no harm. Only a new
+position can be missed. The swap of a new position makes each retirement that was planned without it plan again, and
+each later retirement sees it.
 """
 
 import logging
@@ -127,8 +128,8 @@ async def followers(session: Session) -> Followers:
 async def register(session: Session, name: str, operator: str, checkpoint: CheckpointId | None) -> None:
     """Keep the changes after a checkpoint until the follower has read them.
 
-    Once this has returned, no retirement takes it away, except by a policy that says so. A follower may register again,
-    and go back. Raises `RetiredError` where the checkpoint is not live any more.
+    After this call, no retirement removes these changes, unless a policy says so. A follower may register again, and go
+    back. Raises `RetiredError` if the checkpoint is not live any more.
     """
     object_paths.encode_name("follower", name)
 

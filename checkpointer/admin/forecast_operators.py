@@ -1,6 +1,6 @@
 """Model the chains of one operator, and how a batch changes them.
 
-`forecast.py` runs a job of such operators. `compaction.py` decides here what it decides for a real job.
+`forecast.py` runs a job of such operators. `compaction.py` decides here as for a real job.
 """
 
 import math
@@ -28,9 +28,9 @@ from pyspark_checkpointer.manifests.model import (
 )
 
 STORED_ROW = 32
-"""Stored bytes that a row of a table is taken to have.
+"""The assumed stored bytes of a row of a table.
 
-In memory it is taken to have `RAW` times as many.
+In memory a row is assumed to have `RAW` times as many.
 """
 
 RAW = 2

@@ -53,9 +53,8 @@ async def repair(
 ) -> CheckpointId:
     """Commit a copy of a candidate as the first checkpoint of a new history.
 
-    Returns the new id. Savepoints are kept where `_latest` leads to the catalog; otherwise those in the newest catalogs
-    of the store are copied too. Where something would be missing, nothing is written unless the caller accepts the
-    loss.
+    Returns the new id. Savepoints are kept if `_latest` leads to the catalog. Otherwise those in the newest catalogs of
+    the store are copied too. If something would be missing, nothing is written unless the caller accepts the loss.
     """
     if older_partitions and not accept_loss:
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")

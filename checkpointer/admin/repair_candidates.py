@@ -1,7 +1,7 @@
 """List the checkpoints that a root can be repaired to.
 
 The `_latest` of the root is lost or damaged. Every manifest is a candidate, and is listed with the evidence for it.
-Nothing here proves which commit was the last. The candidates are put side by side for somebody to choose.
+Nothing here proves which commit was the last. A user chooses one of the candidates.
 """
 
 import asyncio
@@ -158,8 +158,8 @@ class _Evidence:
 def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, CheckpointId]:
     """Return the rank of a candidate: higher is better.
 
-    Whole ones come first; among them the one that `_latest` names, then the newest. Where two attempts have the same
-    sequence and none is proven, the later one comes first: its writer had seen the other fail.
+    Intact candidates come first. Among them the first one is the one that `_latest` names, then the newest. If two
+    attempts have the same sequence and none is proven, the later one comes first: its writer had seen the other fail.
     """
     made = candidate.created.timestamp() if candidate.created else 0.0
     whole = not candidate.problems

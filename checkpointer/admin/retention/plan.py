@@ -1,4 +1,4 @@
-"""Hold the plan of a cleanup: what becomes of every object, and why.
+"""Hold the plan of a cleanup: the action for every object, and the reason.
 
 The rows go to a compressed temporary file while the store is listed, so a plan takes no more memory for a million
 objects than for a thousand. It can be saved, looked at, and applied later (`garbage_collect.py`).
@@ -49,8 +49,9 @@ class CleanupPlan:
 
     `Checkpointer.plan` returns it. Iterating gives the rows.
 
-    Each row says of one object what becomes of it ("keep", "later", "delete"), why, and which checkpoint names it. The
-    rows are in a temporary file, so a plan takes no more memory for a million objects than for a thousand.
+    Each row is about one object. It has the action ("keep", "later", "delete"), the reason, and the checkpoint that
+    names the object. The rows are in a temporary file, so a plan takes no more memory for a million objects than for a
+    thousand.
 
     Attributes:
         root: The root, without secrets.

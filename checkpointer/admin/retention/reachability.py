@@ -1,8 +1,8 @@
 """Index the objects that a version of `_latest` keeps alive.
 
 Each object has the checkpoint that references it. The index holds a hash of each live object's path, not the path, and
-is built from few manifests at a time. So neither a long history nor much garbage costs memory. Where two paths have one
-hash, garbage looks live, which is harmless.
+is built from few manifests at a time. So neither a long history nor much garbage costs memory. If two paths have the
+same hash, garbage looks live, which is harmless.
 """
 
 import asyncio
@@ -156,7 +156,7 @@ async def _add_retired(
     """Add the objects of checkpoints that were retired within the grace period.
 
     Readers may be using them. These checkpoints are found from the parents of all live ones, and in the catalogs of
-    that time. No live checkpoint depends on them, so those that are gone or cannot be read are passed over.
+    that time. No live checkpoint depends on them, so those that are gone or unreadable are skipped.
     """
     if head.pointer is None or not head.pointer.retired:
         return

@@ -7,9 +7,9 @@
     state/…               what Spark's own stateful operators hold
     rewound/<number>/…    what a rewind of this library took out; Spark does not look at it
 
-A query that starts again runs the last batch of `offsets/` once more unless `commits/` has it too, from where the batch
-before it ended. So the two newest files of `offsets/` and the newest of `commits/` say how far the query is. Some
-sources keep in `sources/` what an offset means.
+A query that starts again repeats the last batch of `offsets/`, unless `commits/` has it too. The batch begins where the
+batch before it ended. So the two newest files of `offsets/` and the newest file of `commits/` say how far the query is.
+Some sources keep the meaning of an offset in `sources/`.
 """
 
 import asyncio
@@ -90,9 +90,9 @@ class BatchOffsets(NamedTuple):
 
 
 def same_offsets(some: Iterable[str], others: Iterable[str]) -> bool:
-    """Return whether two lists of offsets say the same, however their JSON is written.
+    """Return whether two lists of offsets are equal, however their JSON is written.
 
-    Sources that have names may stand in any order.
+    Sources that have names may be in any order.
     """
     some, others = list(some), list(others)
     return some == others or _parse_sources(some) == _parse_sources(others)
