@@ -45,8 +45,8 @@ class Serializer(Generic[T]):
     """The encoding of a value as bytes, its decoding, and the maximum size.
 
     `encode` takes a nonce, which makes each version unique; `decode` takes the path that errors name. `limit` is in
-    bytes. `empty` is written first where the object is missing, for values that need the store's time from the
-    beginning. A `large` value is encoded and decoded in the thread pool, so that the event loop is not blocked.
+    bytes. `empty` is written first if the object is missing, for values that need the store's time from the beginning.
+    A `large` value is encoded and decoded in the thread pool, so that the event loop is not blocked.
     """
 
     encode: Callable[[T, str], bytes]

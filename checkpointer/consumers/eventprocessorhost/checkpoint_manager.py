@@ -132,8 +132,8 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
     def delete_checkpoint_store(self) -> None:
         """Delete the checkpoint store with all holders; leases stay.
 
-        A deletion that was interrupted goes on with the next call. Stop the hosts first: a host that acquires a lease
-        meanwhile makes the holder of its partition again, without a checkpoint.
+        The next call continues an interrupted deletion. Stop the hosts first: a host that acquires a lease meanwhile
+        makes a new holder for its partition, without a checkpoint.
 
         Raises:
             RetryableError: The store did not answer, or asked for less. Call again.

@@ -24,11 +24,11 @@ RENEWALS_PER_LEASE = 3
 class CompleteLease(NotPicklable):
     """The lease of a partition as it was seen last.
 
-    Once acquired, it is the right to update the checkpoint of the partition. It may be released and acquired again.
-    Once another host took it, it is lost for good.
+    An acquired lease is the right to update the checkpoint of the partition. A lease may be released and acquired
+    again. Once another host took it, it is lost for good.
 
-    Only a `LeaseManager` makes one, and it belongs to the process where it was made. A partition that the same host
-    acquires again has another lease, of another object.
+    Only a `LeaseManager` makes leases, and a lease belongs to the process where it was made. If the same host acquires
+    the partition again, it gets another lease, in another object.
 
     Examples:
         >>> from pyspark_checkpointer.consumers.eventprocessorhost import LeaseManager
@@ -119,8 +119,8 @@ class CompleteLease(NotPicklable):
     def accept(self, new: CheckpointInfo) -> bool:
         """Accept a checkpoint that will be written later.
 
-        For `CheckpointManager`. Return whether it is newer than all before it. It is compared with the checkpoint that
-        stood there when the lease was acquired, and those accepted since.
+        For `CheckpointManager`. Return whether it is newer than all before it. It is compared with the checkpoint at
+        the time when the lease was acquired, and with those accepted since.
         """
         # Only updates that wait are compared here. One that is written at once is compared with the stored position.
         state = self._state
@@ -262,7 +262,7 @@ class HostLeases:
 def state_for(host: HostLeases, lease: CompleteLease) -> LeaseState | None:
     """Return the state of a lease if it belongs to this host.
 
-    It is no method, since a user is handed the contract and no more.
+    This is no method, since users get only the methods of the contract.
     """
     return lease._state if lease._host is host else None
 
