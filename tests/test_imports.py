@@ -114,6 +114,7 @@ NEEDS = {
     "pyspark_checkpointer.table": "spark",
     "pyspark_checkpointer.consumers.journal": "journal",
     "pyspark_checkpointer.storage.encryption": "encryption",
+    "pyspark_checkpointer.admin.encrypt": "encryption",
 }
 """The parts of the package that cannot be imported without an extra."""
 

@@ -1,4 +1,7 @@
-"""What callers do with the keys of an encrypted root: open them, hand them to tasks, make them, replace them."""
+"""Open the keys of an encrypted root for callers, make them, and replace them.
+
+Tasks of a job get the opened keys.
+"""
 
 from collections.abc import Iterator
 
