@@ -14,14 +14,20 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, UnsupportedFormatError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    UnsupportedFormatError,
+)
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
 from pyspark_checkpointer.storage.base import Blob, ListedObject, ListingPage
 from pyspark_checkpointer.storage.encryption import store as store_module
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, parse_provider
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, UnwrapError, parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.storage.conftest import CONDITIONAL, Place
@@ -354,6 +360,25 @@ def test_a_passphrase_opens_a_root(tmp_path: Path) -> None:
     raw = open_store(url)
     wrapped = decode_keys(run_sync(raw.get(KEYS)).data).wrappings[0].wrapped
     assert b"correct" not in wrapped
+
+
+@pytest.mark.parametrize("opened", [b"other", None])
+def test_a_provider_that_does_not_open_what_it_wrapped_is_refused(opened: bytes | None) -> None:
+    class Forgetful:
+        provider, key = "forgetful", ""
+
+        def wrap(self, data: bytes) -> bytes:
+            return data[::-1]
+
+        def unwrap(self, wrapped: bytes) -> bytes:
+            if opened is None:
+                raise UnwrapError
+            return opened
+
+    url = f"memory://{secrets.token_hex(8)}"
+    with pytest.raises(IllegalArgumentError, match="'forgetful' does not return what it wrapped"):
+        Checkpointer(url, encryption=Forgetful()).begin().commit()
+    assert not run_sync(open_store(url).list("")), "nothing was written with a key that nobody opens"
 
 
 def test_wrong_texts_are_not_repeated(tmp_path: Path) -> None:
