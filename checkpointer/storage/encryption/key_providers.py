@@ -1,7 +1,7 @@
 """Define providers of keys: they wrap the data key of a root, and open it again.
 
-A provider is anything with the three members of `KeyProvider`. Two are built in: a key in a file, and a passphrase in a
-file. Neither file is ever written to the store, nor copied into a pickle.
+A provider is anything with the members of `KeyProvider`. Two are built in: a key in a file, and a passphrase in a file.
+Neither file is ever written to the store, nor copied into a pickle. `key_registry.py` has all that a text can name.
 """
 
 import hashlib
@@ -67,6 +67,13 @@ class KeyFile:
     path: str
 
     provider = "key-file"
+    form = "PATH"
+
+    @classmethod
+    def named(cls, name: str) -> "KeyFile | None":
+        """Return the provider of a file; None for an empty path."""
+        # Absolute, as a task or a later moment must not resolve it anew.
+        return cls(os.path.abspath(name)) if name else None
 
     @property
     def key(self) -> str:
@@ -101,7 +108,13 @@ class PassphraseFile:
     path: str
 
     provider = "passphrase-file"
+    form = "PATH"
     key = ""
+
+    @classmethod
+    def named(cls, name: str) -> "PassphraseFile | None":
+        """Return the provider of a file; None for an empty path."""
+        return cls(os.path.abspath(name)) if name else None
 
     def wrap(self, data: bytes) -> bytes:
         salt, parameters = secrets.token_bytes(_SALT_BYTES), _PARAMETERS.pack(*_SCRYPT)
@@ -139,22 +152,4 @@ def _unwrap(key: bytes, wrapped: bytes) -> bytes:
         raise UnwrapError from None
 
 
-FILES = {kind.provider: kind for kind in (KeyFile, PassphraseFile)}
-"""The providers that a text can name, by the word before its colon."""
-
-
-def parse_provider(text: str) -> KeyProvider:
-    """Return the provider that a text names.
-
-    The text is such as `key-file:/run/secrets/state.key`. Raises `IllegalArgumentError` for any other text. It is not
-    repeated, as it may be a key.
-    """
-    kind, colon, path = text.partition(":")
-    if kind not in FILES or not colon or not path:
-        forms = " or ".join(f"{known}:PATH" for known in FILES)
-        raise IllegalArgumentError(f"encryption: expected {forms}, got a text of {len(text)} characters")
-    # Absolute, as a task or a later moment must not resolve it anew.
-    return FILES[kind](os.path.abspath(path))
-
-
-__all__ = ["KeyFile", "KeyProvider", "PassphraseFile", "UnwrapError", "parse_provider"]
+__all__ = ["KeyFile", "KeyProvider", "PassphraseFile", "UnwrapError"]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, parse_provider
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
+from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 

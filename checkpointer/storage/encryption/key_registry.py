@@ -1,0 +1,50 @@
+"""The registry of the providers of keys that a text can name.
+
+How to add a provider that a text can name:
+
+1. Write a frozen dataclass in `key_providers.py`, with the members of `NamedProvider`. It holds
+   the name of the key alone, and takes credentials from the environment of its service. Its errors are of
+   `pyspark_checkpointer.errors`, and show nothing that the service said.
+2. Enter it in `PROVIDERS` below.
+3. If it needs a package, add an extra of its name to `pyproject.toml`, there also to the group `dev`, to `EXTRAS` in
+   `tests/test_imports.py`, to the layer `store` in `tests/test_layers.py` and to the table of extras in `README.md`.
+4. Say in `manifests/ENCRYPTION.md` what it stores. Name it in `docs/encryption.md`, and in the help of
+   `encryption_option` in `checkpointer/cli/arguments.py`.
+"""
+
+from typing import Protocol, Self
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, KeyProvider, PassphraseFile
+
+
+class NamedProvider(KeyProvider, Protocol):
+    """A kind of provider that a text can name, by its word, a colon, and the name of the key."""
+
+    provider: str
+    form: str
+    """How the name of a key is written, for messages."""
+
+    @classmethod
+    def named(cls, name: str) -> Self | None:
+        """Return the provider of a key; None for a text that names none."""
+
+
+PROVIDERS: dict[str, type[NamedProvider]] = {kind.provider: kind for kind in (KeyFile, PassphraseFile)}
+
+
+def parse_provider(text: str) -> KeyProvider:
+    """Return the provider that a text names, such as `key-file:/run/secrets/state.key`.
+
+    Raises `IllegalArgumentError` for any other text. It is not repeated, as it may be a key.
+    """
+    kind, colon, name = text.partition(":")
+    chosen = [PROVIDERS[kind]] if colon and kind in PROVIDERS else list(PROVIDERS.values())
+    found = chosen[0].named(name) if len(chosen) == 1 else None
+    if found is None:
+        forms = " or ".join(f"{one.provider}:{one.form}" for one in chosen)
+        raise IllegalArgumentError(f"encryption: expected {forms}, got a text of {len(text)} characters")
+    return found
+
+
+__all__ = ["PROVIDERS", "parse_provider"]
