@@ -1,7 +1,8 @@
 """Define providers of keys: they wrap the data key of a root, and open it again.
 
 A provider is anything with the members of `KeyProvider`. Two are built in: a key in a file, and a passphrase in a file.
-Neither file is ever written to the store, nor copied into a pickle. `key_registry.py` has all that a text can name.
+Neither file is ever written to the store, nor copied into a pickle. Others ask a key service
+(`key_services/`). `key_registry.py` has all that a text can name.
 """
 
 import hashlib

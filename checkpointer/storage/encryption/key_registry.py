@@ -2,13 +2,15 @@
 
 How to add a provider that a text can name:
 
-1. Write a frozen dataclass in `key_providers.py`, with the members of `NamedProvider`. It holds
+1. Write a frozen dataclass in a file of `key_services/`, with the members of `NamedProvider`. It holds
    the name of the key alone, and takes credentials from the environment of its service. Its errors are of
-   `pyspark_checkpointer.errors`, and show nothing that the service said.
+   `pyspark_checkpointer.errors`, mostly by `key_services/refusals.py`, and show nothing that the service said.
 2. Enter it in `PROVIDERS` below.
 3. If it needs a package, add an extra of its name to `pyproject.toml`, there also to the group `dev`, to `EXTRAS` in
    `tests/test_imports.py`, to the layer `store` in `tests/test_layers.py` and to the table of extras in `README.md`.
-4. Say in `manifests/ENCRYPTION.md` what it stores. Name it in `docs/encryption.md`, and in the help of
+4. Add a server or a fake of its service to `tests/storage/encryption/key_services/conftest.py`: the shared tests then
+   run on it.
+5. Say in `manifests/ENCRYPTION.md` what it stores. Name it in `docs/encryption.md`, and in the help of
    `encryption_option` in `checkpointer/cli/arguments.py`.
 """
 
@@ -16,6 +18,7 @@ from typing import Protocol, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, KeyProvider, PassphraseFile
+from pyspark_checkpointer.storage.encryption.key_services.vault import Vault
 
 
 class NamedProvider(KeyProvider, Protocol):
@@ -30,7 +33,7 @@ class NamedProvider(KeyProvider, Protocol):
         """Return the provider of a key; None for a text that names none."""
 
 
-PROVIDERS: dict[str, type[NamedProvider]] = {kind.provider: kind for kind in (KeyFile, PassphraseFile)}
+PROVIDERS: dict[str, type[NamedProvider]] = {kind.provider: kind for kind in (KeyFile, PassphraseFile, Vault)}
 
 
 def parse_provider(text: str) -> KeyProvider:

@@ -1,0 +1,10 @@
+"""Providers of keys that ask a key service, a file for each: `../key_registry.py` names them.
+
+* `vault.py` wraps the keys of a root by one request, and opens
+  them by one or two;
+* `https.py` sends a request and turns what goes wrong into errors of the tree;
+* `refusals.py` has what all of them say where a service refuses.
+
+A provider holds the name of its key and nothing else. Credentials come from the environment of the service, at each
+call.
+"""

@@ -1,0 +1,194 @@
+"""All providers that a text can name do the same, whichever service they ask, and fail in the same words."""
+
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.cli.app import checkpointer
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    IllegalArgumentError,
+    InvalidStateError,
+    StoreRefusedError,
+)
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, UnwrapError
+from pyspark_checkpointer.storage.encryption.key_registry import PROVIDERS, parse_provider
+from tests.storage.encryption.key_services.case import Case, ServiceCase
+from tests.storage.encryption.key_services.conftest import FILES, SERVICES
+
+DATA = bytes(range(48))
+
+every_provider = pytest.mark.parametrize("case", [*FILES, *SERVICES], indirect=True)
+every_service = pytest.mark.parametrize("case", SERVICES, indirect=True)
+Become = Callable[[Mapping[str, str]], None]
+
+
+def test_every_provider_is_tried() -> None:
+    assert {*FILES, *SERVICES} == set(PROVIDERS)
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+@every_provider
+def test_what_is_wrapped_is_opened_again(case: Case, provider: KeyProvider) -> None:
+    assert isinstance(provider, KeyProvider)
+    wrapped = provider.wrap(DATA)
+    assert DATA[:16] not in wrapped
+    again = parse_provider(case.text)
+    assert (again, again.key, again.provider) == (provider, provider.key, case.text.partition(":")[0])
+    assert again.unwrap(wrapped) == DATA
+
+
+@every_provider
+def test_another_key_does_not_open_it(case: Case, provider: KeyProvider) -> None:
+    with pytest.raises(UnwrapError):
+        parse_provider(case.other).unwrap(provider.wrap(DATA))
+
+
+@every_provider
+def test_every_change_is_noticed(provider: KeyProvider) -> None:
+    wrapped = provider.wrap(DATA)
+    changed = [wrapped[:at] + bytes([wrapped[at] ^ 1]) + wrapped[at + 1 :] for at in (0, 1, 7, 40, len(wrapped) - 2)]
+    if isinstance(provider.key, str) and provider.provider == "passphrase-file":
+        changed = changed[3:]  # The first bytes are the cost of scrypt: other ones take long, or all memory.
+    for damaged in (*changed, wrapped[:-4], wrapped[: len(wrapped) // 2], b"", b"x" * len(wrapped)):
+        try:
+            opened = provider.unwrap(damaged)
+        except (UnwrapError, CheckpointError):
+            continue
+        pytest.fail(f"{damaged!r} was opened: {opened!r}")
+
+
+@every_service
+def test_a_rotation_inside_the_service_changes_nothing(case: ServiceCase, provider: KeyProvider) -> None:
+    name, old = provider.key, provider.wrap(DATA)
+    case.rotate()
+    new = provider.wrap(DATA)
+    assert provider.key == name
+    assert [provider.unwrap(old), provider.unwrap(new)] == [DATA, DATA]
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def failures(case: Case, wrapped: bytes) -> list[Exception]:
+    """Return how wrapping and unwrapping fail, which must show no more than what the text names."""
+    provider, met = parse_provider(case.text), []
+    for use in (lambda: provider.wrap(DATA), lambda: provider.unwrap(wrapped), lambda: provider.key):
+        try:
+            use()
+        except CheckpointError as error:
+            met.append(error)
+    for error in met:
+        assert str(error).startswith(f"{case.text}: "), "the object"
+        assert ": " in str(error).removeprefix(f"{case.text}: "), "the next step"
+        assert "said by" not in str(error), "what the service says is not repeated"
+        assert not any(secret in str(error) for secret in case.secrets)
+        assert (error.__cause__, error.__suppress_context__) == (None, True), "no traceback of a package"
+    return met
+
+
+@every_service
+def test_a_service_that_does_not_answer_can_be_asked_again(
+    case: ServiceCase, provider: KeyProvider, become: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    wrapped = provider.wrap(DATA)
+    become(case.down)
+    met = failures(case, wrapped)
+    assert len(met) >= 2
+    assert all(isinstance(error, DependencyError) and error.retryable for error in met)
+
+
+@every_service
+def test_a_missing_permission_is_named(case: ServiceCase, provider: KeyProvider, become: Become) -> None:
+    wrapped = provider.wrap(DATA)
+    become(case.stranger)
+    met = failures(case, wrapped)
+    assert len(met) >= 2
+    assert all(isinstance(error, StoreRefusedError) and "permission denied" in str(error) for error in met)
+
+
+@every_service
+def test_without_credentials_it_is_said_how_to_give_them(
+    case: ServiceCase, provider: KeyProvider, become: Become
+) -> None:
+    wrapped = provider.wrap(DATA)
+    become(case.nobody)
+    met = failures(case, wrapped)
+    assert len(met) >= 2
+    assert all(isinstance(error, StoreRefusedError) and "credentials" in str(error) for error in met)
+
+
+@every_service
+def test_a_key_that_is_not_there_is_named(case: ServiceCase) -> None:
+    missing = parse_provider(case.missing)
+    with pytest.raises(CheckpointError, match=f"{case.missing}: (there is no such key|permission denied)"):
+        missing.wrap(DATA)
+
+
+@every_provider
+def test_nothing_of_a_secret_is_shown_or_pickled(case: Case, provider: KeyProvider) -> None:
+    for shown in (repr(provider), str(provider), provider.key, repr(pickle.dumps(provider))):
+        assert not any(secret in shown for secret in case.secrets)
+
+
+# ---- roots -----------------------------------------------------------------------------------------------------------
+
+
+@every_provider
+def test_a_root_is_created_restored_and_given_another_key(
+    case: Case, case_of: Callable[[str], Case], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, file = str(tmp_path / "root"), case_of("key-file").text
+    with Checkpointer(root, encryption=file).begin() as cp:
+        cp.save("totals", KeyedState({"alice": 41}))
+    Checkpointer(root, encryption=file).rekey(case.other)
+    Checkpointer(root, encryption=case.other).rekey(case.text)
+    assert total(root, case.text) == {"alice": 41}
+    with Checkpointer(root, encryption=case.text).begin() as cp:
+        cp.save("totals", KeyedState({"alice": 42}))
+    for old in {file, case.other} - {case.text}:
+        with pytest.raises(InvalidStateError, match=r"does not open the keys|its keys are opened by"):
+            total(root, old)
+    run("cat", root, "totals", "--encryption", case.text)
+    assert "42" in capsys.readouterr().out
+    ShardLeases(tmp_path / "leases", "app", "worker-1", encryption=case.text).create(["shard"])
+    assert all(secret not in (tmp_path / "root" / "_keys").read_text() for secret in case.secrets)
+
+
+def total(root: str, encryption: str) -> dict[Any, Any]:
+    restored = Checkpointer(root, encryption=encryption).restore()
+    assert restored is not None
+    return restored.keyed("totals").to_dict()
+
+
+def run(*arguments: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        checkpointer.main(list(arguments))
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vault:secret",
+        "vault:transit/../sys/secret",
+        "vault:transit/orders?secret",
+        "vault:transit/orders\nsecret",
+    ],
+)
+def test_another_text_is_refused_with_the_form_and_not_repeated(text: str) -> None:
+    kind = text.partition(":")[0]
+    with pytest.raises(IllegalArgumentError, match=f"encryption: expected {kind}:.*, got a text of") as met:
+        parse_provider(text)
+    assert "secret" not in str(met.value)
