@@ -141,7 +141,7 @@ def test_what_the_readme_installs_is_there() -> None:
     assert set(install.split(",")) <= set(extras)
     (table,) = re.findall(r"^\| extra .*?\n\n", text, re.DOTALL | re.MULTILINE)
     assert {
-        name for row in table.strip().splitlines()[2:] for name in re.findall(r"`([a-z0-9]+)`", row.split("|")[1])
+        name for row in table.strip().splitlines()[2:] for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])
     } == set(extras)
     made = set(re.findall(r"^([a-z-]+):", (README.parent / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= made

@@ -18,6 +18,7 @@ from typing import Protocol, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, KeyProvider, PassphraseFile
+from pyspark_checkpointer.storage.encryption.key_services.google_kms import GoogleKms
 from pyspark_checkpointer.storage.encryption.key_services.vault import Vault
 
 
@@ -33,7 +34,9 @@ class NamedProvider(KeyProvider, Protocol):
         """Return the provider of a key; None for a text that names none."""
 
 
-PROVIDERS: dict[str, type[NamedProvider]] = {kind.provider: kind for kind in (KeyFile, PassphraseFile, Vault)}
+PROVIDERS: dict[str, type[NamedProvider]] = {
+    kind.provider: kind for kind in (KeyFile, PassphraseFile, GoogleKms, Vault)
+}
 
 
 def parse_provider(text: str) -> KeyProvider:

@@ -11,20 +11,27 @@ import pytest
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from tests.storage.encryption.key_services.case import Case
+from tests.storage.encryption.key_services.fake_google import HOST, FakeGoogle
 from tests.storage.encryption.key_services.fake_vault import FakeVault
-from tests.storage.encryption.key_services.server import Server
+from tests.storage.encryption.key_services.server import Answer, Request, Server
 
 FILES = ("key-file", "passphrase-file")
-SERVICES = ("vault",)
+SERVICES = ("google-kms", "vault")
 
 
 class Services:
     """All key services that are fakes."""
 
     def __init__(self, folder: Path) -> None:
-        self.vault = FakeVault()
-        hosts = {"": self.vault}
+        self.google, self.vault = FakeGoogle(folder), FakeVault()
+        hosts = {"": self._here, HOST: self.google}
         self.server = Server(folder, hosts)
+
+    def _here(self, request: Request) -> Answer:
+        for path, service in (("/google/token", self.google.give_token),):
+            if request.path.startswith(path):
+                return service(request)
+        return self.vault(request)
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +57,7 @@ def case_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
             return Case(*texts, secrets=tuple(kept))
         services: Services = request.getfixturevalue("services")
         return {
+            "google-kms": lambda: services.google.case(services.server),
             "vault": lambda: services.vault.case(services.server),
         }[kind]()
 

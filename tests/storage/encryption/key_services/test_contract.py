@@ -181,6 +181,8 @@ def run(*arguments: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "google-kms:projects/secret",
+        f"google-kms:projects/p/locations/l/keyRings/r/cryptoKeys/k/cryptoKeyVersions/{'secret'}",
         "vault:secret",
         "vault:transit/../sys/secret",
         "vault:transit/orders?secret",
@@ -192,3 +194,18 @@ def test_another_text_is_refused_with_the_form_and_not_repeated(text: str) -> No
     with pytest.raises(IllegalArgumentError, match=f"encryption: expected {kind}:.*, got a text of") as met:
         parse_provider(text)
     assert "secret" not in str(met.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "package"),
+    [("google-kms", "google.auth")],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    kind: str, package: str, case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = case_of(kind).text
+    monkeypatch.setattr(
+        "pyspark_checkpointer.storage.connection.is_installed", lambda name: name not in (package, "cryptography")
+    )
+    with pytest.raises(IllegalArgumentError, match=rf"needs the package {package}: pip install '.*\[{kind}\]'"):
+        parse_provider(text)
