@@ -11,24 +11,25 @@ import pytest
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from tests.storage.encryption.key_services.case import Case
+from tests.storage.encryption.key_services.fake_azure import HSM, VAULT, FakeAzure
 from tests.storage.encryption.key_services.fake_google import HOST, FakeGoogle
 from tests.storage.encryption.key_services.fake_vault import FakeVault
 from tests.storage.encryption.key_services.server import Answer, Request, Server
 
 FILES = ("key-file", "passphrase-file")
-SERVICES = ("google-kms", "vault")
+SERVICES = ("azure-key-vault", "azure-managed-hsm", "google-kms", "vault")
 
 
 class Services:
     """All key services that are fakes."""
 
     def __init__(self, folder: Path) -> None:
-        self.google, self.vault = FakeGoogle(folder), FakeVault()
-        hosts = {"": self._here, HOST: self.google}
+        self.google, self.azure, self.vault = FakeGoogle(folder), FakeAzure(), FakeVault()
+        hosts = {"": self._here, HOST: self.google, VAULT: self.azure.at(VAULT), HSM: self.azure.at(HSM)}
         self.server = Server(folder, hosts)
 
     def _here(self, request: Request) -> Answer:
-        for path, service in (("/google/token", self.google.give_token),):
+        for path, service in (("/google/token", self.google.give_token), ("/azure/identity", self.azure.give_token)):
             if request.path.startswith(path):
                 return service(request)
         return self.vault(request)
@@ -57,6 +58,8 @@ def case_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
             return Case(*texts, secrets=tuple(kept))
         services: Services = request.getfixturevalue("services")
         return {
+            "azure-key-vault": lambda: services.azure.case(services.server, VAULT),
+            "azure-managed-hsm": lambda: services.azure.case(services.server, HSM),
             "google-kms": lambda: services.google.case(services.server),
             "vault": lambda: services.vault.case(services.server),
         }[kind]()
