@@ -38,6 +38,7 @@ EXTRAS = {
     "azure": ("adlfs", "azure.storage", "azure.core"),
     "gcs": ("gcsfs", "google.auth", "google.oauth2"),
     "encryption": ("cryptography",),
+    "aws-kms": ("botocore",),
     "azure-key-vault": ("azure.identity",),
     "google-kms": ("google.auth",),
     "eventhub": ("azure.eventhub",),

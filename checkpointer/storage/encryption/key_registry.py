@@ -18,6 +18,7 @@ from typing import Protocol, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, KeyProvider, PassphraseFile
+from pyspark_checkpointer.storage.encryption.key_services.aws_kms import AwsKms
 from pyspark_checkpointer.storage.encryption.key_services.azure_key_vault import AzureKeyVault
 from pyspark_checkpointer.storage.encryption.key_services.google_kms import GoogleKms
 from pyspark_checkpointer.storage.encryption.key_services.vault import Vault
@@ -36,7 +37,7 @@ class NamedProvider(KeyProvider, Protocol):
 
 
 PROVIDERS: dict[str, type[NamedProvider]] = {
-    kind.provider: kind for kind in (KeyFile, PassphraseFile, AzureKeyVault, GoogleKms, Vault)
+    kind.provider: kind for kind in (KeyFile, PassphraseFile, AwsKms, AzureKeyVault, GoogleKms, Vault)
 }
 
 

@@ -1,6 +1,6 @@
 """Providers of keys that ask a key service, a file for each: `../key_registry.py` names them.
 
-* `azure_key_vault.py`, `google_kms.py` and `vault.py` wrap the keys of a root by one request, and open
+* `aws_kms.py`, `azure_key_vault.py`, `google_kms.py` and `vault.py` wrap the keys of a root by one request, and open
   them by one or two;
 * `https.py` sends a request and turns what goes wrong into errors of the tree;
 * `refusals.py` has what all of them say where a service refuses.

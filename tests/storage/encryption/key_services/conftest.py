@@ -5,6 +5,7 @@ import pickle
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,8 +17,11 @@ from tests.storage.encryption.key_services.fake_google import HOST, FakeGoogle
 from tests.storage.encryption.key_services.fake_vault import FakeVault
 from tests.storage.encryption.key_services.server import Answer, Request, Server
 
+if TYPE_CHECKING:
+    from tests.storage.encryption.key_services.moto_kms import MotoKms
+
 FILES = ("key-file", "passphrase-file")
-SERVICES = ("azure-key-vault", "azure-managed-hsm", "google-kms", "vault")
+SERVICES = ("aws-kms", "azure-key-vault", "azure-managed-hsm", "google-kms", "vault")
 
 
 class Services:
@@ -42,6 +46,16 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     made.server.stop()
 
 
+@pytest.fixture(scope="session")
+def kms_server() -> Iterator["MotoKms"]:
+    """AWS KMS as moto has it."""
+    from tests.storage.encryption.key_services.moto_kms import MotoKms
+
+    made = MotoKms()
+    yield made
+    made.stop()
+
+
 @pytest.fixture
 def case_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Case]:
     """Return a function that gives the case of a kind of provider."""
@@ -56,6 +70,9 @@ def case_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
                 (tmp_path / name).write_text(kept[-1])
                 texts.append(f"{kind}:{tmp_path / name}")
             return Case(*texts, secrets=tuple(kept))
+        if kind == "aws-kms":
+            found: Case = request.getfixturevalue("kms_server").case()
+            return found
         services: Services = request.getfixturevalue("services")
         return {
             "azure-key-vault": lambda: services.azure.case(services.server, VAULT),

@@ -181,6 +181,9 @@ def run(*arguments: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "aws-kms:",
+        "aws-kms:orders secret",
+        "aws-kms:arn:aws:s3:::secret",
         "azure-key-vault:https://jobs.vault.azure.net.secret.example/keys/orders",
         "azure-key-vault:https://user:secret@jobs.vault.azure.net/keys/orders",
         "azure-key-vault:http://jobs.vault.azure.net/keys/secret",
@@ -202,7 +205,7 @@ def test_another_text_is_refused_with_the_form_and_not_repeated(text: str) -> No
 
 @pytest.mark.parametrize(
     ("kind", "package"),
-    [("azure-key-vault", "azure.identity"), ("google-kms", "google.auth")],
+    [("aws-kms", "botocore"), ("azure-key-vault", "azure.identity"), ("google-kms", "google.auth")],
 )
 def test_a_missing_package_is_named_with_its_extra(
     kind: str, package: str, case_of: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
