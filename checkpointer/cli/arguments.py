@@ -77,18 +77,21 @@ def fencing_option(name: str, what: str) -> Callable[[Callable[..., Any]], Calla
     )
 
 
-ENCRYPTION_FORMS = "key-file:PATH|passphrase-file:PATH"
-"""What opens the keys of an encrypted root, as the command line takes it."""
+KEY_FORMS = (
+    "key-file:PATH, passphrase-file:PATH, aws-kms:alias/NAME, azure-key-vault:URL, google-kms:projects/…/NAME or "
+    "vault:MOUNT/NAME."
+)
+"""The texts that name a provider of keys. Its registry is not imported here: it needs the extra `encryption`."""
 
 
 def encryption_option(name: str, variable: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that says what opens the keys of a root."""
     return click.option(
         name,
-        metavar=ENCRYPTION_FORMS,
+        metavar="PROVIDER:KEY",
         envvar=variable,
         show_envvar=True,
-        help=f"The file that opens the keys of {what}.",
+        help=f"What opens the keys of {what}: {KEY_FORMS}",
     )
 
 

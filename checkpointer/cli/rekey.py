@@ -2,7 +2,7 @@
 
 import click
 
-from pyspark_checkpointer.cli.arguments import ENCRYPTION_FORMS
+from pyspark_checkpointer.cli.arguments import KEY_FORMS
 from pyspark_checkpointer.cli.schemas import Rekeyed
 from pyspark_checkpointer.cli.screen import print_json, print_line
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -11,14 +11,14 @@ from pyspark_checkpointer.cli.verb import Opened, verb
 @verb(
     "rekey",
     "rekey /data/orders --encryption key-file:old.key --new-encryption key-file:new.key",
-    "rekey /data/orders --encryption key-file:old.key --new-encryption passphrase-file:phrase",
+    "rekey s3://jobs/orders --encryption key-file:old.key --new-encryption aws-kms:alias/jobs",
     writes=True,
 )
 @click.option(
     "--new-encryption",
-    metavar=ENCRYPTION_FORMS,
+    metavar="PROVIDER:KEY",
     required=True,
-    help="The file that is to open the keys of ROOT.",
+    help=f"What is to open the keys of ROOT: {KEY_FORMS}",
 )
 def command(store: Opened, new_encryption: str) -> None:
     """Let another key open an encrypted root.

@@ -65,9 +65,9 @@ class AsyncCheckpointer(AsyncFace):
         timeout: Seconds after which a request for a small object counts as unanswered.
         metrics: A function that gets a `CommitMetrics` after each commit and a `RestoreMetrics` after each restore, in
             a thread of the library. Not pickled.
-        encryption: What opens the keys of an encrypted root: `"key-file:PATH"`, `"passphrase-file:PATH"`, or a
-            provider of keys. A new root gets its keys by the first write. A root that is not encrypted is refused, and
-            so is an encrypted one without this.
+        encryption: What opens the keys of an encrypted root: a text such as `"key-file:PATH"` or
+            `"aws-kms:alias/NAME"`, or a provider of keys. A new root gets its keys by the first write. A root that is
+            not encrypted is refused, and so is an encrypted one without this.
 
     Raises:
         IllegalArgumentError: An argument is not what it must be. The message names it.

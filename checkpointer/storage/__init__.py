@@ -61,8 +61,8 @@ def open_store(
             writes without them, and two writers of one root can then overwrite each other.
         concurrency: Requests that may run at the same time; of small reads and writes sixteen times as many.
         timeout: Seconds for one small request; a large one gets a second more for each MiB.
-        encryption: What opens the keys of an encrypted root: `"key-file:PATH"`, `"passphrase-file:PATH"`, or a provider
-            of keys. None for a root that is not encrypted.
+        encryption: What opens the keys of an encrypted root: a text such as `"key-file:PATH"` or
+            `"aws-kms:alias/NAME"`, or a provider of keys. None for a root that is not encrypted.
 
     Raises:
         IllegalArgumentError: The URL or an option cannot be right.

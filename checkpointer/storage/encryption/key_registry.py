@@ -2,8 +2,8 @@
 
 How to add a provider that a text can name:
 
-1. Write a frozen dataclass in a file of `key_services/`, with the members of `NamedProvider`. It holds
-   the name of the key alone, and takes credentials from the environment of its service. Its errors are of
+1. Write a frozen dataclass in a file of `key_services/`, with the members of `NamedProvider`. It holds the name of the
+   key alone, and takes credentials from the environment of its service. Its errors are of
    `pyspark_checkpointer.errors`, mostly by `key_services/refusals.py`, and show nothing that the service said.
 2. Enter it in `PROVIDERS` below.
 3. If it needs a package, add an extra of its name to `pyproject.toml`, there also to the group `dev`, to `EXTRAS` in

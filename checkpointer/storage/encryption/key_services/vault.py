@@ -1,4 +1,4 @@
-"""Keys that the transit engine of HashiCorp Vault, or of OpenBao, wraps: `vault:MOUNT/NAME`.
+"""Keys that the transit engine of HashiCorp Vault wraps: `vault:MOUNT/NAME`.
 
 The address and the token come from the variables of the command `vault`. What Vault makes of a key by rotation opens
 all that it wrapped before, down to the key's `min_decryption_version`.

@@ -203,6 +203,11 @@ def test_another_text_is_refused_with_the_form_and_not_repeated(text: str) -> No
     assert "secret" not in str(met.value)
 
 
+def test_the_help_names_all_of_them() -> None:
+    [option] = [one for one in checkpointer.commands["list"].params if one.name == "encryption"]
+    assert all(f"{kind}:" in str(option.help) for kind in PROVIDERS)
+
+
 @pytest.mark.parametrize(
     ("kind", "package"),
     [("aws-kms", "botocore"), ("azure-key-vault", "azure.identity"), ("google-kms", "google.auth")],
