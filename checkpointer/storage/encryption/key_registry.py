@@ -1,4 +1,4 @@
-"""The registry of the providers of keys that a text can name.
+"""List the providers of keys that a text can name.
 
 How to add a provider that a text can name:
 
@@ -25,7 +25,10 @@ from pyspark_checkpointer.storage.encryption.key_services.vault import Vault
 
 
 class NamedProvider(KeyProvider, Protocol):
-    """A kind of provider that a text can name, by its word, a colon, and the name of the key."""
+    """A kind of provider that a text can name.
+
+    The text is the word of the provider, a colon, and the name of the key.
+    """
 
     provider: str
     form: str
@@ -42,7 +45,9 @@ PROVIDERS: dict[str, type[NamedProvider]] = {
 
 
 def parse_provider(text: str) -> KeyProvider:
-    """Return the provider that a text names, such as `key-file:/run/secrets/state.key`.
+    """Return the provider that a text names.
+
+    The text is such as `key-file:/run/secrets/state.key`.
 
     Raises `IllegalArgumentError` for any other text. It is not repeated, as it may be a key.
     """

@@ -1,4 +1,6 @@
-"""Providers of keys that ask a key service, a file for each: `../key_registry.py` names them.
+"""Ask key services to wrap the keys of a root.
+
+There is a file for each service, and `../key_registry.py` names the providers.
 
 * `aws_kms.py`, `azure_key_vault.py`, `google_kms.py` and `vault.py` wrap the keys of a root by one request, and open
   them by one or two;

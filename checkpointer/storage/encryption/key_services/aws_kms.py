@@ -1,4 +1,6 @@
-"""Keys that AWS KMS wraps: `aws-kms:alias/NAME`, or the ARN of a key or an alias.
+"""Wrap keys by AWS KMS.
+
+A text names the key as `aws-kms:alias/NAME`, or by the ARN of a key or an alias.
 
 `Encrypt` and `Decrypt` have an encryption context, which the service binds, logs, and can demand in a policy. What
 KMS makes of a key by rotation opens all that it wrapped before.

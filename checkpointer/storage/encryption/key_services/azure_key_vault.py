@@ -1,4 +1,6 @@
-"""Keys that Azure Key Vault wraps: `azure-key-vault:https://VAULT.vault.azure.net/keys/NAME`.
+"""Wrap keys by Azure Key Vault.
+
+A text names the key as `azure-key-vault:https://VAULT.vault.azure.net/keys/NAME`.
 
 Key Vault has RSA keys, which wrap by RSA-OAEP-256; a Managed HSM has AES keys too, which wrap by AES-KW. An answer
 does not tell with which version of the key something was wrapped, so the version stands before what was wrapped: after

@@ -1,4 +1,6 @@
-"""Keys that Google Cloud KMS wraps: `google-kms:projects/…/locations/…/keyRings/…/cryptoKeys/NAME`.
+"""Wrap keys by Google Cloud KMS.
+
+A text names the key as `google-kms:projects/…/locations/…/keyRings/…/cryptoKeys/NAME`.
 
 Checksums go with all bytes, as Google asks for it: what was changed on its way, by a fault of a machine, is noticed
 while the data key can still be wrapped anew. What the service makes of a key by rotation opens all that it wrapped
@@ -34,7 +36,10 @@ _CASTAGNOLI = 0x82F63B78
 
 @dataclass(frozen=True, slots=True)
 class GoogleKms:
-    """A symmetric key of Google Cloud KMS. The service chooses the version that wraps, and knows it again."""
+    """A symmetric key of Google Cloud KMS.
+
+    The service chooses the version that wraps, and knows it again.
+    """
 
     name: str
 

@@ -1,4 +1,7 @@
-"""What a provider says where its service refuses: the object, and the next step. Never what the service said."""
+"""Name the object and the next step where a key service refuses.
+
+The errors never repeat what the service said.
+"""
 
 from pyspark_checkpointer.errors import (
     CheckpointError,

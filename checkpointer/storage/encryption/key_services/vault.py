@@ -1,4 +1,6 @@
-"""Keys that the transit engine of HashiCorp Vault wraps: `vault:MOUNT/NAME`.
+"""Wrap keys by the transit engine of HashiCorp Vault.
+
+A text names the key as `vault:MOUNT/NAME`.
 
 The address and the token come from the variables of the command `vault`. What Vault makes of a key by rotation opens
 all that it wrapped before, down to the key's `min_decryption_version`.
