@@ -42,10 +42,9 @@ def test_a_root_knows_the_key_and_not_its_alias(kms: MotoKms, tmp_path: Path) ->
     assert parse_provider("aws-kms:alias/moved").key == parse_provider(f"aws-kms:{kms.keys['other']}").key
 
 
-def test_what_was_encrypted_for_another_purpose_is_not_opened(kms: MotoKms) -> None:
-    made = kms.client("kms", user=kms.worker).encrypt(
-        KeyId="alias/orders", Plaintext=DATA, EncryptionContext={"purpose": "secrets"}
-    )
+@pytest.mark.parametrize("context", [{}, {"purpose": "secrets"}])
+def test_what_was_encrypted_for_another_purpose_is_not_opened(context: dict[str, str], kms: MotoKms) -> None:
+    made = kms.client("kms", user=kms.worker).encrypt(KeyId="alias/orders", Plaintext=DATA, EncryptionContext=context)
     with pytest.raises(UnwrapError):
         parse_provider("aws-kms:alias/orders").unwrap(made["CiphertextBlob"])
 

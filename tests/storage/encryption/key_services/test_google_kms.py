@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
-from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, UnwrapError
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.key_services.google_kms import crc32c
 from tests.storage.encryption.key_services.conftest import Services
@@ -26,6 +26,15 @@ def test_the_checksum_is_that_of_the_rfc() -> None:
     assert crc32c(b"\xff" * 32) == 0x62A8AB43
     assert crc32c(bytes(range(32))) == 0x46DD794E
     assert crc32c(b"") == 0
+
+
+@pytest.mark.parametrize("bound", [b"", b"secrets"])
+def test_what_was_encrypted_for_another_purpose_is_not_opened(
+    bound: bytes, services: Services, google: KeyProvider
+) -> None:
+    made = services.google._encrypt(google.key, DATA, bound)
+    with pytest.raises(UnwrapError):
+        google.unwrap(made)
 
 
 @pytest.mark.parametrize(
