@@ -97,6 +97,7 @@ def test_a_namespace_and_a_certificate_are_taken_from_the_environment(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
+        (Answer(302, {}, {"Location": "http://127.0.0.1:1/v1/transit/encrypt/orders"}), "redirects are not followed"),
         (Answer(307, {}, {"Location": "http://127.0.0.1:1/v1/transit/encrypt/orders"}), "redirects are not followed"),
         (Answer(503, {"errors": ["Vault is sealed"]}), "HTTP 503"),
         (Answer(429, {"errors": []}), "asks for fewer requests"),
