@@ -18,7 +18,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store, UndecryptableError
 from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, UndecidedError, find_object, swap_until_decided
 
 T = TypeVar("T")
@@ -94,7 +94,11 @@ async def find_head(store: Store) -> Head:
     It does not matter what else the root holds. This is for callers that look after a damaged root, and for those that
     have proven that a root is new.
     """
-    return _decode(await find_object(store, object_paths.LATEST, SWAP_LIMIT))
+    try:
+        blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
+    except UndecryptableError as error:
+        raise _repairable(error) from None
+    return _decode(blob)
 
 
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:
@@ -129,7 +133,10 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
     If the bytes are damaged, the head has only their version, so that a repair can swap on it. A newer format is not
     damage: it raises `UnsupportedFormatError`.
     """
-    blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
+    try:
+        blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
+    except UndecryptableError as error:  # nothing of it can be read, but a repair can still swap on it
+        return Head(None, error.version), b""
     try:
         return _decode(blob), b"" if blob is None else blob.data
     # It is a `CorruptionError` as well. A repair that took a newer format for damage would destroy a sound root.
@@ -152,9 +159,14 @@ def _decode(blob: Blob | None) -> Head:
     except UnsupportedFormatError:
         raise
     except CorruptionError as error:
-        raise type(error)(
-            f"{error}: repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
-        ) from None
+        raise _repairable(error) from None
+
+
+def _repairable(error: CorruptionError) -> CorruptionError:
+    """Return the error of a damaged `_latest`, with the next step."""
+    return type(error)(
+        f"{error}: repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
+    )
 
 
 async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:

@@ -2,12 +2,13 @@
 
 Objects are named by paths relative to the root. Objects are written once and never changed, except those written by
 `compare_and_swap`. Paths come from `manifests/object_paths.py` only. A store raises errors of the tree
-(`checkpointer/errors.py`) and three signals of its own, which the layers above turn into an outcome:
+(`checkpointer/errors.py`) and four signals of its own, which the layers above turn into an outcome:
 
 * `ObjectNotFoundError`: nothing has this path;
 * `ObjectExistsError`: `put` found something at the path;
 * `PreconditionFailedError`: `compare_and_swap` found another version. The answered request wrote nothing, but an
   earlier, unanswered request of the same caller may be what moved the version: read back before judging.
+* `UndecryptableError`: `get` found an object that cannot be decrypted.
 
 If `compare_and_swap` raises `RetryableError`, nobody knows whether it took effect. If it raises `OutcomeUnknownError`,
 the bytes may be in place, but the disk has not confirmed them. Reading them back proves nothing.
@@ -17,7 +18,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from pyspark_checkpointer.errors import CheckpointError, ConflictError, IllegalArgumentError, NotFoundError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    CorruptionError,
+    IllegalArgumentError,
+    NotFoundError,
+)
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 
 UNFENCED = 'fencing="none", or --fencing none on the command line (of a target --target-fencing none)'
@@ -39,6 +46,13 @@ class ObjectExistsError(ConflictError):
 
 class PreconditionFailedError(ConflictError):
     """The object has another version than the caller expected."""
+
+
+class UndecryptableError(CorruptionError):
+    """The object is there, and cannot be decrypted."""
+
+    version: str | None = None
+    """The version of what is there, on which a repair can swap."""
 
 
 Range = tuple[int, int]

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage.base import S
 
@@ -190,10 +190,15 @@ def _sized(size: int) -> io.BytesIO:
 def check_mark(name: str, found: Bytes, mark: bytes) -> None:
     """Raise `CorruptionError` for an object that does not begin with its mark."""
     if bytes(found) != mark:
-        raise CorruptionError(
-            f"{name}: is not encrypted, as all objects of this root are: somebody replaced it, or "
-            "`checkpointer encrypt` was interrupted"
-        )
+        # A repair must take neither for damage: both are `UnsupportedFormatError`, as for a newer pointer.
+        if bytes(found).startswith(mark.rpartition(b"-")[0] + b"-"):
+            raise UnsupportedFormatError(f"{name}: is encrypted in a form of a newer version: use that version")
+        if bytes(found[:1]) == b"{":
+            raise UnsupportedFormatError(
+                f"{name}: is not encrypted, as all objects of this root are: somebody replaced it, or "
+                "`checkpointer encrypt` was interrupted, and finishes if it is called again"
+            )
+        raise CorruptionError(f"{name}: is not encrypted, as all objects of this root are: it was damaged")
 
 
 class DecryptingSink(Generic[S]):

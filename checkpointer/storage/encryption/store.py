@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.keys_json import KEYS
@@ -29,6 +29,7 @@ from pyspark_checkpointer.storage.base import (
     S,
     SinkRead,
     Store,
+    UndecryptableError,
     WrappedStore,
     WriteLeftover,
     check_path,
@@ -113,7 +114,14 @@ class EncryptedStore(WrappedStore):
             if path == object_paths.LATEST:
                 self._forget_keys()
             raise
-        data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
+        try:
+            data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
+        except UnsupportedFormatError:
+            raise
+        except CorruptionError as error:
+            undecryptable = UndecryptableError(str(error))
+            undecryptable.version = blob.version
+            raise undecryptable from None
         # The version is that of the stored bytes, which a swap compares.
         return Blob(data, blob.version, blob.at)
 

@@ -237,6 +237,32 @@ def test_a_root_that_is_not_encrypted_is_refused_with_a_key(place_of: Callable[[
     assert plain.is_safe()
 
 
+@pytest.mark.parametrize("planted", ["changed", "cut", "plain", "foreign"])
+def test_a_pointer_that_cannot_be_decrypted_is_repaired(victim: Victim, planted: str) -> None:
+    latest = victim.objects()["_latest"]
+    other = f"memory://{secrets.token_hex(8)}"
+    Checkpointer(other, encryption=victim.encryption if planted == "foreign" else None).begin().commit()
+    foreign = run_sync(open_store(other, fencing="none").get("_latest")).data
+    victim.write(
+        "_latest", {"changed": latest[:-1] + bytes([latest[-1] ^ 1]), "cut": latest[:40]}.get(planted, foreign)
+    )
+    client = victim.client()
+    with pytest.raises(CorruptionError, match=r"_latest: .*`checkpointer repair`, lists what the root can be repaired"):
+        client.restore()
+    best = client.repair_candidates()[0]
+    client.repair(best.id)
+    assert victim.is_safe()
+    assert client.verify().findings == ()
+
+
+def test_a_newer_form_of_encryption_is_no_damage(victim: Victim) -> None:
+    latest = victim.objects()["_latest"]
+    victim.write("_latest", latest.replace(b"checkpointer-encrypted-1", b"checkpointer-encrypted-2"))
+    for use in (victim.client().restore, victim.client().repair_candidates):
+        with pytest.raises(UnsupportedFormatError, match="_latest: is encrypted in a form of a newer version"):
+            use()
+
+
 def test_an_old_pointer_is_an_old_state_and_no_other(victim: Victim) -> None:
     """Encryption does not tell old from new: this is what SECURITY.md says that it cannot do."""
     old = victim.objects()["_latest"]
