@@ -128,9 +128,11 @@ class ReadRequest:
         """
         if self.encryption is not None:
             # Imported here: only an encrypted root needs the package for it.
-            from pyspark_checkpointer.storage.encryption.root_keys import keys_of
+            from pyspark_checkpointer.storage.encryption.root_keys import find_keys_of
 
-            self = replace(self, encryption=run_sync(keys_of(self.client().session.store)))
+            # A root without keys is left as it is: it may be a mistyped one, and reading writes nothing.
+            keys = run_sync(find_keys_of(self.client().session.store))
+            self = self if keys is None else replace(self, encryption=keys)
         if self.view == CHANGES:
             client = self.client()
 

@@ -27,8 +27,19 @@ def as_encryption(given: "Encryption | str") -> Encryption:
 
 
 async def keys_of(store: Store) -> DataKeys:
-    """Return the opened keys of an encrypted root, for tasks of the same job."""
+    """Return the opened keys of an encrypted root, for tasks of the same job.
+
+    A new root gets its keys.
+    """
     return await _encrypted_store(store).keys()
+
+
+async def find_keys_of(store: Store) -> DataKeys | None:
+    """Return the opened keys of an encrypted root, for tasks that only read.
+
+    Return None for a root without keys.
+    """
+    return await _encrypted_store(store).find_keys()
 
 
 async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
@@ -70,4 +81,4 @@ def layers(store: Store) -> Iterator[Store]:
         yield store
 
 
-__all__ = ["adopt", "as_encryption", "keys_of", "layers", "rekey"]
+__all__ = ["adopt", "as_encryption", "find_keys_of", "keys_of", "layers", "rekey"]

@@ -65,9 +65,9 @@ class EncryptedStore(WrappedStore):
 
     async def keys(self) -> DataKeys:
         """Return the keys of the root, which are made if it is new."""
-        return await self._find_keys() or await self._create_keys()
+        return await self.find_keys() or await self._create_keys()
 
-    async def _find_keys(self) -> DataKeys | None:
+    async def find_keys(self) -> DataKeys | None:
         """Return the keys of the root; None for a root without keys.
 
         Such a root has nothing to read.
@@ -177,7 +177,7 @@ class EncryptedStore(WrappedStore):
     async def _readable(self, path: str) -> DataKeys:
         """Return the keys of the root, or raise where nothing of it can be read."""
         check_path(path)
-        keys = await self._find_keys() or await self._find_late_keys()
+        keys = await self.find_keys() or await self._find_late_keys()
         if keys is None:
             raise ObjectNotFoundError(f"{self.url}/{path}: not found")
         return keys
@@ -190,7 +190,7 @@ class EncryptedStore(WrappedStore):
         if not await holds_others(self.inner):
             return None
         # Another client may have begun the root since its keys were looked for.
-        keys = await self._find_keys()
+        keys = await self.find_keys()
         if keys is None:
             raise InvalidStateError(
                 f"{self.url}: is not encrypted, or has lost its {KEYS}. To read it as it is, leave out encryption; to "
@@ -217,7 +217,7 @@ class EncryptedStore(WrappedStore):
     # ---- listing and deleting ----------------------------------------------------------------------------------
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        keys = await self._find_keys() or await self._find_late_keys()
+        keys = await self.find_keys() or await self._find_late_keys()
         if keys is None:
             return ListingPage((), None)
         page = await self.inner.list_page(prefix, more)
@@ -227,12 +227,12 @@ class EncryptedStore(WrappedStore):
         return await self.inner.folders(prefix)
 
     async def delete(self, paths: Sequence[str]) -> None:
-        keys = await self._find_keys()
+        keys = await self.find_keys()
         if keys is not None:  # Without keys nothing was ever written.
             await self.inner.delete([keys.stored_path(path) for path in paths])
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        keys = await self._find_keys()
+        keys = await self.find_keys()
         found = [] if keys is None else await self.inner.leftovers()
         return [
             replace(left, path=path)

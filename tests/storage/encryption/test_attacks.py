@@ -7,6 +7,7 @@ import random
 import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
+    StoreNotFoundError,
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.source_options import ReadRequest
 from pyspark_checkpointer.storage import Store, open_store
 from pyspark_checkpointer.storage.base import Blob, ListedObject, ListingPage
 from pyspark_checkpointer.storage.encryption import store as store_module
@@ -461,6 +464,15 @@ def test_an_error_names_the_object_that_is_stored_and_no_digest_of_its_content(v
                     victim.client().restore().operator("model").partition(0)  # type: ignore[union-attr]
                 assert str(met.value).startswith(f"{path}: ")
         victim.write(path, data)
+
+
+@pytest.mark.parametrize("options", [{"operator": "t"}, {"view": "checkpoints"}, {"view": "changes", "operator": "t"}])
+def test_the_data_source_writes_nothing_to_a_root_that_is_not_there(
+    key: str, tmp_path: Path, options: dict[str, str]
+) -> None:
+    with suppress(StoreNotFoundError):
+        ReadRequest.of({"path": str(tmp_path / "mistyped"), "encryption": key, **options}).pin()
+    assert not (tmp_path / "mistyped").exists()
 
 
 def test_keys_are_shown_nowhere(key: str) -> None:
