@@ -17,6 +17,7 @@ from benchmarks import (
     distance,
     driver_peers,
     driver_state,
+    encryption,
     growth,
     lakes,
     limits,
@@ -45,6 +46,7 @@ PARTS: dict[str, Callable[[bool], Sequence[Finding]]] = {
     "operations": operations.run,
     "consumers": consumers.run,
     "distance": distance.run,
+    "encryption": encryption.run,
     "growth": growth.run,
     "limits": limits.run,
 }

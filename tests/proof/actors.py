@@ -163,7 +163,7 @@ class Actor:
             manifest = Manifest(checkpoint, parent=base.parent, operators={**base.manifest.operators, "log": log})
             await low_level.save_manifest(self.session, manifest)
             with self._attempts("commit", checkpoint):
-                await self._attempt(checkpoint, update_latest(self.session, checkpoint))
+                await self._attempt(checkpoint, update_latest(self.session, CheckpointSelector.parse(checkpoint)))
 
     async def roll_back(self, to: CheckpointId | str) -> None:
         where = {"target": str(to)} if isinstance(to, CheckpointId) else {"name": to}

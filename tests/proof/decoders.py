@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests import (
     catalog_json,
     followers_json,
+    keys_json,
     manifest_json,
     msgpack_checks,
     msgpack_values,
@@ -131,6 +132,14 @@ TABLE: tuple[Decoder, ...] = (
         encode=lambda name: name.path.encode(),
     ),
     Decoder("number", wrapped.number, seeds.NUMBERS, seeds.PATH_MARKS, encode=lambda number: str(number).encode()),
+    Decoder(
+        "keys",
+        keys_json.decode_keys,
+        (seeds.root_keys(),),
+        seeds.JSON_MARKS,
+        encode=keys_json.encode_keys,
+        seal=sealed,
+    ),
     Decoder(
         "followers",
         lambda data: followers_json.decode_followers(wrapped.NAME, data),

@@ -31,6 +31,7 @@ _OF_THE_JOB = "made and read by processes of one job, and never stored"
 _OF_THE_CALLER = "reads what its caller wrote"
 _OWN_TEXT = "reads what it encoded itself, a moment before"
 _OF_A_SERVER = "reads an answer of the service: any other form is an error that tests/storage/gcs/test_gcs.py provokes"
+_OF_A_KEY_SERVICE = "reads an answer of a key service, whose forms tests/storage/encryption/key_services provokes"
 _NONE = "decodes nothing"
 
 REASONS = {
@@ -50,7 +51,13 @@ REASONS = {
     "pyspark_checkpointer.cli.key_argument.KeyType.convert": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.keys._time": _OWN_TEXT,
     "pyspark_checkpointer.cli.keys.compare": _OWN_TEXT,
+    "pyspark_checkpointer.cli.arguments.parse_duration": _OF_THE_CALLER,
     "pyspark_checkpointer.cli.arguments.parse_options": _OF_THE_CALLER,
+    "pyspark_checkpointer.storage.encryption.chunked.MessageKey.__init__": _NONE,
+    "pyspark_checkpointer.storage.encryption.key_registry.parse_provider": _OF_THE_CALLER,
+    "pyspark_checkpointer.storage.encryption.key_services.azure_key_vault.AzureKeyVault._headers": _OF_A_KEY_SERVICE,
+    "pyspark_checkpointer.storage.encryption.key_services.https.Service.decode64": _OF_A_KEY_SERVICE,
+    "pyspark_checkpointer.storage.encryption.key_services.https._parse": _OF_A_KEY_SERVICE,
     "pyspark_checkpointer.checkpoint.metadata.Segments._decode": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.metadata.Segments._load": _HANDS_ON,
     "pyspark_checkpointer.checkpoint.metadata.Segments.load": _HANDS_ON,
@@ -75,7 +82,6 @@ REASONS = {
     "pyspark_checkpointer.spark.table_jobs.TableJobs._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
     "pyspark_checkpointer.spark.write_tasks.TaskOutput.load": _OF_THE_JOB,
-    "pyspark_checkpointer.storage.connection.import_package": _NONE,
     "pyspark_checkpointer.table.frames._from_pandas": _NONE,
     "pyspark_checkpointer.table.frames.from_arrow": _NONE,
     "pyspark_checkpointer.table.frames.is_index": _OWN_TEXT,

@@ -45,17 +45,18 @@ class Planted:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """The bug is there until the end of the block, for all who call the function."""
-        source = textwrap.dedent(inspect.getsource(self.function))
+        planted_in = inspect.unwrap(self.function)  # the function itself, below its decorators
+        source = textwrap.dedent(inspect.getsource(planted_in))
         assert source.count(self.old) == 1, f"{self.name}: the code it changes has changed: {source}"
         scope: dict[str, Any] = {}
         code = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec")
-        exec(code, self.function.__globals__, scope)
-        sound = self.function.__code__
-        self.function.__code__ = scope[self.function.__name__].__code__
+        exec(code, planted_in.__globals__, scope)
+        sound = planted_in.__code__
+        planted_in.__code__ = inspect.unwrap(scope[planted_in.__name__]).__code__
         try:
             yield
         finally:
-            self.function.__code__ = sound
+            planted_in.__code__ = sound
 
 
 NO_SEQUENCE_RULE = Planted(

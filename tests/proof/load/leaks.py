@@ -6,7 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pyspark_checkpointer.admin.retention import garbage_collect, plan
+from pyspark_checkpointer.admin.retention import garbage_collect, plan, spool
 from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.manifests.manifest_json import decode_manifest
 from pyspark_checkpointer.storage.local import files
@@ -38,7 +38,7 @@ def leave_files_open() -> None:
 
 def leave_spools() -> None:
     """The rows of a plan stay on the disk."""
-    plan._remove = lambda path: None
+    spool._remove = lambda path: None
 
 
 def leave_tasks() -> None:
