@@ -93,10 +93,10 @@ class MessageKey:
     It is made of the input key (32 random bytes), a salt that no other message has, and the context.
     """
 
-    def __init__(self, name: str, input_key: bytes, salt: bytes, context: bytes) -> None:
-        """Derive the key. `name` is the object that errors speak of."""
+    def __init__(self, name: Callable[[], str], input_key: bytes, salt: bytes, context: bytes) -> None:
+        """Derive the key. `name` returns the object that errors speak of."""
         if len(input_key) != KEY_BYTES:
-            raise IllegalArgumentError(f"{name}: expected a key of {KEY_BYTES} bytes, got {len(input_key)}")
+            raise IllegalArgumentError(f"{name()}: expected a key of {KEY_BYTES} bytes, got {len(input_key)}")
         size = KEY_BYTES + _NONCE_BYTES + _COMMITMENT_BYTES
         derived = HKDFExpand(SHA512(), size, _INFO + salt + context).derive(input_key)
         self._name = name
@@ -134,7 +134,7 @@ class MessageKey:
         """
         view = memoryview(data)
         if decrypted_size(len(view)) is None:
-            raise CorruptionError(f"{self._name}: {len(view)} bytes are no encrypted object: it was cut")
+            raise CorruptionError(f"{self._name()}: {len(view)} bytes are no encrypted object: it was cut")
         self.check_header(view[:HEADER_BYTES])
         return self.decrypt_chunks(0, view[HEADER_BYTES:])
 
@@ -171,7 +171,7 @@ class MessageKey:
         return (self._nonce ^ number).to_bytes(_NONCE_BYTES, "big")
 
     def _refusal(self) -> str:
-        return f"{self._name}: cannot be decrypted: its bytes were changed, or belong to another object, root or key"
+        return f"{self._name()}: cannot be decrypted: its bytes were changed, or belong to another object, root or key"
 
 
 def _sized(size: int) -> io.BytesIO:

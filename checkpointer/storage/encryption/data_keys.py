@@ -8,6 +8,7 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass, field
+from functools import partial
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
@@ -119,7 +120,7 @@ class DataKeys:
                 else secrets.token_bytes(SALT_BYTES)
             )
         # Errors name what is stored: they go into logs, where a digest of a content would tell as much as in a listing.
-        return MessageKey(self.stored_path(path), self._content, salt, f"{self.root_id}\0{path}".encode())
+        return MessageKey(partial(self.stored_path, path), self._content, salt, f"{self.root_id}\0{path}".encode())
 
     def key_of_header(self, path: str, header: bytes) -> MessageKey:
         """Return the key of an object that begins with a header.

@@ -42,7 +42,7 @@ class Content:
 
 
 def key_of(case: dict[str, Any], header: bytes) -> MessageKey:
-    return MessageKey("x", bytes.fromhex(case["key"]), header[:SALT_BYTES], bytes.fromhex(case["ctx"]))
+    return MessageKey(lambda: "x", bytes.fromhex(case["key"]), header[:SALT_BYTES], bytes.fromhex(case["ctx"]))
 
 
 def whole(case: dict[str, Any], stored: bytes) -> bytes:
@@ -102,7 +102,7 @@ SIZES = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES]
 @given(st.sampled_from(SIZES), st.integers(0, 4 * CHUNK_BYTES), st.integers(1, 4 * CHUNK_BYTES))
 def test_a_range_is_that_part_of_the_message(size: int, offset: int, length: int) -> None:
     data = hashlib.shake_128(b"x").digest(size)
-    key = MessageKey("x", KEY, bytes(SALT_BYTES), b"here")
+    key = MessageKey(lambda: "x", KEY, bytes(SALT_BYTES), b"here")
     stored = key.encrypt(data)
     start, count = stored_range(offset, length)
     assert key.decrypt_range(offset, length, stored[start : start + count]) == data[offset : offset + length]
@@ -121,7 +121,7 @@ def test_ranges_are_cut_from_chunks_that_are_decrypted_once(ranges: list[tuple[i
 @given(st.data())
 def test_every_changed_bit_is_noticed(choices: st.DataObject) -> None:
     size = choices.draw(st.sampled_from(SIZES))
-    key = MessageKey("x", KEY, bytes(SALT_BYTES), b"here")
+    key = MessageKey(lambda: "x", KEY, bytes(SALT_BYTES), b"here")
     stored = bytearray(key.encrypt(bytes(size)))
     bit = choices.draw(st.integers(0, 8 * len(stored) - 1))
     stored[bit // 8] ^= 1 << bit % 8
@@ -134,7 +134,7 @@ def test_every_changed_bit_is_noticed(choices: st.DataObject) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_no_cut_is_taken_for_the_end(size: int) -> None:
     case = {"key": KEY.hex(), "ctx": "", "msgLength": size}
-    stored = MessageKey("x", KEY, bytes(SALT_BYTES), b"").encrypt(bytes(size))
+    stored = MessageKey(lambda: "x", KEY, bytes(SALT_BYTES), b"").encrypt(bytes(size))
     for end in {0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 15, len(stored) - 16, len(stored) - 1}:
         for read in (whole, streamed, ranges):
             with pytest.raises(CorruptionError):
@@ -149,7 +149,7 @@ def test_sizes_that_no_message_has() -> None:
 
 
 def test_a_large_message_takes_the_memory_of_its_result_and_no_more() -> None:
-    key, data = MessageKey("x", bytes(32), bytes(SALT_BYTES), b"x"), bytes(16 << 20)
+    key, data = MessageKey(lambda: "x", bytes(32), bytes(SALT_BYTES), b"x"), bytes(16 << 20)
     stored = key.encrypt(data)
     tracemalloc.start()
     try:
