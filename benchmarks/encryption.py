@@ -46,7 +46,8 @@ def run(quick: bool) -> list[Target]:
             "plain": Checkpointer(base / "plain"),
             "encrypted": Checkpointer(base / "encrypted", encryption=_key(base)),
         }
-        return [*_maps(clients, keys, repetitions), *_tables(clients, keys, repetitions)]
+        # The objects of a table take some tens of milliseconds: more repetitions, as others use the machine too.
+        return [*_maps(clients, keys, repetitions), *_tables(clients, keys, 5 * repetitions)]
 
 
 def _key(base: Path) -> str:

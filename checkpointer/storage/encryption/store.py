@@ -35,7 +35,7 @@ from pyspark_checkpointer.storage.base import (
     check_path,
 )
 from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, cut_ranges, merged_ranges, stored_range
-from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, mark_of, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.keyring import (
     create_keys,
@@ -122,8 +122,9 @@ class EncryptedStore(WrappedStore):
             undecryptable = UndecryptableError(str(error))
             undecryptable.version = blob.version
             raise undecryptable from None
-        # The version is that of the stored bytes, which a swap compares.
-        return Blob(data, blob.version, blob.at)
+        # The version is that of the stored bytes, which a swap compares. Objects that are written once need none: where
+        # it is a hash, it takes longer than to decrypt.
+        return Blob(data, blob.version if mark_of(path) else blob.tag, blob.at)
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         keys = await self._readable(path)
