@@ -73,12 +73,12 @@ def compare(before: CheckpointReader, after: CheckpointReader, name: str, limit:
     }
 
 
-def _operator(snapshot: CheckpointReader, name: str) -> Operator | None:
+def _operator(reader: CheckpointReader, name: str) -> Operator | None:
     """Return an operator whose keys can be read.
 
     None if the checkpoint does not have it.
     """
-    found = snapshot.manifest.operators.get(name) if snapshot.manifest else None
+    found = reader.manifest.operators.get(name) if reader.manifest else None
     if found is not None and kind_of(found) == "bytes":
         raise IllegalArgumentError(
             f"operator {name!r}: holds bytes of the job's own format, whose keys nobody else can read: leave OPERATOR "
@@ -132,7 +132,7 @@ def _time(shown: Json) -> datetime | None:
 
 
 def _contents(
-    snapshot: CheckpointReader,
+    reader: CheckpointReader,
     operator: Operator | None,
     name: str,
     partitions: list[int],
@@ -146,11 +146,11 @@ def _contents(
     """
     if operator is None:
         return {}
-    key_of = _table_key(snapshot, name) if kind_of(operator) == "table" else lambda record: record["key"]
+    key_of = _table_key(reader, name) if kind_of(operator) == "table" else lambda record: record["key"]
     # A partition may have state in one of the two checkpoints only.
     held = [number for number in partitions if number in operator.chains]
     found = {}
-    for record in records(snapshot, name, held, shown):
+    for record in records(reader, name, held, shown):
         text = to_text(key_of(record))
         found[text] = _digest(record)
         if rule is not None and expired is not None and rule(record):
@@ -178,11 +178,11 @@ def _expired_entries(
     return {to_text(to_json(key)) for keys in found for key in keys}
 
 
-def _table_key(snapshot: CheckpointReader, name: str) -> Callable[[schemas.Record], Json]:
+def _table_key(reader: CheckpointReader, name: str) -> Callable[[schemas.Record], Json]:
     """Return a function that takes the key columns from a row."""
     from pyspark_checkpointer.table.opening import table_version  # pyarrow, only for tables
 
-    columns = table_version(snapshot, name).schema.key
+    columns = table_version(reader, name).schema.key
     return lambda record: {column: record["row"][column] for column in columns}
 
 
@@ -198,6 +198,6 @@ def _digest(record: schemas.Record) -> bytes:
     return blake2b(to_text(told).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _id(snapshot: CheckpointReader) -> str:
-    assert snapshot.manifest is not None
-    return str(snapshot.manifest.id)
+def _id(reader: CheckpointReader) -> str:
+    assert reader.manifest is not None
+    return str(reader.manifest.id)

@@ -189,8 +189,8 @@ class AsyncCheckpointer(AsyncFace):
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
         session = self.session
-        snapshot = await self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
-        return None if snapshot is None else AsyncRestored(snapshot)
+        reader = await self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
+        return None if reader is None else AsyncRestored(reader)
 
     async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep a checkpoint under a name.

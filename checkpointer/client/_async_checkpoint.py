@@ -89,8 +89,8 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     @property
     def parent(self) -> "AsyncRestored | None":
         """The checkpoint below this one; None for the first."""
-        snapshot = restore.parent_reader(self._client.session, self.attempt.base)
-        return None if snapshot is None else AsyncRestored(snapshot)
+        reader = restore.parent_reader(self._client.session, self.attempt.base)
+        return None if reader is None else AsyncRestored(reader)
 
     @property
     def positions(self) -> dict[str, Json]:

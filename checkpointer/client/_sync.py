@@ -187,8 +187,8 @@ class Checkpointer(SyncFace):
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
         session = self.session
-        snapshot = self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
-        return None if snapshot is None else Restored(snapshot)
+        reader = self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
+        return None if reader is None else Restored(reader)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
         """Keep a checkpoint under a name.

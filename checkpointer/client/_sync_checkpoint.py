@@ -90,8 +90,8 @@ class Checkpoint(SyncStart, NotPicklable):
     @property
     def parent(self) -> "Restored | None":
         """The checkpoint below this one; None for the first."""
-        snapshot = restore.parent_reader(self._client.session, self.attempt.base)
-        return None if snapshot is None else Restored(snapshot)
+        reader = restore.parent_reader(self._client.session, self.attempt.base)
+        return None if reader is None else Restored(reader)
 
     @property
     def positions(self) -> dict[str, Json]:

@@ -119,9 +119,9 @@ class OperatorView(NotPicklable):
 
     _instead = RestoredView._instead
 
-    def __init__(self, snapshot: CheckpointReader, name: str) -> None:
-        self.reader = snapshot
-        self._operator = snapshot.operator(name)
+    def __init__(self, reader: CheckpointReader, name: str) -> None:
+        self.reader = reader
+        self._operator = reader.operator(name)
         self.name = name
 
     @property

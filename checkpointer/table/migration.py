@@ -34,17 +34,17 @@ MIGRATION_PACK_BYTES = 32 << 20
 
 
 async def transform(
-    snapshot: CheckpointReader, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
+    reader: CheckpointReader, old: str, new: str, function: Transform, store: OverlayStore, owner: CheckpointId
 ) -> Operator:
     """Return the operator `new`, with the transformed partitions of `old`.
 
     The partitions are written to `store`. Large partitions become snapshots, small ones share packs. The transform of a
     table without rows is called once, for its columns.
     """
-    operator, host = snapshot.operator(old), snapshot.session.host
-    version = table_version(snapshot, old)
+    operator, host = reader.operator(old), reader.session.host
+    version = table_version(reader, old)
     task = _TableTransform(new, version, function)
-    rows = partition_reader(snapshot, old, sorted(version.chains))
+    rows = partition_reader(reader, old, sorted(version.chains))
     chains: dict[int, Chain] = {}
     small: list[pa.Table] = []
     size = 0

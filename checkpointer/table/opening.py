@@ -29,17 +29,17 @@ Keys = Sequence[Mapping[str, Any]]
 __all__ = ["Keys", "Table", "key_table", "partition_reader", "read", "table_version"]
 
 
-def table_version(snapshot: CheckpointReader, name: str) -> TableVersion:
+def table_version(reader: CheckpointReader, name: str) -> TableVersion:
     """Return a table as a checkpoint has it."""
-    manifest = snapshot.manifest
-    return TableVersion.of(name, snapshot.operator(name), None if manifest is None else manifest.clock)
+    manifest = reader.manifest
+    return TableVersion.of(name, reader.operator(name), None if manifest is None else manifest.clock)
 
 
-async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
+async def read(reader: CheckpointReader, name: str, columns: Sequence[str] | None, keys: Keys | None) -> Table:
     """Return all rows of a table, or those with the keys given, merged and verified."""
-    version = table_version(snapshot, name)
-    session = snapshot.session
-    checkpoint = None if snapshot.manifest is None else snapshot.manifest.id
+    version = table_version(reader, name)
+    session = reader.session
+    checkpoint = None if reader.manifest is None else reader.manifest.id
     if keys is not None:
         sought = row_order.in_order(key_table(version, keys), version.schema.key)
         # Each key once: the steps of a lookup have no key in common.
@@ -48,34 +48,34 @@ async def read(snapshot: CheckpointReader, name: str, columns: Sequence[str] | N
         # A key can only be in the partition that its hash says, so no other one is read.
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(version.chains.keys() & numbers.to_pylist())}
         steps, reads = lookup_steps(version, wanted)
-        reader = TableReader(snapshot.store, session.host, version.only(list(reads)), columns, sought, reads=reads)
-        found = [await explaining(session, checkpoint, partial(reader.rows_of, step)) for step in steps]
-        return pa.concat_tables([reader.empty(), *found])
-    reader = TableReader(snapshot.store, session.host, version, columns)
+        table = TableReader(reader.store, session.host, version.only(list(reads)), columns, sought, reads=reads)
+        found = [await explaining(session, checkpoint, partial(table.rows_of, step)) for step in steps]
+        return pa.concat_tables([table.empty(), *found])
+    table = TableReader(reader.store, session.host, version, columns)
 
     async def load() -> list[pa.Table]:
         # A table may have up to 2**31 partitions, so time and memory go to those that have rows.
-        return await asyncio.gather(*map(reader.rows, sorted(version.chains)))
+        return await asyncio.gather(*map(table.rows, sorted(version.chains)))
 
     found = await explaining(session, checkpoint, load)
-    return pa.concat_tables(found) if found else reader.empty()
+    return pa.concat_tables(found) if found else table.empty()
 
 
 def partition_reader(
-    snapshot: CheckpointReader, name: str, partitions: Sequence[int]
+    reader: CheckpointReader, name: str, partitions: Sequence[int]
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
     """Return a function that reads one partition.
 
     An object that several partitions share is fetched once.
     """
-    session = snapshot.session
-    # The reader counts how many of its partitions share an object, so it must know which ones will be read.
-    version = table_version(snapshot, name).only(partitions)
-    reader = TableReader(snapshot.store, session.host, version)
-    checkpoint = snapshot.manifest.id if snapshot.manifest else None
+    session = reader.session
+    # `TableReader` counts how many of its partitions share an object, so it must know which ones will be read.
+    version = table_version(reader, name).only(partitions)
+    table = TableReader(reader.store, session.host, version)
+    checkpoint = reader.manifest.id if reader.manifest else None
 
     async def rows(partition: int) -> Table:
-        return await explaining(session, checkpoint, lambda: reader.rows(partition))
+        return await explaining(session, checkpoint, lambda: table.rows(partition))
 
     return rows
 

@@ -40,11 +40,11 @@ class PlainRows:
     Its rows have plain columns, without this library's metadata.
     """
 
-    def __init__(self, snapshot: CheckpointReader, name: str, kind: RowKind, partitions: Sequence[int]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, reader: CheckpointReader, name: str, kind: RowKind, partitions: Sequence[int]) -> None:
+        self._reader = reader
         self._name = name
-        self._table = partition_reader(snapshot, name, partitions) if kind == "table" else None
-        columns = table_version(snapshot, name).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
+        self._table = partition_reader(reader, name, partitions) if kind == "table" else None
+        columns = table_version(reader, name).schema.arrow() if kind == "table" else MAP_ENTRIES_SCHEMA
         # Field ids mean nothing to other programs, and a snapshot as it is stored has them.
         self.schema = pa.schema([field.remove_metadata() for field in columns])
 
@@ -55,9 +55,9 @@ class PlainRows:
         """
         if self._table is not None:
             return (await self._table(partition)).slice(0, limit).cast(self.schema)
-        if partition not in self._snapshot.operator(self._name).chains:
+        if partition not in self._reader.operator(self._name).chains:
             return self.schema.empty_table()
-        entries = await self._snapshot.entries(self._name, partition)
+        entries = await self._reader.entries(self._name, partition)
 
         def build() -> pa.Table:
             # Values are unpacked here and not before, so that a limit saves the work for all others.
@@ -65,7 +65,7 @@ class PlainRows:
             columns = [[_text(key) for key, _ in some], [_text(unpack(value)) for _, value in some]]
             return pa.table(columns, schema=self.schema)
 
-        return await self._snapshot.session.host.run(build)
+        return await self._reader.session.host.run(build)
 
 
 def _text(value: object) -> str:
