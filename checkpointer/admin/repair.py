@@ -5,9 +5,9 @@ The root gets a committed checkpoint again.
     scan the store → examine the candidate → copy savepoints and candidate → write a catalog → compare-and-swap _latest
 
 The caller chose one of the candidates (`repair_candidates.py`). It is copied with all its objects under a new id, above
-every sequence in the store. A cleanup that saw an object dead may delete it, if its sequence is not above those in the
-store. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds its intact parts; they are
-committed only for a caller who accepts the loss.
+every sequence in the store. A cleanup that found an object to be garbage may still delete it, unless its sequence is
+above those in the store. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds its
+intact parts; they are committed only for a caller who accepts the loss.
 """
 
 import logging

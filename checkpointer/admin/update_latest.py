@@ -108,7 +108,7 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
             f"{parent and parent.id} was restored: save it again on top of that, under a new id"
         )
     # Only the parent's objects may be reused: an object of an abandoned attempt may be deleted at any time by a cleanup
-    # that saw it dead.
+    # that found it to be garbage.
     known = metadata.objects_of(parent, before) if parent is not None and before is not None else set()
     for path in metadata.objects_of(Ref(manifest.id, ""), manifest) - known:
         if object_paths.owner(path) != manifest.id:

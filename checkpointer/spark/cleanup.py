@@ -91,8 +91,8 @@ def plan_cleanup(
         0
     """
     with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption) as client:
-        _, judge = run_sync(begin_plan(client.session, check_policy(policy)))
-        return _over_objects(spark, client, judge, lambda _, rows: _as_batch(rows), _ROW, newer=True)
+        _, classifier = run_sync(begin_plan(client.session, check_policy(policy)))
+        return _over_objects(spark, client, classifier, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
 
 def frame_of(spark: SparkSession, plan: CleanupPlan) -> DataFrame:
@@ -169,13 +169,13 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
     """
     session = client.session
     # Without rules, as the checkpoints were retired before. The grace period still protects their readers.
-    plan, judge = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
+    plan, classifier = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
-    for action, objects, size in _over_objects(spark, client, judge, _delete, _COUNT).collect():
+    for action, objects, size in _over_objects(spark, client, classifier, _delete, _COUNT).collect():
         totals[action] += Total(objects, size)
-    if judge is not None:
+    if classifier is not None:
         # Leftovers belong to no prefix that a task could list, so the driver deletes them.
-        left = run_sync(classify_leftovers(session, plan, judge))
+        left = run_sync(classify_leftovers(session, plan, classifier))
         garbage = [WriteLeftover(row.path, row.leftover) for row in left if row.leftover and row.action == DELETE]
         run_sync(session.store.discard(garbage))
     return totals[DELETE], totals[LATER], plan.note
@@ -187,7 +187,7 @@ Work = Callable[[Store, Iterator[PlanRow]], Iterator[pa.RecordBatch]]
 def _over_objects(
     spark: SparkSession,
     client: Checkpointer,
-    judge: GarbageClassifier | None,
+    classifier: GarbageClassifier | None,
     work: Work,
     schema: str,
     *,
@@ -198,12 +198,12 @@ def _over_objects(
     Each task lists some prefixes of the paths. `newer` is as in `_listing_prefixes`.
     """
     # There is no `_latest`, and so nothing proves what is garbage: nothing is touched (SPEC, Retire and sweep).
-    if judge is None:
+    if classifier is None:
         return spark.createDataFrame([], schema)
-    prefixes = run_sync(_listing_prefixes(client, judge.sequence, newer=newer))
+    prefixes = run_sync(_listing_prefixes(client, classifier.sequence, newer=newer))
     root = TaskRoot.of(client, spark)
     # The index of live objects can be large.
-    sent = share(spark, judge, f"{client.root}: the index of its live objects")
+    sent = share(spark, classifier, f"{client.root}: the index of its live objects")
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = root.open().session.store
@@ -217,11 +217,11 @@ def _over_objects(
     return frame.repartition(max(1, parts)).mapInArrow(run, schema)
 
 
-def _rows(store: Store, prefix: str, judge: GarbageClassifier) -> Iterator[PlanRow]:
+def _rows(store: Store, prefix: str, classifier: GarbageClassifier) -> Iterator[PlanRow]:
     more: object | None = None
     while True:
         page = run_sync(store.list_page(prefix, more))
-        yield from (judge(entry.path, entry.size) for entry in page.entries)
+        yield from (classifier(entry.path, entry.size) for entry in page.entries)
         more = page.more
         if more is None:
             return

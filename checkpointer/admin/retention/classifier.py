@@ -54,8 +54,8 @@ class GarbageClassifier:
         # Somebody else's file may lie in the root. A name that is not of the format is never ours to delete.
         if owner is None:
             return PlanRow(path, size, KEEP, "not a file of the format: never touched")
-        # Objects at or below the committed sequence that are dead stay dead, so this plan may be applied at any later
-        # time. A newer one may belong to an attempt that commits next (SPEC.md, the one rule).
+        # Garbage at or below the committed sequence stays garbage, so this plan may be applied at any later time. A
+        # newer one may belong to an attempt that commits next (SPEC.md, the one rule).
         if owner.sequence > self.sequence:
             return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may belong to a running commit")
         return PlanRow(path, size, DELETE, "no live checkpoint names it")

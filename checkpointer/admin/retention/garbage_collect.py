@@ -1,8 +1,8 @@
-"""Clean up a store: plan, then retire checkpoints and sweep dead objects.
+"""Clean up a store: plan, then retire checkpoints and sweep garbage.
 
-Nothing that is or may become live is deleted, whatever other clients do meanwhile. A dead object at or below the
-committed sequence stays dead, so a plan does not become stale with time. A plan is refused only if it would retire or
-delete something that is needed now. `apply_plan` checks that again on the present version of `_latest`.
+Nothing that is or may become live is deleted, whatever other clients do meanwhile. Garbage at or below the committed
+sequence stays garbage, so a plan does not become stale with time. A plan is refused only if it would retire or delete
+something that is needed now. `apply_plan` checks that again on the present version of `_latest`.
 """
 
 import asyncio
@@ -298,6 +298,6 @@ async def _plan_and_sweep(
 
     Returns the total of the deleted objects, and the plan.
     """
-    # With a policy that keeps everything: what is dead by now is found, and nothing more is retired.
+    # With a policy that keeps everything: what is garbage by now is found, and nothing more is retired.
     plan = await plan_retire_and_sweep(session, RetentionPolicy(grace=policy.grace))
     return await _sweep(session, plan, progress), plan
