@@ -195,9 +195,8 @@ def unpack_all(packed: Sequence[bytes]) -> list[Any] | None:
     limit = max(2 * count, longest)
     try:
         members = _unpackb(whole, ext_hook=from_extension, strict_map_key=False, max_array_len=limit, max_map_len=limit)
-        # Each of these integers was read from a mark, since nothing else is read as this integer, and these are all
-        # marks. So none was read as a part of a value, and between two of them is one value: each of these bytes is a
-        # whole value.
+        # Only a mark is read as this integer. If every second member is this integer, and there are as many of them as
+        # marks, then no mark was read as a part of a value. So the bytes before each mark are one whole value.
         found = members[1::2]
         if found.count(_MARKED) != count or not _INTEGERS.issuperset(map(type, found)):
             return None

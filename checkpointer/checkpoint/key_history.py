@@ -85,7 +85,7 @@ def change_of(manifest: Manifest, change: ChangeType, before: Any, after: Any) -
 
 
 Show = Callable[[bytes], Any]
-"""A function that makes the value to return of a packed one."""
+"""A function that turns a packed value into the value to return."""
 
 
 async def map_changes(

@@ -123,9 +123,9 @@ class Segments:
 
 
 def _may_succeed_now(task: "asyncio.Task[Patches]") -> bool:
-    """Return whether a read failed in a way that passes.
+    """Return whether a read that failed may succeed if it is tried again.
 
-    Then later callers must not get the same error again.
+    Then later callers must not get the same error without a new read.
     """
     return task.done() and (task.cancelled() or isinstance(task.exception(), RetryableError))
 

@@ -55,7 +55,7 @@ class CheckpointAttempt:
         self.meter = meter
         self.state = AttemptState.OPEN
         self.prepared: Prepared | None = None
-        """A function that ends the second phase. It is set from the swap of `prepare` on."""
+        """The prepared checkpoint, for the second phase. It is set from the swap of `prepare` on."""
         self.uploader = Uploader(session.store, session.host, self.id)
 
         # Copies, because the caller changes these in place: the parent's are shared with readers, and the next attempt

@@ -144,7 +144,7 @@ def _to_time(text: str) -> datetime:
 
     A day alone means its start: `2026-01-01` is 2026-01-01T00:00 in UTC.
 
-    It means the first checkpoint, from the committed one back, that was created at that time or before.
+    `at=` means the newest checkpoint that was created at that time or before.
     """
     try:
         # A time without a zone is taken as UTC, and never as the zone of this machine: one command must mean one

@@ -166,7 +166,8 @@ class Session:
         try:
             await asyncio.shield(task)  # who stops waiting does not stop the commit
         finally:
-            # The waiting caller may be gone, so the failure is kept until `forget_failure`. Cancelled ones have none.
+            # A failure is kept until `forget_failure`, since the waiting caller may be gone. A commit that was
+            # cancelled has no failure to keep.
             if task.done() and (task.cancelled() or task.exception() is None):
                 self._forget(task)
 
@@ -220,7 +221,8 @@ class Session:
         """
 
         async def commit(head: Head, pointer: Pointer) -> Pointer:
-            # Whoever prepared it has to promote or abort it first: this one would take its place in the sequence.
+            # The prepared checkpoint has to be committed or aborted first: this one would take its place in the
+            # sequence.
             self.refuse_prepared(head.prepared)
             return replace(pointer, committed=ref)
 

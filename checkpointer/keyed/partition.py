@@ -2,7 +2,7 @@
 
 Callers may change the live objects.
 
-Four dicts and a list hold it, all by key:
+Its content is in four dicts and a list, by key:
 
     data         packed value   every key, except new ones that are not packed yet (`unlisted`)
     live         object         values that were handed out or assigned, for as long as somebody else may hold them
@@ -126,7 +126,7 @@ class MapPartition:
         self.saved = NEVER_SAVED
         self.key_kinds = NO_NUMBERS
         self._readers: set[object] = set()
-        """Snapshots, and others, that still read `data`."""
+        """What still reads `data` without the lock, such as a captured snapshot."""
         self._least_limit = self._limit = limit
 
     def restore(self, saved: SavedChain, data: dict[Any, bytes], types: Set[type] | None = None) -> None:

@@ -46,7 +46,7 @@ class QueryOffsets:
         """
         try:
             offsets = self._offsets(job.batch_id)
-            # The batch before this one is asked of Spark only where this run did not commit it: each question is
+            # Spark is asked for the batch before this one only if this run did not commit it: each question takes
             # several calls of the JVM.
             known = None if last is None or last.batch_id != job.batch_id - 1 else last.spark
             before = known.offsets if known else self._offsets(job.batch_id - 1) if job.batch_id > 0 else None

@@ -172,7 +172,7 @@ class OtherStates:
             raise IllegalArgumentError(
                 f"other({client.root!r}): is the root of this job: use state.table(…) and state.map(…)"
             )
-        # Two threads may ask for one root, which has more than one spelling: both have to read one checkpoint.
+        # Two threads may ask for the same root, perhaps in two spellings: both have to read the same checkpoint.
         with self._lock:
             if client.root not in self._pinned:
                 self._pinned[client.root] = client, self._restore(client, start, on_retired)

@@ -26,7 +26,7 @@ one, before either of them does anything.
 class TableHints:
     """Hints of the last changes of a table for the next ones, in one run of a query.
 
-    No result depends on it.
+    No result depends on them.
     """
 
     shuffle_first: bool = False

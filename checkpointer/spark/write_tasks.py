@@ -70,7 +70,7 @@ class TaskOutput:
         """
         deltas = (delta for pack in self.packs for delta in pack.values())
         artifacts = (*self.snapshots.values(), *deltas, *chain.from_iterable(self.chains.values()))
-        # An empty snapshot has no bytes that could prove anything.
+        # An empty snapshot has no bytes, so reading it would not prove that the driver sees the same store.
         return next(
             (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
         )

@@ -5,6 +5,7 @@
 * `base.py` is the contract that every store keeps;
 * `registry.py` is the table of stores, and says how to add one;
 * `request_path.py` is what each request passes through before it reaches a store;
+* `encryption/` is no store: it encrypts for any of them, in front of that path;
 * `compare_and_swap.py` finds out what became of a swap without an answer.
 """
 

@@ -66,7 +66,7 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except SwapNotSentError as error:
-            # This attempt is certain not to land, but an earlier one may.
+            # This request is certain not to land, but an earlier one may.
             if undecided is not None:
                 raise UndecidedError from error
             raise

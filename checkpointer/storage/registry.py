@@ -29,7 +29,7 @@ from typing import Literal
 class Reach(Enum):
     """The machines and processes that can see the roots of a store.
 
-    It goes with how their URLs begin, and with whether writes can be conditional.
+    It also tells how the URLs of the roots begin, and whether writes can be conditional.
     """
 
     PROCESS = "process"

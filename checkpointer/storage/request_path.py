@@ -272,7 +272,7 @@ SMALL_READ = 256 << 10
 SMALL_WRITE = 1 << 20
 """Bytes up to which a write is small.
 
-An attempt makes more writes than reads, and limits the sum of their bytes.
+A save makes more writes than reads, and limits the sum of their bytes.
 """
 
 # With the usual 16 slots for others, a listing of the history fetches 256 manifests at a time.

@@ -34,7 +34,7 @@ def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[s
         add: Callable[[Any, Any, int], pa.Array] = _add
     else:
         add = _add_decimals if pa.types.is_decimal(values.type) else _add_integers
-    # Which key has the sum that is too large is looked for only after the fast way has failed.
+    # The key whose sum is too large is looked for only after the fast way has failed.
     try:
         return add(values, groups, count).cast(values.type)
     except (pa.ArrowInvalid, OverflowError):

@@ -186,7 +186,7 @@ class _TableTransform:
         """
         keys = rows.select(self.schema.key)
         if keys.equals(in_order(given, self.schema.key).select(self.schema.key)):
-            return  # The keys are the old ones. Hashing takes some microseconds for each.
+            return  # The transform kept the keys, and hashing them would take some microseconds for each.
         places = partitions_of(keys, self.schema, self._version.partitions)
         for row, place in enumerate(places):
             if place != partition:

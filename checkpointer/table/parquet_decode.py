@@ -168,7 +168,7 @@ _DECODE_ERRORS = (
 
 @contextmanager
 def explain_decode_errors(name: str) -> Iterator[None]:
-    """Raise errors that bad bytes cause in the Parquet library as `MalformedError`."""
+    """Turn errors of the Parquet library about bad bytes into `MalformedError`."""
     try:
         yield
     except _DECODE_ERRORS as error:

@@ -55,7 +55,7 @@ class GarbageClassifier:
         if owner is None:
             return PlanRow(path, size, KEEP, "not a file of the format: never touched")
         # Garbage at or below the committed sequence stays garbage, so this plan may be applied at any later time. A
-        # newer one may belong to an attempt that commits next (SPEC.md, the one rule).
+        # newer object may belong to an attempt that commits next (SPEC.md, the one rule).
         if owner.sequence > self.sequence:
             return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may belong to a running commit")
         return PlanRow(path, size, DELETE, "no live checkpoint names it")

@@ -228,8 +228,8 @@ class HostLeases:
         async with self._renewal_lock:
             # Checked under the lock: whoever waited for it may find that the call before has renewed its lease too.
             if (self._clock() - state.renewed_at) / 1e9 * RENEWALS_PER_LEASE >= self.leases.duration:
-                # Leases that are not used any more drop out here, and expire. Otherwise one update would keep a lease
-                # for ever.
+                # From here on only leases that are used again are renewed; the others expire. Otherwise one update
+                # would keep a lease for ever.
                 used, self._used = self._used, set()
                 await self._renew(used)
 

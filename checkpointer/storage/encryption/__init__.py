@@ -7,7 +7,7 @@
 * `key_registry.py` finds the provider that a text names;
 * `keyring.py` reads, makes and replaces the object `_keys`, which holds the wrapped keys;
 * `store.py` is the store that encrypts;
-* `root_keys.py` is what callers do with the keys of a root.
+* `root_keys.py` does what callers ask of the keys of a root.
 """
 
 try:

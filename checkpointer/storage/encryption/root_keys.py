@@ -1,6 +1,7 @@
-"""Open the keys of an encrypted root for callers, make them, and replace them.
+"""Do what callers ask of the keys of an encrypted root.
 
-Tasks of a job get the opened keys.
+It parses what they give as `encryption`, gives a root its first keys, replaces the provider that opens them, and hands
+the opened keys to tasks. `keyring.py` reads and writes `_keys` for it.
 """
 
 from collections.abc import Iterator

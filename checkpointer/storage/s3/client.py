@@ -62,7 +62,7 @@ async def has_new_credentials(files: Any) -> bool:
     botocore reads credentials once, unless they say when they expire.
     """
     used = getattr(getattr(files.s3, "_request_signer", None), "_credentials", None)
-    # Those in the options of the user stay what they are.
+    # Credentials from the user's options do not change.
     if used is None or files.key is not None or "aws_access_key_id" in files.client_kwargs:
         return False
     found = await _session(await import_package("aiobotocore.session"), files.kwargs).get_credentials()
