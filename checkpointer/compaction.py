@@ -241,15 +241,15 @@ def table_compactions(
     """
     found, outweighed = {}, []
     steps = max(1, max_chain // 3)
-    for partition, (base, *deltas) in chains.items():
+    for partition, (snapshot, *deltas) in chains.items():
         sizes = [artifact.records for artifact in deltas]
         changed = sum(sizes)
-        base_bytes, delta_bytes = base.raw_size, sum(artifact.raw_size for artifact in deltas)
+        snapshot_bytes, delta_bytes = snapshot.raw_size, sum(artifact.raw_size for artifact in deltas)
         # Above 1 the deltas are overdue. Deltas of at most half the snapshot are never due: a new snapshot would write
         # at least twice as much as they hold.
         due = max(
-            changed / COMPACT_ROWS if 2 * changed > base.records else 0,
-            delta_bytes / COMPACT_BYTES if 2 * delta_bytes > base_bytes else 0,
+            changed / COMPACT_ROWS if 2 * changed > snapshot.records else 0,
+            delta_bytes / COMPACT_BYTES if 2 * delta_bytes > snapshot_bytes else 0,
         )
         # At least one, as a single delta is not folded.
         limit = max(1, max_chain - 1 - partition % steps - coming)
@@ -257,9 +257,9 @@ def table_compactions(
         if delta_bytes >= MAX_DELTA_BYTES:
             found[partition] = 0
         elif len(deltas) > limit:
-            outweighs = 2 * changed > base.records or due >= 1
+            outweighs = 2 * changed > snapshot.records or due >= 1
             # It shares an object with others then.
-            small = is_small_partition(base.records + changed, base_bytes + delta_bytes)
+            small = is_small_partition(snapshot.records + changed, snapshot_bytes + delta_bytes)
             # One more than the deltas that stay: the snapshot below them stays too.
             found[partition] = 0 if outweighs and not small else 1 + fold_start(sizes, limit)
         elif due >= 1:

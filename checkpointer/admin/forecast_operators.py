@@ -30,10 +30,10 @@ from pyspark_checkpointer.manifests.model import (
 STORED_ROW = 32
 """The assumed stored bytes of a row of a table.
 
-In memory a row is assumed to have `RAW` times as many.
+In memory a row is assumed to have `MEMORY_RATIO` times as many.
 """
 
-RAW = 2
+MEMORY_RATIO = 2
 
 SPARK_TASKS = 200
 """Tasks of a shuffle, unless Spark is configured otherwise."""
@@ -158,12 +158,12 @@ class MapModel(OperatorModel):
         waiting: list[tuple[int, int, Kind, int]] = []
         touched = self.touched(batch)
         for partition in touched:
-            base, *deltas = self.chains[partition]
+            snapshot, *deltas = self.chains[partition]
             sizes = [artifact.raw_size for artifact in deltas]
             kind, keep, size = SNAPSHOT, 0, self.snapshot_size
             # Entries are taken to be equally large, so that bytes stand for numbers of keys.
             changed, keys = self.delta_size, self.snapshot_size
-            decided = keyed_delta(base.raw_size, sizes, [changed], self.max_chain, changed=changed, keys=keys)
+            decided = keyed_delta(snapshot.raw_size, sizes, [changed], self.max_chain, changed=changed, keys=keys)
             if decided is not None:
                 kind, keep, size = DELTA, 1 + decided.first, decided.size
             self.snapshots += kind == SNAPSHOT
@@ -197,7 +197,7 @@ class TableModel(OperatorModel):
     def change(self, batch: int, objects: ModelObjects) -> list[int]:
         touched = self.touched(batch)
         packs = 1
-        if RAW * self.load.changed_bytes > DRIVER_BYTES // 4:
+        if MEMORY_RATIO * self.load.changed_bytes > DRIVER_BYTES // 4:
             packs = min(self.load.tasks, len(touched))
             objects.gets += self.load.executors  # the driver reads a byte of what each of them wrote
         for number in range(packs):
@@ -231,22 +231,22 @@ class TableModel(OperatorModel):
         for partition, (keep, size) in parts.items():
             # The object is one file: each partition names all of it, with the rows and raw bytes that are its own.
             records, digest = max(1, size // STORED_ROW), object_paths.digest_of(path)
-            one = Artifact(path, DELTA, 0, whole, whole, RAW * size, records, digest)
+            one = Artifact(path, DELTA, 0, whole, whole, MEMORY_RATIO * size, records, digest)
             self.chains[partition] = (*self.chains[partition][:keep], one)
 
     @staticmethod
     def _own_size(artifact: Artifact) -> int:
-        return artifact.raw_size // RAW
+        return artifact.raw_size // MEMORY_RATIO
 
     def _artifact(self, path: str, kind: Kind, offset: int, length: int, size: int, digest: str) -> Artifact:
         found = super()._artifact(path, kind, offset, length, size, digest)
         # Nothing of a table is a part of an object, so that its digest is that in the path.
-        return replace(found, raw_size=RAW * length, digest=object_paths.digest_of(path))
+        return replace(found, raw_size=MEMORY_RATIO * length, digest=object_paths.digest_of(path))
 
 
-def _snapshot_gets(base: Artifact) -> int:
+def _snapshot_gets(snapshot: Artifact) -> int:
     """Return the requests that reading a snapshot of a table takes.
 
     It is read in order to write the next one.
     """
-    return 1 if base.raw_size < STREAMED_SNAPSHOT_BYTES else 1 + math.ceil(base.records / ROW_GROUP_ROWS)
+    return 1 if snapshot.raw_size < STREAMED_SNAPSHOT_BYTES else 1 + math.ceil(snapshot.records / ROW_GROUP_ROWS)

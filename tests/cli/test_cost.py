@@ -229,7 +229,9 @@ def test_the_model_makes_no_size_of_its_own_that_a_job_has() -> None:
     from pyspark_checkpointer.spark import table_jobs
     from pyspark_checkpointer.table import parquet_encode, reader
 
-    assert constants(forecast_operators) == {"STORED_ROW", "RAW", "SPARK_TASKS"}, "import it from where it is decided"
+    assert constants(forecast_operators) == {"STORED_ROW", "MEMORY_RATIO", "SPARK_TASKS"}, (
+        "import it from where it is decided"
+    )
     drawn = {"_MAX_WORK", "_MIN_BATCHES", "_MAX_BATCHES", "_SAMPLES", "_PROGRESS", "_START"}
     assert constants(model) == drawn, "import it from where it is decided"
     for user, name in (
