@@ -212,7 +212,7 @@ def keyed_delta(
         size += part
         if size > room:
             return None
-    if size > room:  # There may be no room even for nothing.
+    if size > room:  # Even a delta of no bytes may have no room.
         return None
     first = keyed_fold_start(deltas, size, max_chain)
     return KeyedDelta(first, size + sum(deltas[first:]))

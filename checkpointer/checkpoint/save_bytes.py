@@ -1,7 +1,7 @@
 """Save bytes of a job's own format, partition by partition.
 
-Only the caller can merge such bytes. So deltas are folded by writing several of them as one object; when, is decided in
-`checkpointer/compaction.py`. `save.py` does the same for maps.
+Only the caller can merge such bytes. So deltas are folded by writing several of them as one object.
+`checkpointer/compaction.py` decides when. `save.py` does the same for maps.
 """
 
 from dataclasses import replace

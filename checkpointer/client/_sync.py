@@ -601,7 +601,7 @@ class Checkpointer(SyncFace):
                 and in all that are known.
 
         Raises:
-            IllegalArgumentError: This client has an encryption already, or the argument is none.
+            IllegalArgumentError: This client has an encryption already, or the argument names no provider of keys.
             InvalidStateError: Nothing was committed yet. A new root is encrypted by its first client.
             CorruptionError: An object is missing or damaged.
             ConflictError: A job commits all the time.

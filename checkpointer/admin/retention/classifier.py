@@ -20,7 +20,7 @@ class PlanRow(NamedTuple):
     action: Action
     """"keep", "delete", or "later": once the grace period for readers is over."""
     reason: str
-    """Why."""
+    """Why that is done."""
     referenced_by: str | None = None
     """The strongest of the live checkpoints that reference it; None if none does."""
     reference_count: int = 0
