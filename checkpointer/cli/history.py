@@ -14,7 +14,7 @@ from pyspark_checkpointer.cli.key_argument import KEY, KeyCommand
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
-from pyspark_checkpointer.client.history import key_history
+from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.display import moment
 
 _COLUMNS = (

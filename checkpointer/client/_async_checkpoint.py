@@ -13,7 +13,7 @@ from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.metering import blocking
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
-from pyspark_checkpointer.client.history import key_history
+from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
 from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
