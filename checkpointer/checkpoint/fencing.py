@@ -141,7 +141,7 @@ class Owner:
         """
 
         async def plan_swap(head: Head) -> Pointer | None:
-            # An earlier try landed and its answer was lost, or another writer promoted what was prepared here.
+            # An earlier try landed and its answer was lost, or another writer committed what was prepared here.
             if head.committed == attempt:
                 return None
             # Somebody else committed or took over. A swap of ours may have landed unseen before that, so nothing is

@@ -57,7 +57,7 @@ class Prepared:
         self._record_outcome = record_outcome
 
     async def commit(self) -> None:
-        """Promote it to the committed checkpoint.
+        """Make it the committed checkpoint.
 
         A second call finds it committed, and succeeds.
         """

@@ -67,7 +67,7 @@ async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector)
     ref = await resolve(session, head, wanted)
     if ref == head.prepared:
         raise CheckpointNotFoundError(
-            f"{session.store.url}: no live checkpoint {ref.id}: it is prepared: promote it first, or abort it"
+            f"{session.store.url}: no live checkpoint {ref.id}: it is prepared: commit it first, or abort it"
         )
     return ref
 

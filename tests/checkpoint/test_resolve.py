@@ -234,7 +234,7 @@ def test_what_is_prepared_can_be_looked_at_and_no_more(told: Checkpointer, tmp_p
     assert run("show", told.root, wanted, "--json").json["id"] == str(prepared)
     assert told.verify(wanted).checkpoints == 1
     for verb in ("restore", "savepoint", "rollback", "export", "export_parquet"):
-        with pytest.raises(CheckpointNotFoundError, match=f"no live checkpoint {prepared}: it is prepared: promote"):
+        with pytest.raises(CheckpointNotFoundError, match=f"no live checkpoint {prepared}: it is prepared: commit"):
             PYTHON[verb](told, wanted, tmp_path)
     with pytest.raises(Exception, match="is prepared: abort it instead"):
         told.delete_checkpoint(wanted)
