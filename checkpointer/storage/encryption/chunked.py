@@ -196,7 +196,8 @@ def check_mark(name: str, found: Bytes, mark: bytes) -> None:
         if bytes(found[:1]) == b"{":
             raise UnsupportedFormatError(
                 f"{name}: is not encrypted, as all objects of this root are: `checkpointer encrypt` was interrupted, "
-                "and finishes if it is called again; or somebody replaced it: then delete it, and repair the root"
+                "and finishes if it is called again; or somebody replaced it: keep a copy, then delete it, and repair "
+                "the root"
             )
         raise CorruptionError(f"{name}: is not encrypted, as all objects of this root are: it was damaged")
 
