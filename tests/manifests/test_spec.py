@@ -66,10 +66,8 @@ from tests.manifests.samples import alone, changed, sealed
 from tests.manifests.test_msgpack_values import same
 from tests.table.tables import far, long_decimals, text
 
-PAGES = {
-    name: (Path(__file__).parents[2] / "manifests" / name).read_text("utf-8")
-    for name in ("SPEC.md", "BLOCKS.md", "PROTOCOL.md", "POSITIONS.md")
-}
+FOLDER = Path(__file__).parents[2] / "manifests"
+PAGES = {name: (FOLDER / name).read_text("utf-8") for name in ("SPEC.md", "BLOCKS.md", "PROTOCOL.md", "POSITIONS.md")}
 SPEC = PAGES["SPEC.md"]
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 FENCES: list[tuple[str, str]] = [found for page in PAGES.values() for found in FENCE.findall(page)]
@@ -470,9 +468,9 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
 )
 def test_links_lead_somewhere(page: str, link: str) -> None:
     name, _, anchor = link.partition("#")
+    text = PAGES.get(name or page) or (FOLDER / name).read_text("utf-8")
     headings = [
-        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", PAGES[name or page], re.M)
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)
     ]
     assert anchor in headings or (name and not anchor)
 
