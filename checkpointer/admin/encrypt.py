@@ -34,7 +34,7 @@ MAX_CONCURRENT_COPIES = 16
 """Objects that are copied at the same time. Fewer are, where they are large."""
 
 ROUNDS = 100
-"""How often the work begins again because a job committed meanwhile."""
+"""Largest number of times that the work begins again because a job committed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

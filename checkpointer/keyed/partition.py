@@ -126,7 +126,7 @@ class MapPartition:
         self.saved = NEVER_SAVED
         self.key_kinds = NO_NUMBERS
         self._readers: set[object] = set()
-        """What still reads `data` without the lock, such as a captured snapshot."""
+        """Readers of `data` that do not take the lock, such as a captured snapshot."""
         self._least_limit = self._limit = limit
 
     def restore(self, saved: SavedChain, data: dict[Any, bytes], types: Set[type] | None = None) -> None:

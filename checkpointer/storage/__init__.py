@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Fencing = Literal["required", "none"]
 
 EncryptionOption: TypeAlias = "Encryption | str | None"
-"""What opens the keys of an encrypted root, as callers give it; None for a root that is not encrypted."""
+"""The provider of keys of an encrypted root, as callers give it; None for a root that is not encrypted."""
 
 
 def open_store(

@@ -76,7 +76,7 @@ To read a block, the dictionary of its row group is read too.
 """
 
 _HAS_BLOCKS = "max_rows_per_page" in inspect.signature(pq.ParquetWriter.__init__).parameters
-"""Whether this pyarrow can end a page after a given number of rows. Version 23 is the first that can."""
+"""True if this pyarrow can end a page after a given number of rows. Version 23 is the first that can."""
 
 
 class EncodedFile(NamedTuple):

@@ -17,7 +17,7 @@ class LeaseState:
 
     row: Row
     live: bool
-    """Whether the row was live when it was seen. It counts only without a hold."""
+    """True if the row was live when it was seen. It counts only without a hold."""
     hold: Lease | None = None
     """The underlying lease, from the acquisition to the release."""
     renewed_at: int = 0

@@ -16,8 +16,7 @@ from typing import Protocol, runtime_checkable
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap_with_padding, aes_key_wrap_with_padding
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-
-KEY_BYTES = 32
+from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 
 _SCRYPT = (1 << 17, 8, 1)
 """Cost, block size and parallelism of scrypt for new passphrases: 128 MiB and some tenths of a second."""

@@ -32,7 +32,7 @@ class NamedProvider(KeyProvider, Protocol):
 
     provider: str
     form: str
-    """How the name of a key is written, for messages."""
+    """The form in which the name of a key is written, for messages."""
 
     @classmethod
     def named(cls, name: str) -> Self | None:

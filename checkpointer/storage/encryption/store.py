@@ -47,7 +47,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
 T = TypeVar("T")
 
 Encryption = KeyProvider | DataKeys
-"""What opens a root: a provider of keys, or the opened keys themselves, as tasks have them."""
+"""A provider of keys, or the opened keys themselves, as tasks have them."""
 
 
 class EncryptedStore(WrappedStore):
@@ -60,7 +60,7 @@ class EncryptedStore(WrappedStore):
     def __init__(self, inner: Store, encryption: Encryption) -> None:
         super().__init__(inner)
         self.provider = None if isinstance(encryption, DataKeys) else encryption
-        """What opens the keys; None where they were given."""
+        """The provider that opens the keys; None where the keys were given."""
         self._keys = encryption if isinstance(encryption, DataKeys) else None
 
     async def keys(self) -> DataKeys:

@@ -31,6 +31,11 @@ def test_the_keys_are_opened_as_the_page_says(tmp_path: Path) -> None:
     assert provider.unwrap(wrapping.wrapped) == bytes.fromhex(KEYS.root_id) + KEYS.data_key
 
 
+def test_objects_that_are_replaced_begin_as_the_page_says() -> None:
+    assert KEYS.encrypt("_latest", b"{}").startswith(b"checkpointer-encrypted-1\n")
+    assert f"the {len('checkpointer-encrypted-1')} bytes `checkpointer-encrypted-1`, a line\n  feed" in PAGE
+
+
 def test_stored_paths() -> None:
     for line in EXAMPLES["stored paths"].splitlines():
         path, stored = line.split()

@@ -51,9 +51,9 @@ class Service:
     name: str
     """The provider and its key, as a text names them."""
     permission: str
-    """What this identity needs."""
+    """The permission that the identity needs."""
     login: str
-    """How an identity is given."""
+    """The settings that give an identity."""
 
     def ask(
         self, url: str, headers: Mapping[str, str], body: Answer | None = None, tls: ssl.SSLContext | None = None
