@@ -15,7 +15,8 @@ They are grouped by what a caller does about them.
     ├─ CorruptionError                   names the object, what was expected, what was found
     │   ├─ DigestMismatchError
     │   ├─ MalformedError
-    │   └─ UnsupportedFormatError        a newer version, by name
+    │   ├─ UnsupportedFormatError        a newer version, by name
+    │   └─ UntrustedError                nobody signed it whose signature counts
     ├─ ConflictError                     somebody else moved first: restore again
     │   ├─ ShutdownError                 this writer or owner is finished: stop it
     │   │   ├─ FencedError
@@ -54,6 +55,13 @@ for _shared in (
     UnsupportedFormatError,
 ):
     _shared.__module__ = __name__  # a traceback shows the name by which users import and catch the error
+
+
+class UntrustedError(CorruptionError):
+    """An object of a signed root has no signature that counts, or an older version of it was put back."""
+
+    version: str | None = None
+    """The version of what is there, on which a repair can swap."""
 
 
 class RetryableError(CheckpointError):
@@ -181,4 +189,5 @@ __all__ = [
     "SwapNotSentError",
     "ThrottlingError",
     "UnsupportedFormatError",
+    "UntrustedError",
 ]

@@ -20,7 +20,7 @@ from pyspark_checkpointer.manifests.errors import (
     MalformedError,
     UnsupportedFormatError,
 )
-from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SEAL, format_time, load
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SEAL, SIGNED, format_time, load
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, CheckpointId, Json, Ref
 from pyspark_checkpointer.manifests.shown import show
 
@@ -69,6 +69,8 @@ class Fields:
             raise UnsupportedFormatError(
                 f"{name}: is encrypted: say what opens its keys, with encryption= or --encryption"
             )
+        if data.startswith(SIGNED):
+            raise UnsupportedFormatError(f"{name}: is signed: say whom to trust, with signing= or --signing")
         fields = cls(name, load(name, data))
         version = fields.integer("format_version", minimum=1)
         # Before any other field: a newer version may use the same name for something else.

@@ -36,6 +36,9 @@ SEAL = b',"digest":"'
 ENCRYPTED = b"checkpointer-encrypted-1\n"
 """The first bytes of an object that is replaced, such as `_latest`, where the root is encrypted."""
 
+SIGNED = b"checkpointer-signed-1 "
+"""The first bytes of a signed object."""
+
 
 def check_json_fields(**values: Json) -> dict[str, Json]:
     """Return the values by name as they will be read back.

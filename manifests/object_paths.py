@@ -19,6 +19,8 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Kind
 LATEST = "_latest"
 KEYS = "_keys"
 """The object with the keys of an encrypted root."""
+SIGNERS = "_signers"
+"""The object that says whose signatures count in a signed root."""
 MANIFESTS = "manifests/"
 SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"
@@ -149,6 +151,11 @@ def artifact(operator: str, partition: int, owner: CheckpointId, kind: Kind, dig
 def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
     """Return the path of an object that holds several artifacts of an operator."""
     return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
+
+
+def is_manifest(path: str) -> bool:
+    """Return whether this is the path of a manifest."""
+    return path.startswith(MANIFESTS) and _MANIFEST.fullmatch(path) is not None
 
 
 def begins_state(path: str) -> bool:

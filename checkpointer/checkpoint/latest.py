@@ -14,6 +14,7 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     OutcomeUnknownError,
     UnsupportedFormatError,
+    UntrustedError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
@@ -30,6 +31,12 @@ It plans again when others moved the pointer. Each round means that somebody mad
 """
 
 MAX_POINTER = 1 << 20
+
+UNREADABLE = (UndecryptableError, UntrustedError)
+"""Errors of a `_latest` that is there, and of which nothing counts.
+
+Without a version they are about something else in the root, which no repair of `_latest` mends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +103,8 @@ async def find_head(store: Store) -> Head:
     """
     try:
         blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
-    except UndecryptableError as error:
-        raise _repairable(error) from None
+    except UNREADABLE as error:
+        raise (error if error.version is None else _repairable(error)) from None
     return _decode(blob)
 
 
@@ -135,7 +142,9 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
     """
     try:
         blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
-    except UndecryptableError as error:  # nothing of it can be read, but a repair can still swap on it
+    except UNREADABLE as error:  # nothing of it can be read, but a repair can still swap on it
+        if error.version is None:
+            raise
         return Head(None, error.version), b""
     try:
         return _decode(blob), b"" if blob is None else blob.data

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.storage.base import Signed
 
 _SHOWN = 5
 """The most findings that a text shows."""
@@ -72,6 +73,8 @@ class Verification:
 
     It was found on the way to that checkpoint.
     """
+    signed: Signed | None = None
+    """Who signed `_latest`, and when; None in a root that is not signed."""
 
     def __bool__(self) -> bool:
         return not self.findings

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 from pyspark_checkpointer.checkpoint import download, metadata
@@ -32,9 +33,10 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
+from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, SinkRead, Store
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Signed, SinkRead, Store
 
 MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
@@ -60,13 +62,15 @@ async def verify_store(
     share: float,
     progress: Progress | None = None,
     check_places: PlaceCheck | None = None,
+    since: datetime | None = None,
 ) -> Verification:
     """Verify all live checkpoints and the prepared one, or one of them.
 
     `operator` names the one operator to verify; without it, all are verified.
 
     `share` is the chance of each object to be read, from 0 (only what names objects) to 1. Each call draws anew.
-    `progress` gets numbers of bytes. With `check_places`, the keys of tables are checked too.
+    `progress` gets numbers of bytes. With `check_places`, the keys of tables are checked too. A `_latest` that was
+    signed before `since` is a finding.
     """
     check_share(share)
     checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
@@ -77,6 +81,8 @@ async def verify_store(
         head = await find_head(session.store)
     if head is not None and head.pointer is not None:
         verifier.objects += 1
+        verifier.signed = await session.store.signed(object_paths.LATEST)
+        verifier.look_for_age(since)
         await verifier.run(head, checkpoint)
         await verifier.forget_retired(head)
     elif checkpoint is not None and head is not None:
@@ -124,6 +130,7 @@ class Verifier:
         self.refusals: list[StoreRefusedError] = []
         """Findings of objects that the store refused to show. They may be intact."""
         self.objects = self.bytes = self.skipped = 0
+        self.signed: Signed | None = None
 
     @contextmanager
     def noting(self, path: str, *known: CheckpointId, and_older: bool = False) -> Iterator[None]:
@@ -146,12 +153,29 @@ class Verifier:
             hurt = tuple(sorted(known or self._naming(path)))
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 
+    def look_for_age(self, since: datetime | None) -> None:
+        """Report a `_latest` that was signed before a moment."""
+        if since is None:
+            return
+        if self.signed is None:
+            raise IllegalArgumentError(
+                f"{self._store.url}: is not signed, so nothing tells how old it is: leave out since"
+            )
+        if self.signed.at < (since if since.tzinfo is not None else since.replace(tzinfo=UTC)):
+            problem = (
+                f"{object_paths.LATEST}: expected a signature since {format_time(since)}, found one of "
+                f"{format_time(self.signed.at)}: an older version was put back, or nothing was committed since"
+            )
+            self.findings.append(Finding(object_paths.LATEST, problem, ()))
+
     def result(self) -> Verification:
         """Return what was checked and found up to now."""
         findings, elsewhere = (
             tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
         )
-        return Verification(len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere)
+        return Verification(
+            len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere, self.signed
+        )
 
     async def run(self, head: Head, checkpoint: CheckpointId | None) -> None:
         await self.read_manifests(head)

@@ -43,6 +43,7 @@ from pyspark_checkpointer.cli import (
     savepoint,
     schemas,
     show,
+    signers,
     stats,
     tree,
     verify,
@@ -75,6 +76,7 @@ VERBS = (
     export.command,
     encrypt.command,
     rekey.command,
+    signers.command,
     repair.command,
 )
 

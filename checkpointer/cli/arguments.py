@@ -95,6 +95,17 @@ def encryption_option(name: str, variable: str, what: str) -> Callable[[Callable
     )
 
 
+def signing_option(name: str, variable: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return an option that says whom to trust for a root, and what to sign with."""
+    return click.option(
+        name,
+        metavar="trust:FILE[,sign:FILE]",
+        envvar=variable,
+        show_envvar=True,
+        help=f"The owners of {what}, by their public keys, and the private key to sign with.",
+    )
+
+
 def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
     """Add the root and the options that every verb has."""
     if writes:
@@ -108,6 +119,7 @@ def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
         callback=parse_options,
         help="Pass this to s3fs, adlfs or another fsspec file system.",
     )(run)
+    run = signing_option("--signing", "CHECKPOINTER_SIGNING", "ROOT, if it is signed")(run)
     run = encryption_option("--encryption", "CHECKPOINTER_ENCRYPTION", "ROOT, if it is encrypted")(run)
     run = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")(run)
     return click.argument("root", envvar=ROOT_VARIABLE, callback=read_root)(run)
@@ -116,6 +128,7 @@ def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:
 def target_options(run: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a verb that copies to another root."""
     run = fencing_option("--target-fencing", "TARGET")(run)
+    run = signing_option("--target-signing", "CHECKPOINTER_TARGET_SIGNING", "TARGET, which is then signed")(run)
     run = encryption_option(
         "--target-encryption", "CHECKPOINTER_TARGET_ENCRYPTION", "TARGET, which is encrypted with it"
     )(run)

@@ -58,7 +58,13 @@ def _read(context: click.Context, names: Names) -> list[str]:
 
 def _open(context: click.Context, root: str | None) -> Checkpointer:
     given = context.params
-    return Checkpointer(root or "", given.get("storage_options"), fencing="none", encryption=given.get("encryption"))
+    return Checkpointer(
+        root or "",
+        given.get("storage_options"),
+        fencing="none",
+        encryption=given.get("encryption"),
+        signing=given.get("signing"),
+    )
 
 
 async def _savepoints(session: Session) -> list[str]:

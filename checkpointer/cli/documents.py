@@ -201,6 +201,7 @@ def verification(found: Verification) -> schemas.Verification:
         "skipped": found.skipped,
         "findings": list(map(finding, found.findings)),
         "elsewhere": list(map(finding, found.elsewhere)),
+        "signed": None if found.signed is None else {"at": time(found.signed.at), "signer": found.signed.signer},
     }
 
 

@@ -47,6 +47,7 @@ def command(
     operators: tuple[str, ...],
     target_storage_options: StorageOptions,
     target_encryption: str | None,
+    target_signing: str | None,
     target_fencing: Any,
 ) -> None:
     """Copy a checkpoint with all it needs to an empty root.
@@ -60,13 +61,20 @@ def command(
     wanted = store.read(lambda session: find(session, checkpoint))
     options = options_for(target, target_storage_options, "target_storage_options")
     if form == "parquet":
-        if target_encryption is not None:
-            raise click.UsageError("--target-encryption goes with a copy: other programs read what is Parquet")
+        for option, given in (("--target-encryption", target_encryption), ("--target-signing", target_signing)):
+            if given is not None:
+                raise click.UsageError(f"{option} goes with a copy: other programs read what is Parquet")
         _parquet(store, wanted, target, options, operators, target_fencing)
         return
     with progress("copying", "bytes") as on_progress:
         copied = store.ck.export(
-            wanted, target, options, fencing=target_fencing, encryption=target_encryption, progress=on_progress
+            wanted,
+            target,
+            options,
+            fencing=target_fencing,
+            encryption=target_encryption,
+            signing=target_signing,
+            progress=on_progress,
         )
     if store.json:
         print_json(documents.commit(copied, target, wanted))

@@ -146,6 +146,7 @@ def fork(
     spark_checkpoint: str | None,
     target_storage_options: StorageOptions,
     target_encryption: str | None,
+    target_signing: str | None,
     target_fencing: Any,
 ) -> None:
     """Make a second streaming query of CHECKPOINT.
@@ -165,6 +166,7 @@ def fork(
             spark_checkpoint=spark_checkpoint,
             fencing=target_fencing,
             encryption=target_encryption,
+            signing=target_signing,
             progress=on_progress,
         )
     if store.json:

@@ -109,6 +109,7 @@ def verb(
             as_json: bool,
             storage_options: StorageOptions,
             encryption: str | None,
+            signing: str | None,
             debug: bool,
             fencing: Any = "none",
             **arguments: Any,
@@ -120,7 +121,7 @@ def verb(
                 options = options_for(root, storage_options)
                 if plain:
                     encryption, arguments["encryption"] = None, encryption
-                with Checkpointer(root, options, fencing=fencing, encryption=encryption) as ck:
+                with Checkpointer(root, options, fencing=fencing, encryption=encryption, signing=signing) as ck:
                     store = Opened(ck, as_json, options)
                     # A mistyped root must not look like an empty store.
                     if not lost:

@@ -1,5 +1,7 @@
 """Implement `checkpointer verify`: find what is damaged or missing."""
 
+from datetime import datetime
+
 import click
 
 from pyspark_checkpointer.checkpoint.resolve import find
@@ -10,7 +12,7 @@ from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.screen import complain, print_json, print_line, print_table, progress
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
-from pyspark_checkpointer.display import count, size
+from pyspark_checkpointer.display import count, moment, size
 
 _COLUMNS = (TextColumn("FINDING"), TextColumn("PROBLEM", prose=True), TextColumn("HURTS", prose=True))
 
@@ -20,13 +22,22 @@ _COLUMNS = (TextColumn("FINDING"), TextColumn("PROBLEM", prose=True), TextColumn
     "verify /data/orders",
     "verify s3://bucket/jobs/orders latest --operator totals",
     "verify s3://bucket/jobs/orders --share 0.05 --json",
+    "verify /data/orders --signing trust:owner.pub --since 2026-01-31T18:00:00Z",
     lost=True,
     note="Exit status: 0 if nothing is wrong, 1 if something is damaged or missing.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
 @click.option("--operator", type=OPERATOR, metavar="NAME", help="Verify only this operator.")
+@click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ"]),
+    metavar="TIME",
+    help="Report a signed `_latest` that is older: it was put back. In UTC, as in 2026-01-31T18:00:00Z.",
+)
 @click.option("--share", type=float, default=1.0, help="Read each object with this chance, from 0 to 1.")
-def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, share: float) -> int:
+def command(
+    store: Opened, checkpoint: CheckpointSelector | None, operator: str | None, since: datetime | None, share: float
+) -> int:
     """Find what is damaged or missing.
 
     It compares every stored byte with the digests in `_latest` and the manifests, for all checkpoints or for one.
@@ -36,7 +47,7 @@ def command(store: Opened, checkpoint: CheckpointSelector | None, operator: str 
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
     with progress("verifying", "bytes") as on_progress:
-        found = store.ck.verify(wanted, operator=operator, share=share, progress=on_progress)
+        found = store.ck.verify(wanted, operator=operator, share=share, since=since, progress=on_progress)
     if not found.checkpoints and not found.findings:
         store.require()  # nothing was found to verify: say why
     if store.json:
@@ -52,6 +63,8 @@ def _print(found: Verification) -> None:
     )
     left = f", {count(found.skipped, 'object')} left out" if found.skipped else ""
     print_line(f"{seen}{left}: {count(len(found.findings), 'finding') if found.findings else 'all is well'}")
+    if found.signed is not None:
+        print_line(f"_latest was signed by {found.signed.signer} at {moment(found.signed.at)}")
     if found.findings:
         print_table(_COLUMNS, [("missing" if f.missing else "damaged", f.problem, f.hurt) for f in found.findings])
     for finding in found.elsewhere:

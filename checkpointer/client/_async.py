@@ -4,7 +4,8 @@ Cancelling a verb stops the waiting, not the work: a commit that was under way s
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.admin import savepoints
@@ -21,7 +22,7 @@ from pyspark_checkpointer.client.seam import AsyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 from pyspark_checkpointer.runtime import bridge
 from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.storage import EncryptionOption, Fencing, fix, open_files, options_near
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption, fix, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
     from pyspark_checkpointer.admin.streaming.fork import Fork
     from pyspark_checkpointer.admin.streaming.rewind_result import Rewind
+    from pyspark_checkpointer.manifests.signatures_json import Signers
     from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
+    from pyspark_checkpointer.storage.signatures.signing_keys import SigningKey
     from pyspark_checkpointer.table.export import Exported
 
 
@@ -68,6 +71,8 @@ class AsyncCheckpointer(AsyncFace):
         encryption: What opens the keys of an encrypted root: a text such as `"key-file:PATH"` or
             `"aws-kms:alias/NAME"`, or a provider of keys. A new root gets its keys by the first write. A root that is
             not encrypted is refused, and so is an encrypted one without this.
+        signing: Whom to trust and what to sign with: a text such as `"trust:owner.pub,sign:driver.pem"`, or a
+            `Signing`. Then nothing is read that no allowed signer signed. A signed root is refused without this.
 
     Raises:
         IllegalArgumentError: An argument is not what it must be. The message names it.
@@ -411,6 +416,7 @@ class AsyncCheckpointer(AsyncFace):
         *,
         fencing: Fencing = "required",
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
         progress: Progress | None = None,
     ) -> CheckpointId:
         """Copy a checkpoint, with all that it needs, to an empty root.
@@ -424,6 +430,7 @@ class AsyncCheckpointer(AsyncFace):
             to_storage_options: The storage options of `to_root`.
             fencing: The fencing of `to_root`, whatever it is here.
             encryption: The encryption of `to_root`, whatever it is here.
+            signing: What `to_root` is signed with, whatever it is here.
             progress: A function of two integers, called after each object, from another thread: bytes copied so far,
                 and in all.
 
@@ -442,7 +449,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         from pyspark_checkpointer.admin import export
 
-        target = self._connect(to_root, to_storage_options, fencing, encryption)
+        target = self._connect(to_root, to_storage_options, fencing, encryption, signing)
         wanted = as_selector(what)
         return await self._run(export.export(self.session, wanted, target, progress))
 
@@ -628,6 +635,64 @@ class AsyncCheckpointer(AsyncFace):
 
         return await self._run(encrypt_root(self.session, new, progress))
 
+    async def signers(self) -> "Signers":
+        """Return the list of those whose signatures count in this root.
+
+        Raises:
+            IllegalArgumentError: This client was opened without `signing`.
+            InvalidStateError: The root is not signed.
+            UntrustedError: Nobody signed the list whom this client trusts.
+
+        Examples:
+            >>> reader = AsyncCheckpointer("state/signed", signing="trust:owner.pub")
+            >>> [(one.name, one.roles) for one in (await reader.signers()).signers.values()]
+            [('driver', ('commit',))]
+        """
+        from pyspark_checkpointer.admin.signers import read_signers
+
+        return await self._run(read_signers(self.session))
+
+    async def change_signers(
+        self,
+        owner: "SigningKey | str | os.PathLike[str]",
+        *,
+        allow: Mapping[str | os.PathLike[str], str | Sequence[str]] | None = None,
+        revoke: Sequence[str] = (),
+    ) -> "Signers":
+        """Let signers sign in this root, or revoke them, and return the new list.
+
+        The first call makes the root a signed one. What is there already is signed by the owner: stop the job before,
+        and start it with `signing`. After a failure the same call finishes the work.
+
+        What a signer committed before it was revoked still counts, and nothing that it signs later.
+
+        Args:
+            owner: The private key of an owner, or the path of its file in PEM.
+            allow: What signers may do from now on, by the paths of their public keys in PEM: "commit" (also savepoints
+                and retention), "clean" (these two alone), "consume" (write positions), or several of them.
+            revoke: Names or public keys of signers.
+
+        Raises:
+            IllegalArgumentError: An argument is not what it must be, or somebody is revoked who is no signer.
+            UntrustedError: The root has another owner.
+            InvalidStateError: A signer wrote something while it was being revoked.
+            ConflictError: A job writes all the time.
+
+        Examples:
+            >>> ck = AsyncCheckpointer("state/signed")
+            >>> (await ck.change_signers("owner.pem", allow={"driver.pub": "commit"})).version
+            1
+        """
+        require("cryptography", "encryption", "signing")
+        from pyspark_checkpointer.admin.signers import as_signers, change_signers
+        from pyspark_checkpointer.storage.signatures.signing_keys import Signing, as_signing_key
+
+        key, config = as_signing_key(owner), self._config
+        known = config.signing.trust if isinstance(config.signing, Signing) else ()
+        signing = Signing((key.public_key, *known), key)
+        session = self._connect(config.root, config.storage_options, config.fencing, config.encryption, signing)
+        return await self._run(change_signers(session, as_signers(allow or {}), tuple(revoke)))
+
     async def rekey(self, encryption: "KeyProvider | str") -> None:
         """Let another key open an encrypted root, in place of the present one.
 
@@ -671,6 +736,7 @@ class AsyncCheckpointer(AsyncFace):
         spark_storage_options: Mapping[str, Any] | None = None,
         fencing: Fencing = "required",
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
         progress: Progress | None = None,
     ) -> "Fork":
         """Make a second streaming query with the same state and progress.
@@ -689,6 +755,7 @@ class AsyncCheckpointer(AsyncFace):
                 on a store of the same kind.
             fencing: The fencing of `to_root`, whatever it is here.
             encryption: The encryption of `to_root`, whatever it is here.
+            signing: What `to_root` is signed with, whatever it is here.
             progress: A function of two integers, called after each object of the state, from another thread: bytes
                 copied so far, and in all.
 
@@ -711,7 +778,7 @@ class AsyncCheckpointer(AsyncFace):
         from pyspark_checkpointer.admin.streaming import fork
 
         wanted, where = CheckpointSelector.parse(what), self.spark_location(spark_checkpoint, spark_storage_options)
-        target = self._connect(to_root, to_storage_options, fencing, encryption)
+        target = self._connect(to_root, to_storage_options, fencing, encryption, signing)
         options = options_near(to_spark_checkpoint, target.store.url, to_storage_options)
         log = open_files(to_spark_checkpoint, options, fencing)
         return await self._run(fork.fork(self.session, wanted, target, where, log, progress))
@@ -1045,6 +1112,7 @@ class AsyncCheckpointer(AsyncFace):
         *,
         operator: str | None = None,
         share: float = 1.0,
+        since: datetime | None = None,
         progress: Progress | None = None,
     ) -> Verification:
         """Compare what is stored with what `_latest` and the manifests say.
@@ -1056,6 +1124,8 @@ class AsyncCheckpointer(AsyncFace):
             id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
             operator: One operator; by default all.
             share: The share of the objects to read, chosen at random, from 0.0 to 1.0, which is all of them.
+            since: A moment at which, or after which, `_latest` of a signed root was signed: then an older version that
+                was put back is a finding. A verification tells that moment, as `signed`.
             progress: A function of two integers: bytes compared so far, and in all.
 
         Returns:
@@ -1065,7 +1135,8 @@ class AsyncCheckpointer(AsyncFace):
             CheckpointNotFoundError: No live checkpoint is meant by `id`.
             SavepointNotFoundError: No savepoint has this name.
             OperatorNotFoundError: No checkpoint has this operator.
-            IllegalArgumentError: `id` is no form of an id, or `share` is out of its range.
+            IllegalArgumentError: `id` is no form of an id, `share` is out of its range, or `since` was given for a root
+                that is not signed.
 
         Examples:
             >>> verification = await ck.verify()
@@ -1073,7 +1144,7 @@ class AsyncCheckpointer(AsyncFace):
             (True, ())
         """
         wanted = None if id is None else CheckpointSelector.parse(id)
-        return await self._run(verify_store(self.session, wanted, operator, share, progress, check_table))
+        return await self._run(verify_store(self.session, wanted, operator, share, progress, check_table, since))
 
     async def list_checkpoints(self) -> list[CheckpointId]:
         """Return the ids of all live checkpoints, oldest first.

@@ -18,7 +18,15 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Operator
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.runtime.host import Host, SystemHost
-from pyspark_checkpointer.storage import EncryptionOption, Fencing, absolute, fix, open_store
+from pyspark_checkpointer.storage import (
+    EncryptionOption,
+    Fencing,
+    SigningOption,
+    absolute,
+    fix,
+    fix_signing,
+    open_store,
+)
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.connection import is_installed
 
@@ -54,6 +62,7 @@ class _Config:
     concurrency: int
     timeout: float
     encryption: EncryptionOption = field(repr=False)
+    signing: SigningOption = field(repr=False)
 
 
 class Client:
@@ -73,6 +82,7 @@ class Client:
         timeout: float = 60.0,
         metrics: MetricsCallback | None = None,
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
     ) -> None:
         """Check the configuration.
 
@@ -90,14 +100,18 @@ class Client:
         if metrics is not None and not callable(metrics):
             raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")
         self._metrics = metrics
-        self._config = _Config(absolute(root), options, fencing, max_chain, concurrency, timeout, fix(encryption))
+        self._config = _Config(
+            absolute(root), options, fencing, max_chain, concurrency, timeout, fix(encryption), fix_signing(signing)
+        )
         self._open_session()
         if fencing == "none":
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_session(self) -> Session:
         config = self._config
-        self._current = self._connect(config.root, config.storage_options, config.fencing, config.encryption)
+        self._current = self._connect(
+            config.root, config.storage_options, config.fencing, config.encryption, config.signing
+        )
         self._url = self._current.store.url
         return self._current
 
@@ -107,6 +121,7 @@ class Client:
         options: Mapping[str, Any] | None,
         fencing: Fencing,
         encryption: EncryptionOption,
+        signing: SigningOption,
     ) -> Session:
         """Return a session of this configuration, here or on another root."""
         config = self._config
@@ -117,6 +132,7 @@ class Client:
             concurrency=config.concurrency,
             timeout=config.timeout,
             encryption=encryption,
+            signing=signing,
         )
         return Session(store, SystemHost(), max_chain=config.max_chain, metrics=self._metrics)
 
@@ -159,17 +175,21 @@ class Client:
         return twin
 
     def for_tasks(self) -> Self:
-        """Return a client with the keys of an encrypted root, for tasks of the job.
+        """Return a client for tasks of the job. This is for other packages of this library.
 
-        The client has the keys themselves. This is for other packages of this library.
+        It has the keys of an encrypted root themselves. It signs nothing, and checks no signatures: the driver does,
+        and tasks read and write only what its manifests name by digest.
         """
-        if self._config.encryption is None:
+        config = self._config
+        if config.encryption is None and config.signing is None:
             return self
-        # Imported here: only an encrypted root needs the package for it.
-        from pyspark_checkpointer.storage.encryption.root_keys import keys_of
+        if config.encryption is not None:
+            # Imported here: only an encrypted root needs the package for it.
+            from pyspark_checkpointer.storage.encryption.root_keys import keys_of
 
+            config = replace(config, encryption=run_sync(keys_of(self.session.store)))
         twin = object.__new__(type(self))
-        twin._set_up(replace(self._config, encryption=run_sync(keys_of(self.session.store))), None)
+        twin._set_up(replace(config, signing=None), None)
         return twin
 
     def _set_up(self, config: _Config, metrics: MetricsCallback | None) -> None:

@@ -11,7 +11,15 @@ from typing import Any, Generic, Self, TypeVar
 
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.runtime.host import SystemHost
-from pyspark_checkpointer.storage import EncryptionOption, Fencing, absolute, fix, open_store
+from pyspark_checkpointer.storage import (
+    EncryptionOption,
+    Fencing,
+    SigningOption,
+    absolute,
+    fix,
+    fix_signing,
+    open_store,
+)
 
 T = TypeVar("T")
 
@@ -31,12 +39,14 @@ class StoreConfig:
     concurrency: int = 16
     timeout: float = 60.0
     encryption: EncryptionOption = field(default=None, repr=False)
+    signing: SigningOption = field(default=None, repr=False)
     _opened: dict[int, StoreContext] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # The path is resolved once: another process opens it anew, perhaps in another working directory.
         object.__setattr__(self, "url", absolute(self.url))
         object.__setattr__(self, "encryption", fix(self.encryption))
+        object.__setattr__(self, "signing", fix_signing(self.signing))
 
     def open(self) -> StoreContext:
         """Return the store of this process; the first call in a process opens it."""
@@ -50,13 +60,14 @@ class StoreConfig:
             concurrency=self.concurrency,
             timeout=self.timeout,
             encryption=self.encryption,
+            signing=self.signing,
         )
         return StoreContext(store, SystemHost())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Connections cannot be pickled, so only the configuration is.
-        given = (self.url, self.storage_options, self.fencing, self.concurrency, self.timeout, self.encryption)
-        return StoreConfig, given
+        given = (self.url, self.storage_options, self.fencing, self.concurrency, self.timeout)
+        return StoreConfig, (*given, self.encryption, self.signing)
 
 
 class StoreClient(Generic[T]):

@@ -13,7 +13,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.spark.arguments import check_combine, check_key_columns, check_num_partitions, check_schema
 from pyspark_checkpointer.spark.read import Root, version_of
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.table.schema import Combine
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale
 from pyspark_checkpointer.table.types import show_type
@@ -55,6 +55,7 @@ def can_restore(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> Compatibility:
     """Return whether a job that upserts rows of a schema can go on.
 
@@ -71,6 +72,7 @@ def can_restore(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
         encryption: As in `Checkpointer`.
+        signing: As in `Checkpointer`.
 
     Returns:
         The answer: true if the job can go on, with the reason if it cannot.
@@ -92,7 +94,7 @@ def can_restore(
         combine = check_combine(operator, combine)
     if num_partitions is not None:
         check_num_partitions(f"table {operator!r}", num_partitions)
-    restored = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption).restore()
+    restored = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing).restore()
     known = restored.manifest.operators.get(operator) if restored and restored.manifest else None
     if restored is None or known is None:
         # Only a table that exists has a key to go on with.

@@ -26,7 +26,7 @@ from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.read import Root
 from pyspark_checkpointer.spark.scan import group_by_bytes, small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.table.feed import ROW_CHANGE, FeedStep, feed_steps
 from pyspark_checkpointer.table.feed_reader import FeedReader
 from pyspark_checkpointer.table.schema import TableSchema
@@ -54,6 +54,7 @@ def read_changes(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> DataFrame:
     """Return the changes of a table after one checkpoint and up to another.
 
@@ -82,6 +83,7 @@ def read_changes(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
         encryption: As in `Checkpointer`.
+        signing: As in `Checkpointer`.
 
     Raises:
         CheckpointNotFoundError: `after` or `to` is not live.
@@ -95,7 +97,7 @@ def read_changes(
         [Row(sequence=1, change='insert', count=2)]
     """
     use_driver_python(spark)
-    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
+    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing)
     feed = ChangeFeed.plan(client, operator, after, to)
     task = FeedTask(TaskRoot.of(client, spark), feed)
     return run_tasks(task_numbers(spark, len(feed.tasks)), task.run, feed.schema())

@@ -33,7 +33,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.executors import parallelism, share
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
 
 LISTING_PREFIXES = 64
@@ -67,6 +67,7 @@ def plan_cleanup(
     *,
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> DataFrame:
     """Return what a cleanup would do, with one row for each object.
 
@@ -80,6 +81,7 @@ def plan_cleanup(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
         encryption: As in `Checkpointer`.
+        signing: As in `Checkpointer`.
 
     Raises:
         IllegalArgumentError: `policy` is no `RetentionPolicy`.
@@ -90,7 +92,7 @@ def plan_cleanup(
         >>> plan.where("action = 'delete'").count()
         0
     """
-    with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption) as client:
+    with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing) as client:
         _, classifier = run_sync(begin_plan(client.session, check_policy(policy)))
         return _over_objects(spark, client, classifier, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
@@ -120,6 +122,7 @@ def clean(
     *,
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> Cleaned:
     """Clean up as `Checkpointer.clean` does, with the work on the executors.
 
@@ -132,6 +135,7 @@ def clean(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
         encryption: As in `Checkpointer`.
+        signing: As in `Checkpointer`.
 
     Returns:
         The sums of what was retired, deleted, and will be deleted after the grace period.
@@ -145,7 +149,7 @@ def clean(
         0
     """
     policy = check_policy(policy)
-    with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption) as client:
+    with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing) as client:
         session = client.session
         before = Total()
         try:

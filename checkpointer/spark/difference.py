@@ -19,7 +19,7 @@ from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.read import Root, restore, version_of
 from pyspark_checkpointer.spark.scan import scan
 from pyspark_checkpointer.spark.versions import is_variant
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.table.row_times import latest_times
 from pyspark_checkpointer.table.types import is_wider, plain_type
 from pyspark_checkpointer.table.version import TableVersion
@@ -40,6 +40,7 @@ def diff(
     storage_options: Mapping[str, Any] | None = None,
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> DataFrame:
     """Return the changes of a table from one checkpoint to another.
 
@@ -61,6 +62,7 @@ def diff(
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: As in `Checkpointer`.
         encryption: As in `Checkpointer`.
+        signing: As in `Checkpointer`.
 
     Raises:
         CheckpointNotFoundError: One of the checkpoints is not live.
@@ -72,7 +74,7 @@ def diff(
         0
     """
     use_driver_python(spark)
-    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
+    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing)
     for target in (a, b):
         CheckpointSelector.parse(target)  # It refuses None, which would mean the last checkpoint.
     sides = [restore(client, target) for target in (a, b)]

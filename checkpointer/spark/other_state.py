@@ -33,7 +33,7 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.spark.arguments import check_frame
 from pyspark_checkpointer.spark.read import restore, version_of
 from pyspark_checkpointer.spark.scan import lookup, scan
-from pyspark_checkpointer.storage import EncryptionOption
+from pyspark_checkpointer.storage import EncryptionOption, SigningOption
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -158,6 +158,7 @@ class OtherStates:
         root: Any,
         options: Mapping[str, Any] | None,
         encryption: EncryptionOption,
+        signing: SigningOption,
         start: CheckpointId | str,
         on_retired: OnRetired,
     ) -> tuple[Checkpointer, Restored]:
@@ -167,7 +168,7 @@ class OtherStates:
         """
         if on_retired not in ("error", "newest"):
             raise IllegalArgumentError(f"on_retired={on_retired!r:.40}: expected 'error' or 'newest'")
-        client = Checkpointer(root, options, encryption=encryption)
+        client = Checkpointer(root, options, encryption=encryption, signing=signing)
         if client.root == self._own_root:
             raise IllegalArgumentError(
                 f"other({client.root!r}): is the root of this job: use state.table(…) and state.map(…)"

@@ -16,7 +16,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.spark.arguments import check_frame
 from pyspark_checkpointer.spark.interpreter import use_driver_python
 from pyspark_checkpointer.spark.scan import lookup, scan
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.table.version import TableVersion
 
 Root = str | os.PathLike[str]
@@ -35,6 +35,7 @@ def read_state(
     keys: DataFrame | None = None,
     fencing: Fencing = "required",
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> DataFrame:
     """Return the rows of a table of one checkpoint.
 
@@ -53,6 +54,7 @@ def read_state(
             may hold them are read.
         fencing: As in `Checkpointer`.
         encryption: As in `Checkpointer`.
+        signing: As in `Checkpointer`.
 
     Raises:
         StoreNotFoundError: No checkpoint was committed there.
@@ -66,7 +68,7 @@ def read_state(
     use_driver_python(spark)
     if keys is not None:
         check_frame(f"read_state() of {operator!r}: keys", keys)
-    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption)
+    client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing)
     restored = restore(client, id, epoch, savepoint)
     version = version_of(restored, operator)
     if keys is None:

@@ -15,7 +15,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import IllegalArgumentError, NotFoundError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.read import restore
-from pyspark_checkpointer.storage import absolute, fix
+from pyspark_checkpointer.storage import absolute, fix, fix_signing
 
 STORE_VIEWS = ("checkpoints", "artifacts", "positions")
 """The views of a store."""
@@ -37,6 +37,7 @@ OPTIONS = (
     "storage_options",
     "fencing",
     "encryption",
+    "signing",
 )
 
 
@@ -56,6 +57,7 @@ class ReadRequest:
     storage_options: dict[str, Any] | None = field(repr=False)
     fencing: Any
     encryption: Any = field(repr=False)
+    signing: Any = field(repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "ReadRequest":
@@ -112,10 +114,17 @@ class ReadRequest:
             storage_options=storage,
             fencing=given.get("fencing", "required"),
             encryption=fix(given.get("encryption")),
+            signing=fix_signing(given.get("signing")),
         )
 
     def client(self) -> Checkpointer:
-        return Checkpointer(self.root, self.storage_options, fencing=self.fencing, encryption=self.encryption)
+        return Checkpointer(
+            self.root,
+            self.storage_options,
+            fencing=self.fencing,
+            encryption=self.encryption,
+            signing=self.signing,
+        )
 
     def restore(self) -> Restored:
         return restore(self.client(), self.checkpoint)

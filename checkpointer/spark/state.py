@@ -24,7 +24,7 @@ from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.other_state import OnRetired, OtherState
 from pyspark_checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from pyspark_checkpointer.spark.table import TableState
-from pyspark_checkpointer.storage import EncryptionOption
+from pyspark_checkpointer.storage import EncryptionOption, SigningOption
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import Combine
 
@@ -241,6 +241,7 @@ class State(NotPicklable):
         start: CheckpointId | str = "latest",
         on_retired: OnRetired = "error",
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
     ) -> OtherState:
         """Return the state of another job at one checkpoint.
 
@@ -259,6 +260,7 @@ class State(NotPicklable):
             on_retired: What to do if the other job does not keep the recorded checkpoint any more. "error" refuses the
                 batch. "newest" reads the newest one, with a warning.
             encryption: What opens the keys of that root, as in `Checkpointer`.
+            signing: Whom to trust for that root, as in `Checkpointer`.
 
         Raises:
             RetiredError: The recorded checkpoint is not live any more.
@@ -271,7 +273,7 @@ class State(NotPicklable):
             (['batches', 'totals'], 0)
         """
         attempt = self._attempt
-        client, restored = attempt.others.pin(root, storage_options, encryption, start, on_retired)
+        client, restored = attempt.others.pin(root, storage_options, encryption, signing, start, on_retired)
         return OtherState(self._spark, client, restored, attempt.operations.one)
 
     @_operation

@@ -32,7 +32,7 @@ from pyspark_checkpointer.spark.failure import describe
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.state import Callback, State
 from pyspark_checkpointer.spark.task_client import check_tasks
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.storage.url import absolute
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -57,6 +57,7 @@ def stateful(
     clean_every: int = 100,
     metrics: MetricsCallback | None = None,
     encryption: EncryptionOption = None,
+    signing: SigningOption = None,
 ) -> Callable[[Callback], "StatefulSink"]:
     """Decorate `update(batch, batch_id, state)` for `writeStream.foreachBatch`.
 
@@ -81,6 +82,7 @@ def stateful(
         metrics: As in `Checkpointer`. Called on the driver.
         encryption: As in `Checkpointer`. Only the driver opens the keys. Its tasks get the opened ones. Spark's own
             checkpoint is not encrypted, nor are Spark's local files without `spark.io.encryption.enabled`.
+        signing: As in `Checkpointer`. Only the driver signs and checks signatures. Tasks get no key.
 
     Returns:
         A decorator. The decorated function goes to `foreachBatch`; its attribute `checkpointer` is the `Checkpointer`.
@@ -117,7 +119,13 @@ def stateful(
     if on_reset not in ("error", "continue"):
         raise IllegalArgumentError(f"on_reset={on_reset!r:.40}: expected 'error' or 'continue'")
     client = Checkpointer(
-        root, storage_options, fencing=fencing, max_chain=max_chain, metrics=metrics, encryption=encryption
+        root,
+        storage_options,
+        fencing=fencing,
+        max_chain=max_chain,
+        metrics=metrics,
+        encryption=encryption,
+        signing=signing,
     )
     cleaner = None if retention is None else Cleaner(client, retention, clean_every)
     location = None if checkpoint_location is None else absolute(checkpoint_location)

@@ -6,16 +6,18 @@
 * `registry.py` is the table of stores, and says how to add one;
 * `request_path.py` is what each request passes through before it reaches a store;
 * `encryption/` is no store: it encrypts for any of them, in front of that path;
+* `signatures/` is no store either: it signs for any of them, in front of both;
 * `compare_and_swap.py` finds out what became of a swap without an answer.
 """
 
 import importlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
@@ -34,11 +36,15 @@ from pyspark_checkpointer.storage.url import Location, absolute, parse
 
 if TYPE_CHECKING:
     from pyspark_checkpointer.storage.encryption.store import Encryption
+    from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 
 Fencing = Literal["required", "none"]
 
 EncryptionOption: TypeAlias = "Encryption | str | None"
 """The provider of keys of an encrypted root, as callers give it; None for a root that is not encrypted."""
+
+SigningOption: TypeAlias = "Signing | str | None"
+"""The keys of a client of a signed root, as callers give them; None for a root that is not signed."""
 
 
 def open_store(
@@ -49,6 +55,7 @@ def open_store(
     concurrency: int = 16,
     timeout: float = 60.0,
     encryption: "EncryptionOption" = None,
+    signing: "SigningOption" = None,
 ) -> Store:
     """Return the store of a root.
 
@@ -64,6 +71,8 @@ def open_store(
         timeout: Seconds for one small request; a large one gets a second more for each MiB.
         encryption: What opens the keys of an encrypted root: a text such as `"key-file:PATH"` or
             `"aws-kms:alias/NAME"`, or a provider of keys. None for a root that is not encrypted.
+        signing: Whom to trust and what to sign with: a text such as `"trust:owner.pub,sign:driver.pem"`, or a
+            `Signing`. None for a root that is not signed.
 
     Raises:
         IllegalArgumentError: The URL or an option cannot be right.
@@ -82,7 +91,12 @@ def open_store(
     # In this order each attempt waits for a slot and has the whole time limit. The other way round, the pause before
     # the next attempt would keep a slot.
     limited = LimitedStore(store, concurrency=concurrency, timeout=timeout)
-    return PlainStore(limited) if encryption is None else _encrypted(RetryingStore(limited), encryption)
+    markers = (object_paths.SIGNERS,) if signing is None else ()
+    if encryption is None:
+        opened: Store = PlainStore(limited, (object_paths.KEYS, *markers))
+    else:
+        opened = _encrypted(RetryingStore(limited), encryption, markers)
+    return opened if signing is None else _signed(opened, signing)
 
 
 def fix(encryption: EncryptionOption) -> EncryptionOption:
@@ -99,14 +113,37 @@ def fix(encryption: EncryptionOption) -> EncryptionOption:
     return as_encryption(encryption)
 
 
-def _encrypted(store: Store, encryption: "Encryption | str") -> Store:
+def fix_signing(signing: SigningOption) -> SigningOption:
+    """Return the keys of a client of a signed root in a form that is valid in another process.
+
+    Raises `IllegalArgumentError` for a value that names no keys. The error does not repeat the value.
+    """
+    if signing is None:
+        return None
+    require("cryptography", "encryption", "signing")
+    from pyspark_checkpointer.storage.signatures.signing_keys import as_signing
+
+    return as_signing(signing)
+
+
+def _encrypted(store: Store, encryption: "Encryption | str", markers: Sequence[str]) -> Store:
     """Return a store whose objects are encrypted before they leave this process."""
     require("cryptography", "encryption", store.url)
     # Imported here: most roots are not encrypted, and the package takes long to import.
     from pyspark_checkpointer.storage.encryption.root_keys import as_encryption
     from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 
-    return EncryptedStore(store, as_encryption(encryption))
+    return EncryptedStore(store, as_encryption(encryption), markers)
+
+
+def _signed(store: Store, signing: "Signing | str") -> Store:
+    """Return a store that signs what it writes, and checks what it reads."""
+    require("cryptography", "encryption", store.url)
+    # Imported here, as above.
+    from pyspark_checkpointer.storage.signatures.signing_keys import as_signing
+    from pyspark_checkpointer.storage.signatures.store import SignedStore
+
+    return SignedStore(store, as_signing(signing))
 
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
@@ -150,10 +187,12 @@ __all__ = [
     "ObjectExistsError",
     "ObjectNotFoundError",
     "PreconditionFailedError",
+    "SigningOption",
     "Store",
     "WriteLeftover",
     "absolute",
     "fix",
+    "fix_signing",
     "open_store",
     "options_near",
     "parse",

@@ -16,6 +16,7 @@ the bytes may be in place, but the disk has not confirmed them. Reading them bac
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from pyspark_checkpointer.errors import (
@@ -145,6 +146,18 @@ class WriteLeftover:
 
     path: str
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Who signed a version of an object, and when by the clock of the signer.
+
+    Each version is later than the ones before it.
+    """
+
+    at: datetime
+    signer: str
+    """The name and the key of the signer, as messages show them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +300,9 @@ class Store(Protocol):
         The bucket may be a container. A setting that may not be read is in the result, and says so.
         """
 
+    async def signed(self, path: str) -> Signed | None:
+        """Return who signed the present version of an object that is replaced; None in a root that is not signed."""
+
     async def close(self) -> None:
         """Release connections. The store opens them again when it is used again."""
 
@@ -310,6 +326,9 @@ class PagedStore:
 
     async def bucket_rules(self) -> Sequence[BucketRule]:
         return ()
+
+    async def signed(self, path: str) -> Signed | None:
+        return None
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         raise NotImplementedError

@@ -222,40 +222,56 @@ class RetryingStore(WrappedStore):
         return False
 
 
-# ---- not encrypted ---------------------------------------------------------------------------------------------------
+# ---- neither encrypted nor signed ------------------------------------------------------------------------------------
+
+MARKERS = {
+    object_paths.KEYS: f"is encrypted, as its {object_paths.KEYS} shows: say what opens its keys, with encryption= or "
+    "--encryption",
+    object_paths.SIGNERS: f"is signed, as its {object_paths.SIGNERS} shows: say whom to trust, with signing= or "
+    "--signing",
+}
+"""The objects that mark a root which not every client can use, and what they say."""
 
 
 class PlainStore(RetryingStore):
-    """A store that begins nothing in an encrypted root.
+    """A store that begins nothing in a root that is encrypted or signed.
 
-    What is there says by itself that it is encrypted. Where nothing is, only `_keys` says so: in a root that has keys
-    and no commit yet, that lost its `_latest`, or whose first consumer comes without a key.
+    What is there says by itself that it is. Where nothing is, only its markers say so: in a root that has keys and no
+    commit yet, that lost its `_latest`, or whose first consumer comes without a key.
+
+    `markers` are those that this client cannot do without.
     """
+
+    def __init__(self, inner: Store, markers: Sequence[str] = tuple(MARKERS)) -> None:
+        super().__init__(inner)
+        self._markers = markers
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         try:
             return await super().get(path, limit=limit)
         except ObjectNotFoundError:
             if path == object_paths.LATEST:
-                await self._refuse_keys()
+                await refuse_markers(self, self._markers)
             raise
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         # Asked each time: the root may have got keys since.
         if expected is None and object_paths.begins_state(path):
-            await self._refuse_keys()
+            await refuse_markers(self, self._markers)
         return await super().compare_and_swap(path, data, expected)
 
-    async def _refuse_keys(self) -> None:
-        """Raise `UnsupportedFormatError` where the root has keys."""
+
+async def refuse_markers(store: Store, markers: Sequence[str]) -> None:
+    """Raise `UnsupportedFormatError` where the root has one of these markers."""
+
+    async def refuse(marker: str) -> None:
         try:
-            await self.get_range(object_paths.KEYS, 0, 1)
+            await store.get_range(marker, 0, 1)
         except ObjectNotFoundError:
             return
-        raise UnsupportedFormatError(
-            f"{self.url}: is encrypted, as its {object_paths.KEYS} shows: say what opens its keys, with encryption= "
-            "or --encryption"
-        )
+        raise UnsupportedFormatError(f"{store.url}: {MARKERS[marker]}")
+
+    await asyncio.gather(*map(refuse, markers))
 
 
 # ---- limited ---------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pyspark_checkpointer.table.writer import TableWriter
 from tests.admin.streaming.spark_model import Query, history
 from tests.consumers.eventhub.test_eventhub_contract import checkpoint, claim
 from tests.damage import flip
+from tests.signing_keys import make_keys
 
 OPERATOR = "größe-" + "o" * 30 + "-総計-" + "p" * 57
 SAVEPOINT = "before-the-migration-of-all-orders-to-another-region-in-" + "2026"
@@ -145,6 +146,11 @@ def calls(folder: Path) -> Iterator[Call]:
     old, new = (f"key-file:{key}" for key in keys)
     write(folder / "encrypted", old)
     yield Call("rekey", (str(folder / "encrypted"), "--encryption", old, "--new-encryption", new))
+    owner, driver = (folder / f"{name}-{'k' * 60}.pem" for name in ("owner", "driver"))
+    make_keys(owner, driver)
+    signed = str(folder / "signed")
+    yield Call("signers --owner", (signed, "--owner", str(owner), "--allow", f"{driver.with_suffix('.pub')}=commit"))
+    yield Call("signers", (signed, "--signing", f"trust:{owner.with_suffix('.pub')}"))
     yield Call("encrypt", (store(), "--encryption", old, "--yes"))
     lost = store()
     newest = max(path.stem for path in Path(lost).glob("manifests/*.json"))

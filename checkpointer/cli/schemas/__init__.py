@@ -28,7 +28,7 @@ from pyspark_checkpointer.cli.schemas.cleanup import (
     RemovedFollower,
     Total,
 )
-from pyspark_checkpointer.cli.schemas.commits import Commit, EncryptedRoot, Fork, Rekeyed, Rewind
+from pyspark_checkpointer.cli.schemas.commits import Commit, EncryptedRoot, Fork, Rekeyed, Rewind, SignerList
 from pyspark_checkpointer.cli.schemas.contents import (
     Consumer,
     Exported,
@@ -95,6 +95,8 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("export --format parquet", Exported),
     ("encrypt", EncryptedRoot),
     ("rekey", Rekeyed),
+    ("signers", SignerList),
+    ("signers --owner", SignerList),
     ("repair", list[Candidate]),
     ("repair --to", Repair),
     ("repair --to DAMAGED", RepairPlan),
@@ -161,6 +163,7 @@ __all__ = [
     "Retired",
     "Rewind",
     "Savepoint",
+    "SignerList",
     "SparkProgress",
     "Spread",
     "Stats",

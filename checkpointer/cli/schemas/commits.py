@@ -51,6 +51,23 @@ class EncryptedRoot(TypedDict):
     deleted: Annotated[int, "how many originals were deleted"]
 
 
+class Signer(TypedDict):
+    """One whose signatures count in a signed root."""
+
+    name: str
+    key: Annotated[str, "the public key"]
+    roles: Annotated[list[str], "commit, clean, consume"]
+    through: Annotated[int | None, "the last sequence that counts, where the signer was revoked; else null"]
+
+
+class SignerList(TypedDict):
+    """The list of signers of a signed root."""
+
+    root: str
+    version: int
+    signers: list[Signer]
+
+
 class Rekeyed(TypedDict):
     """An encrypted root that another key opens now."""
 

@@ -16,6 +16,13 @@ class Finding(TypedDict):
     and_older: Annotated[bool, "whether all older ones are out of reach too, but for savepoints"]
 
 
+class Signed(TypedDict):
+    """Who signed `_latest`, and when."""
+
+    at: Time
+    signer: Annotated[str, "the name and the public key"]
+
+
 class Verification(TypedDict):
     """The result of a verification."""
 
@@ -25,6 +32,7 @@ class Verification(TypedDict):
     skipped: Annotated[int, "objects that were left out of the sample"]
     findings: list[Finding]
     elsewhere: Annotated[list[Finding], "damage that does not hurt the one checkpoint that was asked for"]
+    signed: Annotated[Signed | None, "null in a root that is not signed"]
 
 
 class Candidate(TypedDict):

@@ -36,6 +36,7 @@ class CheckpointStore(ConfiguredStore, Contract):
         concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
         timeout: Seconds after which a request counts as unanswered.
         encryption: What opens the keys of an encrypted root, as in `pyspark_checkpointer.Checkpointer`.
+        signing: Whom to trust and what to sign with, as in `pyspark_checkpointer.Checkpointer`.
 
     Raises:
         IllegalArgumentError: An argument is not what it must be. The message names it.

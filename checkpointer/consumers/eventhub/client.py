@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_checkpointer.consumers.eventhub.core import EventHubGroups
 from pyspark_checkpointer.consumers.store_client import StoreClient, StoreConfig
 from pyspark_checkpointer.consumers.store_context import StoreContext
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 
 
 class ConfiguredStore(StoreClient[EventHubGroups]):
@@ -27,13 +27,14 @@ class ConfiguredStore(StoreClient[EventHubGroups]):
         concurrency: int = 16,
         timeout: float = 60.0,
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
         The class describes the arguments.
         """
         self._max_updates, self._interval = max_updates, interval
-        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption, signing))
 
     def _make_core(self, context: StoreContext) -> EventHubGroups:
         return EventHubGroups(context, self._max_updates, self._interval)

@@ -14,7 +14,7 @@ from pyspark_checkpointer.consumers.eventprocessorhost.leases import CompleteLea
 from pyspark_checkpointer.consumers.store_client import ClosingContext, StoreClient, StoreConfig
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 
 
 class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
@@ -50,6 +50,7 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
         concurrency: int = 16,
         timeout: float = 60.0,
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
@@ -66,13 +67,14 @@ class CheckpointManager(StoreClient[Checkpoints], ClosingContext):
             concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
             encryption: What opens the keys of an encrypted root, as in `pyspark_checkpointer.Checkpointer`.
+            signing: Whom to trust and what to sign with, as in `pyspark_checkpointer.Checkpointer`.
 
         Raises:
             IllegalArgumentError: An argument is not what it must be. The message names it.
         """
         self._folder = group_folder(event_hub, consumer_group)
         self._max_updates, self._interval = max_updates, interval
-        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption, signing))
 
     def _make_core(self, context: StoreContext) -> Checkpoints:
         return Checkpoints(context, self._folder, self._max_updates, self._interval)

@@ -13,7 +13,7 @@ from pyspark_checkpointer.consumers.store_client import ClosingContext, StoreCli
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 
 
 class LeaseManager(StoreClient[HostLeases], ClosingContext):
@@ -46,6 +46,7 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
         concurrency: int = 16,
         timeout: float = 60.0,
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
@@ -61,11 +62,12 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
             concurrency: As in `CheckpointManager`.
             timeout: As in `CheckpointManager`.
             encryption: As in `CheckpointManager`.
+            signing: As in `CheckpointManager`.
 
         Raises:
             IllegalArgumentError: An argument is not what it must be. The message names it.
         """
-        config = StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption)
+        config = StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption, signing)
         self._set_up(config, group_folder(event_hub, consumer_group), host_name, lease_duration)
 
     def _set_up(self, config: StoreConfig, folder: str, host_name: str | None, duration: float) -> None:

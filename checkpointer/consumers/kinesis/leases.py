@@ -18,7 +18,7 @@ from pyspark_checkpointer.consumers.store_client import ClosingContext, StoreCli
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.positions_json import Row
-from pyspark_checkpointer.storage import EncryptionOption, Fencing
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 
 
 class ShardLeases(StoreClient[Shards], ClosingContext):
@@ -55,6 +55,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         concurrency: int = 16,
         timeout: float = 60.0,
         encryption: EncryptionOption = None,
+        signing: SigningOption = None,
     ) -> None:
         """Check the configuration; nothing is connected before the first call.
 
@@ -75,6 +76,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
             concurrency: Maximum number of concurrent requests; of small reads sixteen times as many.
             timeout: Seconds after which a request counts as unanswered.
             encryption: What opens the keys of an encrypted root, as in `pyspark_checkpointer.Checkpointer`.
+            signing: Whom to trust and what to sign with, as in `pyspark_checkpointer.Checkpointer`.
 
         Raises:
             IllegalArgumentError: `initial` is no place to begin, or another argument is not what it must be.
@@ -83,7 +85,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
             raise IllegalArgumentError(f"initial={initial!r:.60}: expected TRIM_HORIZON, LATEST or AT_TIMESTAMP")
         self._application, self._worker, self._initial = application, worker, initial
         self._duration, self._max_updates, self._interval = duration, max_updates, interval
-        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption))
+        super().__init__(StoreConfig(root, storage_options, fencing, concurrency, timeout, encryption, signing))
 
     def _make_core(self, context: StoreContext) -> Shards:
         worker = self._worker

@@ -43,6 +43,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     holds_others,
     open_keys,
 )
+from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
 
@@ -57,8 +58,10 @@ class EncryptedStore(WrappedStore):
     write.
     """
 
-    def __init__(self, inner: Store, encryption: Encryption) -> None:
+    def __init__(self, inner: Store, encryption: Encryption, markers: Sequence[str] = ()) -> None:
         super().__init__(inner)
+        self._markers = markers
+        """The markers of roots in which this client begins nothing."""
         self.provider = None if isinstance(encryption, DataKeys) else encryption
         """The provider that opens the keys; None where the keys were given."""
         self._keys = encryption if isinstance(encryption, DataKeys) else None
@@ -113,6 +116,7 @@ class EncryptedStore(WrappedStore):
             # again.
             if path == object_paths.LATEST:
                 self._forget_keys()
+                await refuse_markers(self, self._markers)
             raise
         try:
             data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
@@ -212,6 +216,7 @@ class EncryptedStore(WrappedStore):
         keys = await self.keys()
         if expected is None and object_paths.begins_state(path):
             await self._check_keys(keys)
+            await refuse_markers(self, self._markers)
         stored = await _compute(len(data), lambda: keys.encrypt(path, data))
         return await self.inner.compare_and_swap(keys.stored_path(path), stored, expected)
 

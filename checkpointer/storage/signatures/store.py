@@ -1,0 +1,317 @@
+"""Sign what is committed to a root, and check what is read.
+
+It stands between the library and the store below, which may encrypt:
+
+    caller
+      -> SignedStore      signs manifests, `_latest` and positions; checks them before anybody reads them
+      -> EncryptedStore or PlainStore, LimitedStore, S3Store, ...
+
+All other objects are named by their digests in a manifest or in `_latest`. For all layers above, contents and sizes are
+those without signatures. `manifests/SIGNATURES.md` describes what is stored.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    IllegalArgumentError,
+    InvalidStateError,
+    UntrustedError,
+)
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.signatures_json import (
+    LINE_SIZE,
+    SIGNERS,
+    Header,
+    decode_signed,
+    encode_header,
+    encode_signed,
+    signed_message,
+)
+from pyspark_checkpointer.storage.base import (
+    Blob,
+    ListedObject,
+    ListingPage,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    Range,
+    S,
+    Signed,
+    SinkRead,
+    Store,
+    WrappedStore,
+    WriteLeftover,
+    check_path,
+    check_swap_size,
+    read_or_error,
+)
+from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules, is_signed, leaves_commits
+from pyspark_checkpointer.storage.signatures.signers import begin_signers, find_signers, holds_others, unsigned
+from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey
+from pyspark_checkpointer.storage.signatures.versions import (
+    Seen,
+    SignedVersion,
+    logical_path,
+    next_time,
+    open_object,
+    see,
+    seen_before,
+    stored_path,
+)
+
+
+class SignedStore(WrappedStore):
+    """`inner`, with signatures that are made by each write and checked by each read.
+
+    The list of signers is read again with each object that is replaced.
+    """
+
+    def __init__(self, inner: Store, signing: Signing) -> None:
+        super().__init__(inner)
+        self.signing = signing
+        self._rules: Rules | None = None
+        self._versions: dict[str, SignedVersion] = {}
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, *, limit: int | None = None) -> Blob:
+        if not is_signed(path):
+            return await self.inner.get(path, limit=limit)
+        try:
+            return await self._get(path, limit)
+        except UntrustedError:
+            # The list and the object may be from before and after a change of the signers.
+            self._rules = None
+            return await self._get(path, limit)
+
+    async def _get(self, path: str, limit: int | None) -> Blob:
+        seen = seen_before(self.url, path)
+        # A `_latest` of one who may not commit holds another one as a text.
+        most = None if limit is None else 3 * limit + 4096
+        request = self.inner.get(stored_path(path), limit=most)
+        if object_paths.is_manifest(path) and self._rules is not None:
+            blob = await request
+        else:
+            found, rules = await asyncio.gather(request, self.load_rules(), return_exceptions=True)
+            if isinstance(rules, BaseException):
+                raise rules
+            if rules is None and await holds_others(self.inner):
+                raise InvalidStateError(unsigned(self))
+            if isinstance(found, BaseException):
+                if path == object_paths.LATEST:
+                    self._rules = None  # the root may have been removed, and begun anew with another list
+                raise found
+            blob = found
+        assert self._rules is not None
+        return self._open(path, blob, self._rules, seen)
+
+    def _open(self, path: str, blob: Blob, rules: Rules, seen: Seen) -> Blob:
+        """Return the content of an object, after its signature and its age were checked."""
+        content, version = open_object(self.url, path, blob, rules, seen)
+        if version is not None:
+            self._versions[path] = version
+        # The version is that of the stored bytes, which a swap compares. Objects that are written once need none.
+        return Blob(content, blob.tag if version is None else blob.version, blob.at)
+
+    async def load_rules(self) -> Rules | None:
+        """Read the list of signers; None where there is none."""
+        found = await find_signers(self.inner, self.signing)
+        self._rules = None if found is None else Rules(self.signing.trust, found[0])
+        return self._rules
+
+    async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
+        if not is_signed(path):
+            return await self.inner.read_into(path, make, limit=limit)
+        sink = make()
+        sink.update((await self.get(path, limit=limit)).data)
+        return sink
+
+    @property
+    def reads_at_once(self) -> int:
+        return self.inner.reads_at_once
+
+    async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
+        if any(is_signed(read.path) for read in reads):
+            return [await read_or_error(self, read) for read in reads]
+        return await self.inner.read_each_into(reads)
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        if is_signed(path):
+            return (await self.get(path)).data[offset : offset + length]
+        return await self.inner.get_range(path, offset, length)
+
+    @property
+    def reads_ranges(self) -> bool:
+        return self.inner.reads_ranges
+
+    async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
+        if is_signed(path):
+            data = (await self.get(path)).data
+            return [data[offset : offset + length] for offset, length in ranges]
+        return await self.inner.get_ranges(path, ranges)
+
+    async def signed_version(self, path: str) -> SignedVersion:
+        """Return the present version of an object that is replaced, and who signed it.
+
+        Raises `ObjectNotFoundError`.
+        """
+        await self.get(path)
+        return self._versions[path]
+
+    async def signed(self, path: str) -> Signed | None:
+        found = await self.signed_version(path)
+        return Signed(found.at, found.signer)
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    async def put(self, path: str, data: Bytes) -> None:
+        key, rules = await self._allowed(path)
+        if is_signed(path):
+            data = _sign(rules, key, Header(key.public_key), path, bytes(data))
+        await self.inner.put(stored_path(path), data)
+
+    async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
+        key, rules = await self._allowed(path)
+        if not is_signed(path):
+            return await self.inner.compare_and_swap(path, data, expected)
+        before = None
+        if expected is None:
+            await self._check_list(rules)
+        else:
+            before = await self._version_before(path, expected)
+        last_commit = None
+        if path == object_paths.LATEST and not rules.may_commit(key.public_key):
+            last_commit = self._left_commit(key, rules, data, before)
+        stored = self.sign(path, data, last_commit)
+        check_swap_size(f"{self.url}/{path}", stored)
+        version = await self.inner.compare_and_swap(path, stored, expected)
+        self._versions[path] = see(self.url, path, version, decode_signed(path, stored), rules)
+        return version
+
+    def sign(self, path: str, data: bytes, last_commit: str | None = None) -> bytes:
+        """Return an object that is replaced as it is stored, signed as a version later than all that were seen."""
+        key, rules = self.signing.key, self._rules
+        assert key is not None
+        assert rules is not None
+        at = next_time(self.url, rules, path)
+        return _sign(rules, key, Header(key.public_key, at, rules.signers.version, last_commit), path, data)
+
+    async def _allowed(self, path: str) -> tuple[SigningKey, Rules]:
+        """Return the key and the rules for a write; raise where this client may not make it."""
+        check_path(path)
+        key = self.signing.key
+        if key is None:
+            raise IllegalArgumentError(
+                f"{self.url}: is signed, and this client was opened to read it: say what it signs with, as in "
+                "signing='trust:owner.pub,sign:driver.pem'"
+            )
+        rules = self._rules or await self.load_rules()
+        if rules is None:
+            rules = self._rules = Rules(self.signing.trust, await begin_signers(self.inner, self.signing))
+        try:
+            rules.check_role(path, key.public_key)
+        except NotAllowedError as error:
+            self._rules = None  # the owner may have allowed it by the next time
+            raise InvalidStateError(
+                f"{self.url}: {path} was not written: {error}. The owner of the root changes that with `checkpointer "
+                "signers`"
+            ) from None
+        return key, rules
+
+    async def _check_list(self, rules: Rules) -> None:
+        """Raise `InvalidStateError` where the root has another list of signers by now, or none.
+
+        Asked before something begins in a root: it may have been removed since the list was read.
+        """
+        found = await self.load_rules()
+        if found is None or found.signers.root_id != rules.signers.root_id:
+            self._rules = None
+            raise InvalidStateError(
+                f"{self.url}: its {SIGNERS} was removed or replaced while this client was open, so nothing was "
+                "written: restore again, then write"
+            )
+
+    async def _version_before(self, path: str, expected: str) -> SignedVersion | None:
+        """Return the version that a swap replaces, so that the new one can be signed as a later one.
+
+        Returns None for one that nobody signed whose signature counts: that is what a repair replaces.
+        """
+        known = self._versions.get(path)
+        if known is None or known.version != expected:
+            try:
+                known = await self.signed_version(path)
+            except UntrustedError as error:
+                if error.version == expected:
+                    return None
+                raise
+            except ObjectNotFoundError:
+                known = None
+            if known is None or known.version != expected:
+                raise PreconditionFailedError(f"{self.url}/{path}: has another version than was expected")
+        return known
+
+    def _left_commit(self, key: SigningKey, rules: Rules, data: bytes, before: SignedVersion | None) -> str:
+        """Return the last `_latest` of one who may commit, where this one leaves its commits alone."""
+        last = None if before is None else before.last_commit
+        if last is None or not leaves_commits(decode_signed(object_paths.LATEST, last.encode()).content, data):
+            raise InvalidStateError(
+                f"{self.url}: nothing was written: {rules.shown(key.public_key)} may not commit: use a key that may, "
+                "or ask the owner of the root"
+            )
+        return last
+
+    # ---- listing and deleting ----------------------------------------------------------------------------------
+
+    async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
+        if self._rules is None and await self.load_rules() is None and await holds_others(self.inner):
+            raise InvalidStateError(unsigned(self))
+        seen: Seen = {}
+        for path in self._versions:
+            seen |= seen_before(self.url, path)
+        page = await self.inner.list_page(prefix, more)
+        if any(entry.blob is not None and is_signed(logical_path(entry.path) or "") for entry in page.entries):
+            await self.load_rules()
+        return ListingPage(
+            [found for entry in page.entries if (found := self._listed(entry, seen)) is not None], page.more
+        )
+
+    def _listed(self, entry: ListedObject, seen: Seen) -> ListedObject | None:
+        """Return a listed object as the layers above know it; None for one that is not of the signed root."""
+        path = logical_path(entry.path)
+        if path is None or not is_signed(path):
+            return None if path is None else entry
+        blob, size = entry.blob, entry.size
+        if blob is not None and self._rules is not None:
+            try:
+                blob = self._open(path, blob, self._rules, seen)
+            except UntrustedError:
+                blob = None  # Whoever needs it reads it, and gets this error.
+        if blob is not None:
+            size = len(blob.data)
+        elif object_paths.is_manifest(path):
+            size -= LINE_SIZE
+        return ListedObject(path, size, blob)
+
+    async def folders(self, prefix: str) -> Sequence[str]:
+        return await self.inner.folders(prefix)
+
+    async def delete(self, paths: Sequence[str]) -> None:
+        await self.inner.delete([stored_path(path) for path in paths])
+
+    async def leftovers(self) -> Sequence[WriteLeftover]:
+        found = await self.inner.leftovers()
+        return [replace(left, path=path) for left in found if (path := logical_path(left.path)) is not None]
+
+    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
+        await self.inner.discard([replace(left, path=stored_path(left.path)) for left in leftovers])
+
+
+def _sign(rules: Rules, key: SigningKey, header: Header, path: str, content: bytes) -> bytes:
+    line = encode_header(header)
+    return encode_signed(line, key.sign(signed_message(rules.signers.root_id, path, line, content)), content)
+
+
+__all__ = ["SignedStore"]

@@ -1,0 +1,144 @@
+"""Open a version of a signed object: check its signature, then its age.
+
+A version is older than another by the time in its signature. Each signer makes it later than all that it saw.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark_checkpointer.errors import MalformedError, UntrustedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_text import format_time
+from pyspark_checkpointer.manifests.signatures_json import (
+    SIGNERS,
+    SUFFIX,
+    Header,
+    SignedObject,
+    decode_signed,
+    encode_signed,
+)
+from pyspark_checkpointer.storage.base import Blob
+from pyspark_checkpointer.storage.signatures.freshness import Newest, is_older
+from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules
+
+COMMITS = f"{object_paths.LATEST} commits"
+"""The name under which the time of the last `_latest` of one who may commit is remembered."""
+
+TIMES: Newest[datetime] = Newest()
+"""The newest time of each object."""
+
+Seen = dict[str, tuple[str, datetime] | None]
+"""The newest versions that were seen before a request, by object."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedVersion:
+    """A version of an object that is replaced, and who signed it."""
+
+    version: str
+    """The store's name of it."""
+    header: Header
+    last_commit: str | None
+    """The last `_latest` of one who may commit, as it was stored; None for any other object."""
+    signer: str
+    """The signer, as messages show it."""
+
+    @property
+    def at(self) -> datetime:
+        """The time of the version."""
+        assert self.header.at is not None
+        return self.header.at
+
+
+def seen_before(url: str, path: str) -> Seen:
+    """Return the newest versions that are known of an object, before a request for it."""
+    names = (path, COMMITS) if path == object_paths.LATEST else (path,)
+    return {name: TIMES.seen((url, name)) for name in names}
+
+
+def open_object(url: str, path: str, blob: Blob, rules: Rules, seen: Seen) -> tuple[bytes, SignedVersion | None]:
+    """Return the content of an object, and its version if it is replaced.
+
+    Raises `UntrustedError` where its signature does not count, or an older version was put back.
+    """
+    name = stored_path(path)
+    try:
+        signed = decode_signed(name, blob.data)
+        rules.check(path, signed)
+        if signed.header.at is None:
+            return signed.content, None
+        for each, at in _times(path, signed).items():
+            before = seen.get(each)
+            if before is not None and is_older(at, rules.signers.root_id, before):
+                raise NotAllowedError(
+                    f"was signed at {format_time(at)}, and this process has seen the version of "
+                    f"{format_time(before[1])}: an older version was put back"
+                )
+        return signed.content, see(url, path, blob.version, signed, rules)
+    except (MalformedError, NotAllowedError) as error:
+        why = str(error).removeprefix(f"{name}: ")
+        advice = (
+            "The root is being signed: if that was interrupted, call `checkpointer signers` again"
+            if rules.signers.adopting
+            else "Nothing of it counts: bring back the right object from a copy, or ask the owner of the root who may "
+            "sign it"
+        )
+        untrusted = UntrustedError(f"{url}/{name}: {why}. {advice}")
+        untrusted.version = blob.version
+        raise untrusted from None
+
+
+def see(url: str, path: str, version: str, signed: SignedObject, rules: Rules) -> SignedVersion:
+    """Remember a version that is there now, and return it."""
+    for name, at in _times(path, signed).items():
+        TIMES.see((url, name), rules.signers.root_id, at)
+    last = _last_commit(signed) if path == object_paths.LATEST else None
+    return SignedVersion(version, signed.header, last, rules.shown(signed.header.key))
+
+
+def next_time(url: str, rules: Rules, path: str) -> datetime:
+    """Return the time of a new version: now, or later where a clock was ahead."""
+    now, seen = datetime.now(UTC), TIMES.seen((url, path))
+    if seen is None or seen[0] != rules.signers.root_id:
+        return now
+    return max(now, seen[1] + timedelta(microseconds=1))
+
+
+def _times(path: str, signed: SignedObject) -> dict[str, datetime]:
+    """Return the time of a version, and for `_latest` also that of the last one of who may commit."""
+    assert signed.header.at is not None
+    times = {path: signed.header.at}
+    if path == object_paths.LATEST:
+        last = decode_signed(path, _last_commit(signed).encode()).header.at
+        assert last is not None
+        times[COMMITS] = last
+    return times
+
+
+def _last_commit(signed: SignedObject) -> str:
+    return signed.header.commit or encode_signed(signed.line, signed.signature, signed.content).decode()
+
+
+def stored_path(path: str) -> str:
+    """Return the path at which an object is stored."""
+    return path + SUFFIX if object_paths.is_manifest(path) else path
+
+
+def logical_path(stored: str) -> str | None:
+    """Return the path of a stored object; None for one that is not of a signed root."""
+    if stored == SIGNERS or object_paths.is_manifest(stored):  # an unsigned manifest: nobody may read it
+        return None
+    path = stored.removesuffix(SUFFIX)
+    return path if object_paths.is_manifest(path) else stored
+
+
+__all__ = [
+    "Seen",
+    "SignedVersion",
+    "logical_path",
+    "next_time",
+    "open_object",
+    "see",
+    "seen_before",
+    "stored_path",
+]

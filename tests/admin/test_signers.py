@@ -1,0 +1,238 @@
+"""A root that was begun without signatures is signed where it is, and no crash loses anything."""
+
+import itertools
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    OutcomeUnknownError,
+    UnsupportedFormatError,
+    UntrustedError,
+)
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.testing import crash_points
+from tests.conftest import Root
+from tests.signing_keys import make_keys
+
+States = dict[str, Any]
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "owner.pem", tmp_path / "driver.pem", tmp_path / "other.pem")
+    return tmp_path
+
+
+def sign(root: Root, keys: Path, encryption: str | None = None) -> int:
+    client = client_of(root, encryption=encryption)
+    return client.change_signers(keys / "owner.pem", allow={keys / "driver.pub": ["commit", "consume"]}).version
+
+
+def client_of(root: Root, signing: str | None = None, encryption: str | None = None) -> Checkpointer:
+    return Checkpointer(root.url, root.storage_options, signing=signing, encryption=encryption)
+
+
+def driver_of(root: Root, keys: Path, encryption: str | None = None) -> Checkpointer:
+    return client_of(root, f"trust:{keys / 'owner.pub'},sign:{keys / 'driver.pem'}", encryption)
+
+
+def fill(client: Checkpointer, commits: int = 4) -> None:
+    """Write some checkpoints, a savepoint that retention leaves alone, and a prepared checkpoint."""
+    state = KeyedState({f"user-{n}": n for n in range(50)}, partitions=2)
+    for number in range(commits):
+        state["user-0"] = number
+        with client.begin(epoch=number) as cp:
+            cp.save("totals", state)
+        if number == 0:
+            client.savepoint("first")
+    client.clean(RetentionPolicy(keep_last=2))
+    with client.begin(epoch=commits) as cp:
+        cp.save("totals", state)
+        cp.prepare()
+
+
+def states(client: Checkpointer) -> States:
+    """Return what every live checkpoint holds, by its id."""
+    found: States = {}
+    for listed in client.list_checkpoints():
+        restored = client.restore(listed)
+        assert restored is not None
+        found[str(listed)] = restored.keyed("totals").to_dict(), restored.epoch
+    return found | {"savepoints": [(one.name, one.id) for one in client.savepoints()]}
+
+
+def paths(root: Root) -> list[str]:
+    store = open_store(root.url, root.storage_options, fencing="none")
+    return [entry.path for entry in run_sync(store.list(""))]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_all_that_is_live_is_signed(any_root: Root, keys: Path, encrypted: bool) -> None:
+    encryption = None
+    if encrypted:
+        (keys / "state.key").write_text(secrets.token_hex(32))
+        encryption = f"key-file:{keys / 'state.key'}"
+    fill(client_of(any_root, encryption=encryption))
+    before = states(client_of(any_root, encryption=encryption))
+    assert len(before) == 4
+    with ShardLeases(any_root.url, "app", "me", any_root.storage_options, encryption=encryption) as leases:
+        leases.create(["shard"])
+    assert sign(any_root, keys, encryption) == 2
+    driver = driver_of(any_root, keys, encryption)
+    assert states(driver) == before
+    assert driver.verify().findings == ()
+    assert not [path for path in paths(any_root) if object_paths.is_manifest(path.removesuffix(".enc"))]
+    signing = f"trust:{keys / 'owner.pub'},sign:{keys / 'driver.pem'}"
+    given: dict[str, Any] = {"encryption": encryption, "signing": signing}
+    with ShardLeases(any_root.url, "app", "me", any_root.storage_options, **given) as leases:
+        assert [*leases.rows()] == ["shard"]
+        leases.create(["shard-2"])
+    for use in (lambda: client_of(any_root, None, encryption).restore(), lambda: client_of(any_root).begin()):
+        with pytest.raises(UnsupportedFormatError, match=r"is (signed|encrypted): say"):
+            use()
+    prepared = driver.restore().prepared  # type: ignore[union-attr]
+    assert prepared is not None
+    prepared.commit()
+    with driver.begin(epoch=9) as cp:
+        cp.save("totals", KeyedState({"new": 1}))
+    assert driver_of(any_root, keys, encryption).restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
+    assert sign(any_root, keys, encryption) == 2, "nothing changed"
+
+
+def test_a_crash_at_any_request_loses_nothing(keys: Path) -> None:
+    """At each moment the root is the one without signatures or the signed one; the same call finishes the work."""
+    names = itertools.count()
+    before: States = {}
+
+    def new_root() -> str:
+        return f"memory://{secrets.token_hex(8)}-{next(names)}"
+
+    def setup(url: str) -> None:
+        fill(Checkpointer(url), commits=3)
+        ShardLeases(url, "app", "me").create(["shard"])
+        before[url] = states(Checkpointer(url))
+
+    died = 0
+    for point in crash_points(lambda url: sign(Root(url, {}, "memory"), keys), new_root, setup):
+        died += point.died
+        root, readable = Root(point.root, {}, "memory"), []
+        for client in (client_of(root), driver_of(root, keys)):
+            try:
+                readable.append(states(client))
+            except (UnsupportedFormatError, CorruptionError, InvalidStateError):
+                continue
+        assert readable == [before[point.root]], (point.number, point.after)
+        sign(root, keys)
+        assert states(driver_of(root, keys)) == before[point.root]
+        assert driver_of(root, keys).verify()
+        assert not [path for path in paths(root) if object_paths.is_manifest(path)]
+        assert not driver_of(root, keys).signers().adopting
+        with ShardLeases(root.url, "app", "me", signing=f"sign:{keys / 'owner.pem'}") as leases:
+            assert [*leases.rows()] == ["shard"]
+    assert died > 20
+
+
+def test_a_crash_while_a_signer_is_revoked_loses_nothing(keys: Path) -> None:
+    names = itertools.count()
+
+    def new_root() -> str:
+        return f"memory://{secrets.token_hex(8)}-{next(names)}"
+
+    def setup(url: str) -> None:
+        root = Root(url, {}, "memory")
+        sign(root, keys)
+        fill(driver_of(root, keys), commits=3)
+        signing = f"trust:{keys / 'owner.pub'},sign:{keys / 'driver.pem'}"
+        ShardLeases(url, "app", "me", signing=signing).create(["shard"])
+
+    def revoke(url: str) -> None:
+        Checkpointer(url).change_signers(keys / "owner.pem", revoke=["driver"])
+
+    for point in crash_points(revoke, new_root, setup):
+        root = Root(point.root, {}, "memory")
+        reader = client_of(root, f"sign:{keys / 'owner.pem'}")
+        assert len(states(reader)) == 4
+        assert reader.verify()
+        with ShardLeases(root.url, "app", "me", signing=f"sign:{keys / 'owner.pem'}") as leases:
+            assert [*leases.rows()] == ["shard"]
+        [driver] = reader.signers().signers.values()
+        if driver.through is None:
+            revoke(point.root)
+        with pytest.raises(CheckpointError), driver_of(root, keys).begin() as cp:
+            cp.save("totals", KeyedState({"late": 1}))
+        assert len(states(reader)) == 4
+
+
+def test_a_job_that_still_runs_without_signatures_is_stopped(keys: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    job = client_of(root)
+    with job.begin(epoch=1) as cp:
+        cp.save("totals", KeyedState({"a": 1}))
+    sign(root, keys)
+    with pytest.raises((OutcomeUnknownError, UnsupportedFormatError)), job.begin() as cp:
+        cp.save("totals", KeyedState({"zombie": 1}))
+    assert driver_of(root, keys).restore().keyed("totals").to_dict() == {"a": 1}  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_is_refused(keys: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    plain = client_of(root)
+
+    def refused(kind: type[Exception], match: str, **given: Any) -> None:
+        owner = given.pop("owner", keys / "owner.pem")
+        with pytest.raises(kind, match=match):
+            plain.change_signers(owner, **given)
+
+    refused(IllegalArgumentError, "cannot be read", owner=keys / "nothing.pem")
+    refused(IllegalArgumentError, "expected a private key of ed25519", owner=keys / "owner.pub")
+    refused(IllegalArgumentError, "expected a key to sign with", owner=5)
+    refused(IllegalArgumentError, "expected public keys of ed25519", allow={keys / "owner.pem": "commit"})
+    refused(IllegalArgumentError, "expected some of commit, clean, consume", allow={keys / "driver.pub": "write"})
+    refused(IllegalArgumentError, "expected some of commit, clean, consume", allow={keys / "driver.pub": []})
+    refused(IllegalArgumentError, "is not signed, so there is nobody to revoke", revoke=["driver"])
+    assert paths(root) == []
+    with pytest.raises(IllegalArgumentError, match="was opened without signing"):
+        plain.signers()
+    with pytest.raises(InvalidStateError, match="is not signed"):
+        driver_of(root, keys).signers()
+    refusal = "has no list of signers, and this client has no key of an owner"
+    with pytest.raises(InvalidStateError, match=refusal), driver_of(root, keys).begin() as cp:
+        cp.save("totals", KeyedState({"a": 1}))
+    assert sign(root, keys) == 1
+    refused(IllegalArgumentError, "'nobody': is no signer: there are 'driver'", revoke=["nobody"])
+    refused(IllegalArgumentError, "revoke it, and allow a new key", allow={keys / "driver.pub": "clean"})
+    refused(UntrustedError, "no owner signed it", owner=keys / "other.pem", allow={keys / "other.pub": "commit"})
+    (keys / "second").mkdir()
+    make_keys(keys / "second" / "driver.pem")
+    refused(IllegalArgumentError, "another signer has this name", allow={keys / "second" / "driver.pub": "commit"})
+
+
+def test_a_second_owner_takes_over(keys: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    sign(root, keys)
+    both = keys / "both.pub"
+    both.write_bytes((keys / "owner.pub").read_bytes() + (keys / "other.pub").read_bytes())
+    driver = client_of(root, f"trust:{both},sign:{keys / 'driver.pem'}")
+    with driver.begin() as cp:
+        cp.save("totals", KeyedState({"a": 1}))
+    client = client_of(root, f"trust:{both}")
+    client.change_signers(keys / "other.pem", allow={keys / "driver.pub": ["commit", "clean", "consume"]})
+    for trust, works in ((both, True), (keys / "other.pub", True), (keys / "owner.pub", False)):
+        read: Callable[[], Any] = lambda trust=trust: client_of(root, f"trust:{trust}").restore()  # noqa: E731
+        if works:
+            assert read() is not None
+        else:
+            with pytest.raises(UntrustedError, match="no owner signed it"):
+                read()
