@@ -58,7 +58,10 @@ for _shared in (
 
 
 class UntrustedError(CorruptionError):
-    """An object of a signed root has no signature that counts, or an older version of it was put back."""
+    """An object of a signed root has no signature that counts.
+
+    Or an older version of it was put back.
+    """
 
     version: str | None = None
     """The version of what is there, on which a repair can swap."""

@@ -77,7 +77,10 @@ def encode_header(header: Header) -> bytes:
 
 
 def signed_message(root_id: str, path: str, line: bytes, content: bytes) -> bytes:
-    """Return the bytes that a signer signs: they name the root and the path, so that nothing can be moved."""
+    """Return the bytes that a signer signs.
+
+    They name the root and the path, so that nothing can be moved.
+    """
     return b"".join((PURPOSE, root_id.encode(), b"\n", path.encode(), b"\n", line, b"\n", content))
 
 

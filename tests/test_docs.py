@@ -40,6 +40,7 @@ from pyspark_checkpointer.spark import TableState
 from pyspark_checkpointer.spark.stateful import StatefulSink
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.testing import Gate, LateWrite
+from tests.signing_keys import make_keys
 
 ROOT = Path(__file__).parents[1]
 
@@ -400,6 +401,7 @@ def uses_spark(texts: list[str]) -> bool:
 @pytest.mark.parametrize("name", [name for name, texts in EXAMPLES.items() if not uses_spark(texts)])
 def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    make_keys(tmp_path / "owner.pem", tmp_path / "driver.pem")
 
     async def run() -> None:
         names = names_for(name)

@@ -118,6 +118,8 @@ NEEDS = {
     "pyspark_checkpointer.consumers.journal": "journal",
     "pyspark_checkpointer.storage.encryption": "encryption",
     "pyspark_checkpointer.admin.encrypt": "encryption",
+    "pyspark_checkpointer.storage.signatures": "encryption",
+    "pyspark_checkpointer.admin.signers": "encryption",
 }
 """The parts of the package that cannot be imported without an extra."""
 

@@ -1,4 +1,4 @@
-"""Change who may sign what in a root, and sign a root that was begun without signatures.
+"""Change who may sign what in a root, and sign a root that has no signatures.
 
 An owner of the root does both. A signer is revoked in this order:
 
@@ -149,8 +149,8 @@ class _Change:
         raise ConflictError(f"{self._store.url}/{path}: is written all the time: stop its consumers, and try again")
 
     async def check_objects(self) -> None:
-        """Raise `InvalidStateError` where something was signed by one who was revoked meanwhile."""
-        await self._store.load_rules()
+        """Raise `InvalidStateError` where a signer wrote while it was being revoked."""
+        await self._store.read_rules()
         try:
             await find_head(self._store)
             async for entries in pages(self._store, object_paths.CONSUMERS):
@@ -166,7 +166,7 @@ class _Change:
 
     async def adopt(self) -> None:
         """Sign everything that is live, and take the mark from the list."""
-        await self._store.load_rules()
+        await self._store.read_rules()
         await self._sign_commits()
         await self._sign_positions()
         async for entries in pages(self._plain, object_paths.MANIFESTS):
@@ -197,7 +197,7 @@ class _Change:
         raise ConflictError(f"{self._store.url}: a job commits all the time: stop it, and call this again")
 
     async def _sign_manifests(self, head: Head) -> None:
-        """Write a signed copy of the manifest of every live checkpoint, the prepared one too."""
+        """Sign the manifest of every live checkpoint, the prepared one too."""
         history = await read_history(self._plain, head)
         refs = [ref for ref, _ in history.ancestry] + [entry.ref for entry in history.entries]
         for ref in dict.fromkeys(refs + ([head.prepared] if head.prepared is not None else [])):
@@ -207,10 +207,13 @@ class _Change:
             await metadata.put_manifest(self._store, ref.id, data)
 
     async def _swap(self, head: Head) -> bool:
-        """Put a signed `_latest` in the place of `head`; return False if somebody else moved it first."""
+        """Put a signed `_latest` in the place of `head`.
+
+        Return False if somebody else moved it first.
+        """
         assert head.version is not None
         data = self._store.sign(object_paths.LATEST, encode_pointer(self._renewed(head)))
-        return await self._replace(object_paths.LATEST, data, head.version)
+        return await self._swap_signed(object_paths.LATEST, data, head.version)
 
     async def _sign_positions(self) -> None:
         async for entries in pages(self._plain, object_paths.CONSUMERS):
@@ -219,7 +222,7 @@ class _Change:
                     blob = await find_object(self._plain, entry.path, SWAP_LIMIT)
                     if blob is None or blob.data.startswith(SIGNED):
                         break
-                    if await self._replace(entry.path, self._store.sign(entry.path, blob.data), blob.version):
+                    if await self._swap_signed(entry.path, self._store.sign(entry.path, blob.data), blob.version):
                         break
                 else:
                     raise ConflictError(
@@ -227,7 +230,7 @@ class _Change:
                         "again"
                     )
 
-    async def _replace(self, path: str, data: bytes, version: str) -> bool:
+    async def _swap_signed(self, path: str, data: bytes, version: str) -> bool:
         try:
             found = await swap_until_decided(self._plain, path, data, version, SWAP_LIMIT)
         except UndecidedError as error:

@@ -8,6 +8,7 @@ from pyspark_checkpointer.cli.schemas import SignerList
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
+from pyspark_checkpointer.errors import IllegalArgumentError
 
 _COLUMNS = (TextColumn("NAME"), TextColumn("MAY"), TextColumn("PUBLIC KEY"))
 
@@ -44,7 +45,12 @@ def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tu
         if not equals or not path:
             raise click.UsageError(f"--allow {text!r:.80}: expected FILE=ROLES, as in driver.pub=commit")
         wanted[path] = roles.split(",")
-    found = store.ck.signers() if owner is None else store.ck.change_signers(owner, allow=wanted, revoke=revoke)
+    try:
+        found = store.ck.signers() if owner is None else store.ck.change_signers(owner, allow=wanted, revoke=revoke)
+    except IllegalArgumentError:
+        if owner is None:
+            store.require()  # a mistyped root is one without signatures too
+        raise
     rows = list(found.signers.values())
     if store.json:
         document: SignerList = {

@@ -644,6 +644,8 @@ class AsyncCheckpointer(AsyncFace):
             UntrustedError: Nobody signed the list whom this client trusts.
 
         Examples:
+            >>> ck = AsyncCheckpointer("state/signed")
+            >>> _ = await ck.change_signers("owner.pem", allow={"driver.pub": "commit"})
             >>> reader = AsyncCheckpointer("state/signed", signing="trust:owner.pub")
             >>> [(one.name, one.roles) for one in (await reader.signers()).signers.values()]
             [('driver', ('commit',))]

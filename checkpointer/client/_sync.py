@@ -640,6 +640,8 @@ class Checkpointer(SyncFace):
             UntrustedError: Nobody signed the list whom this client trusts.
 
         Examples:
+            >>> ck = Checkpointer("state/signed")
+            >>> _ = ck.change_signers("owner.pem", allow={"driver.pub": "commit"})
             >>> reader = Checkpointer("state/signed", signing="trust:owner.pub")
             >>> [(one.name, one.roles) for one in (reader.signers()).signers.values()]
             [('driver', ('commit',))]

@@ -175,7 +175,7 @@ class Client:
         return twin
 
     def for_tasks(self) -> Self:
-        """Return a client for tasks of the job. This is for other packages of this library.
+        """Return a client for tasks of the job, for other packages of this library.
 
         It has the keys of an encrypted root themselves. It signs nothing, and checks no signatures: the driver does,
         and tasks read and write only what its manifests name by digest.

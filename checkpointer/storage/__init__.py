@@ -114,7 +114,7 @@ def fix(encryption: EncryptionOption) -> EncryptionOption:
 
 
 def fix_signing(signing: SigningOption) -> SigningOption:
-    """Return the keys of a client of a signed root in a form that is valid in another process.
+    """Return whom to trust and what to sign with, as is valid in another process.
 
     Raises `IllegalArgumentError` for a value that names no keys. The error does not repeat the value.
     """

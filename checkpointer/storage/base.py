@@ -301,7 +301,10 @@ class Store(Protocol):
         """
 
     async def signed(self, path: str) -> Signed | None:
-        """Return who signed the present version of an object that is replaced; None in a root that is not signed."""
+        """Return who signed the present version of an object that is replaced.
+
+        Return None in a root that is not signed.
+        """
 
     async def close(self) -> None:
         """Release connections. The store opens them again when it is used again."""

@@ -302,7 +302,7 @@ def test_everything_of_python_that_is_asked_is_tried_here() -> None:
 
 
 def test_every_option_of_the_data_source_that_is_asked_is_tried_here() -> None:
-    others = {"path", "operator", "view", "columns", "follower", "storage_options", "fencing", "encryption"}
+    others = {"path", "operator", "view", "columns", "follower", "storage_options", "fencing", "encryption", "signing"}
     tried = {name.removeprefix("option ") for name in {*SPARK, *SPARK_KEYWORDS} if name.startswith("option ")}
     assert {*OPTIONS} - others == tried
 

@@ -21,6 +21,7 @@ from pyspark_checkpointer.manifests import (
     msgpack_checks,
     msgpack_values,
     positions_json,
+    signatures_json,
 )
 from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.map_expiry import MapRule
@@ -132,6 +133,20 @@ TABLE: tuple[Decoder, ...] = (
         encode=lambda name: name.path.encode(),
     ),
     Decoder("number", wrapped.number, seeds.NUMBERS, seeds.PATH_MARKS, encode=lambda number: str(number).encode()),
+    Decoder(
+        "signed object",
+        lambda data: signatures_json.decode_signed("_latest", data),
+        seeds.signed_objects(),
+        (*seeds.JSON_MARKS, b"\n", b',"signature":"'),
+        encode=lambda signed: signatures_json.encode_signed(signed.line, signed.signature, signed.content),
+    ),
+    Decoder(
+        "signers",
+        signatures_json.decode_signers,
+        (seeds.signers(),),
+        seeds.JSON_MARKS,
+        encode=signatures_json.encode_signers,
+    ),
     Decoder(
         "keys",
         keys_json.decode_keys,

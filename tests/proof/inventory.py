@@ -55,6 +55,7 @@ REASONS = {
     "pyspark_checkpointer.cli.arguments.parse_options": _OF_THE_CALLER,
     "pyspark_checkpointer.storage.encryption.chunked.MessageKey.__init__": _NONE,
     "pyspark_checkpointer.storage.encryption.key_registry.parse_provider": _OF_THE_CALLER,
+    "pyspark_checkpointer.storage.signatures.signing_keys._parse": _OF_THE_CALLER,
     "pyspark_checkpointer.storage.encryption.key_services.azure_key_vault.AzureKeyVault._headers": _OF_A_KEY_SERVICE,
     "pyspark_checkpointer.storage.encryption.key_services.https.Service.decode64": _OF_A_KEY_SERVICE,
     "pyspark_checkpointer.storage.encryption.key_services.https._parse": _OF_A_KEY_SERVICE,

@@ -30,6 +30,14 @@ from pyspark_checkpointer.manifests.json_text import dump
 from pyspark_checkpointer.manifests.keys_json import RootKeys, WrappedKey, encode_keys
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
+from pyspark_checkpointer.manifests.signatures_json import (
+    Header,
+    Signer,
+    Signers,
+    encode_header,
+    encode_signed,
+    encode_signers,
+)
 from pyspark_checkpointer.table import parquet_encode
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.row_order import in_order
@@ -178,6 +186,18 @@ def root_keys() -> bytes:
     """The keys of an encrypted root, wrapped by two providers."""
     wrappings = (WrappedKey("key-file", "0123456789abcdef", bytes(56)), WrappedKey("passphrase-file", "", bytes(80)))
     return encode_keys(RootKeys("0" * 32, wrappings))
+
+
+def signed_objects() -> tuple[bytes, ...]:
+    """A manifest, and a `_latest` of one who may not commit."""
+    headers = Header("0" * 64), Header("f" * 64, AT, 3, "another")
+    return tuple(encode_signed(encode_header(header), bytes(range(64)), b'{"a":1}') for header in headers)
+
+
+def signers() -> bytes:
+    """A list of signers that is being made, with one who was revoked."""
+    both = Signer("driver", "0" * 64, ("commit", "consume")), Signer("old", "1" * 64, ("clean",), 41)
+    return encode_signers(Signers("0" * 32, 3, {one.key: one for one in both}, adopting=True))
 
 
 def followers() -> bytes:

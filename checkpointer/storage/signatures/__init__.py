@@ -1,4 +1,4 @@
-"""Sign what is committed to a root, and read nothing there that no allowed signer signed.
+"""Sign what is committed to a root, and read only what an allowed signer signed.
 
 * `signing_keys.py` has the keys of a signer and those of the owners whom a reader trusts, and what a text names;
 * `signers.py` reads and changes the object `_signers`, the owner's list of those whose signatures count;

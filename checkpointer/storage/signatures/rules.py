@@ -22,7 +22,10 @@ class NotAllowedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one root: its owners, whom the client trusts, and the list that one of them signed."""
+    """The rules of one root.
+
+    They come from the owners, whom the client trusts, and from the list that one of them signed.
+    """
 
     owners: Collection[str]
     signers: Signers
@@ -115,7 +118,7 @@ def roles_for(path: str) -> Collection[Role]:
 
 
 def leaves_commits(before: bytes, after: bytes) -> bool:
-    """Return whether two versions of `_latest` have the same commits and the same writer."""
+    """Return whether two versions of `_latest` have the same commits and writer."""
     old, new = decode_pointer(before), decode_pointer(after)
     return (old.committed, old.prepared, old.writer) == (new.committed, new.prepared, new.writer) and (
         old.boundary <= new.boundary

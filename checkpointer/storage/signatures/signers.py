@@ -33,7 +33,7 @@ LISTS: Newest[int] = Newest()
 
 
 async def find_signers(store: Store, signing: Signing) -> tuple[Signers, Blob] | None:
-    """Return the list of signers, with the object that has it; None where there is none.
+    """Return the list of signers and its object; None where there is none.
 
     Raises `UntrustedError` where no owner signed it whom the client trusts, or where an older list was put back.
     """

@@ -21,7 +21,10 @@ _BEGIN_PUBLIC = b"-----BEGIN PUBLIC KEY-----"
 
 @runtime_checkable
 class SigningKey(Protocol):
-    """A private key of ed25519, in a file or wherever else it is. Its function is called in the event loop."""
+    """A private key of ed25519, in a file or wherever else it is.
+
+    Its function is called in the event loop.
+    """
 
     @property
     def public_key(self) -> str:
@@ -33,7 +36,9 @@ class SigningKey(Protocol):
 
 @dataclass(frozen=True)
 class PrivateKeyFile:
-    """A private key of ed25519 in a PEM file, as `openssl genpkey -algorithm ed25519` makes it.
+    """A private key of ed25519 in a PEM file.
+
+    `openssl genpkey -algorithm ed25519` makes one.
 
     A pickle has the path of the file alone.
     """

@@ -27,9 +27,6 @@ from pyspark_checkpointer.manifests.signatures_json import (
     SIGNERS,
     Header,
     decode_signed,
-    encode_header,
-    encode_signed,
-    signed_message,
 )
 from pyspark_checkpointer.storage.base import (
     Blob,
@@ -59,6 +56,7 @@ from pyspark_checkpointer.storage.signatures.versions import (
     open_object,
     see,
     seen_before,
+    sign_object,
     stored_path,
 )
 
@@ -95,7 +93,7 @@ class SignedStore(WrappedStore):
         if object_paths.is_manifest(path) and self._rules is not None:
             blob = await request
         else:
-            found, rules = await asyncio.gather(request, self.load_rules(), return_exceptions=True)
+            found, rules = await asyncio.gather(request, self.read_rules(), return_exceptions=True)
             if isinstance(rules, BaseException):
                 raise rules
             if rules is None and await holds_others(self.inner):
@@ -116,7 +114,7 @@ class SignedStore(WrappedStore):
         # The version is that of the stored bytes, which a swap compares. Objects that are written once need none.
         return Blob(content, blob.tag if version is None else blob.version, blob.at)
 
-    async def load_rules(self) -> Rules | None:
+    async def read_rules(self) -> Rules | None:
         """Read the list of signers; None where there is none."""
         found = await find_signers(self.inner, self.signing)
         self._rules = None if found is None else Rules(self.signing.trust, found[0])
@@ -170,7 +168,7 @@ class SignedStore(WrappedStore):
     async def put(self, path: str, data: Bytes) -> None:
         key, rules = await self._allowed(path)
         if is_signed(path):
-            data = _sign(rules, key, Header(key.public_key), path, bytes(data))
+            data = sign_object(rules, key, Header(key.public_key), path, bytes(data))
         await self.inner.put(stored_path(path), data)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
@@ -192,15 +190,21 @@ class SignedStore(WrappedStore):
         return version
 
     def sign(self, path: str, data: bytes, last_commit: str | None = None) -> bytes:
-        """Return an object that is replaced as it is stored, signed as a version later than all that were seen."""
+        """Return a new version of an object that is replaced, as it is stored.
+
+        It is later than all versions that were seen.
+        """
         key, rules = self.signing.key, self._rules
         assert key is not None
         assert rules is not None
         at = next_time(self.url, rules, path)
-        return _sign(rules, key, Header(key.public_key, at, rules.signers.version, last_commit), path, data)
+        return sign_object(rules, key, Header(key.public_key, at, rules.signers.version, last_commit), path, data)
 
     async def _allowed(self, path: str) -> tuple[SigningKey, Rules]:
-        """Return the key and the rules for a write; raise where this client may not make it."""
+        """Return the key and the rules for a write.
+
+        Raises an error where this client may not make it.
+        """
         check_path(path)
         key = self.signing.key
         if key is None:
@@ -208,7 +212,7 @@ class SignedStore(WrappedStore):
                 f"{self.url}: is signed, and this client was opened to read it: say what it signs with, as in "
                 "signing='trust:owner.pub,sign:driver.pem'"
             )
-        rules = self._rules or await self.load_rules()
+        rules = self._rules or await self.read_rules()
         if rules is None:
             rules = self._rules = Rules(self.signing.trust, await begin_signers(self.inner, self.signing))
         try:
@@ -222,11 +226,11 @@ class SignedStore(WrappedStore):
         return key, rules
 
     async def _check_list(self, rules: Rules) -> None:
-        """Raise `InvalidStateError` where the root has another list of signers by now, or none.
+        """Raise `InvalidStateError` where the root has another list by now, or none.
 
         Asked before something begins in a root: it may have been removed since the list was read.
         """
-        found = await self.load_rules()
+        found = await self.read_rules()
         if found is None or found.signers.root_id != rules.signers.root_id:
             self._rules = None
             raise InvalidStateError(
@@ -235,7 +239,7 @@ class SignedStore(WrappedStore):
             )
 
     async def _version_before(self, path: str, expected: str) -> SignedVersion | None:
-        """Return the version that a swap replaces, so that the new one can be signed as a later one.
+        """Return the version that a swap replaces: the new one is signed as a later one.
 
         Returns None for one that nobody signed whose signature counts: that is what a repair replaces.
         """
@@ -254,7 +258,10 @@ class SignedStore(WrappedStore):
         return known
 
     def _left_commit(self, key: SigningKey, rules: Rules, data: bytes, before: SignedVersion | None) -> str:
-        """Return the last `_latest` of one who may commit, where this one leaves its commits alone."""
+        """Return the last `_latest` of one who may commit.
+
+        Raises `InvalidStateError` where the new one does not leave its commits alone.
+        """
         last = None if before is None else before.last_commit
         if last is None or not leaves_commits(decode_signed(object_paths.LATEST, last.encode()).content, data):
             raise InvalidStateError(
@@ -266,20 +273,23 @@ class SignedStore(WrappedStore):
     # ---- listing and deleting ----------------------------------------------------------------------------------
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
-        if self._rules is None and await self.load_rules() is None and await holds_others(self.inner):
+        if self._rules is None and await self.read_rules() is None and await holds_others(self.inner):
             raise InvalidStateError(unsigned(self))
         seen: Seen = {}
         for path in self._versions:
             seen |= seen_before(self.url, path)
         page = await self.inner.list_page(prefix, more)
         if any(entry.blob is not None and is_signed(logical_path(entry.path) or "") for entry in page.entries):
-            await self.load_rules()
+            await self.read_rules()
         return ListingPage(
             [found for entry in page.entries if (found := self._listed(entry, seen)) is not None], page.more
         )
 
     def _listed(self, entry: ListedObject, seen: Seen) -> ListedObject | None:
-        """Return a listed object as the layers above know it; None for one that is not of the signed root."""
+        """Return a listed object as the layers above know it.
+
+        Return None for one that is not of the signed root.
+        """
         path = logical_path(entry.path)
         if path is None or not is_signed(path):
             return None if path is None else entry
@@ -307,11 +317,6 @@ class SignedStore(WrappedStore):
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self.inner.discard([replace(left, path=stored_path(left.path)) for left in leftovers])
-
-
-def _sign(rules: Rules, key: SigningKey, header: Header, path: str, content: bytes) -> bytes:
-    line = encode_header(header)
-    return encode_signed(line, key.sign(signed_message(rules.signers.root_id, path, line, content)), content)
 
 
 __all__ = ["SignedStore"]

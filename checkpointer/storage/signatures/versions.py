@@ -15,11 +15,14 @@ from pyspark_checkpointer.manifests.signatures_json import (
     Header,
     SignedObject,
     decode_signed,
+    encode_header,
     encode_signed,
+    signed_message,
 )
 from pyspark_checkpointer.storage.base import Blob
 from pyspark_checkpointer.storage.signatures.freshness import Newest, is_older
 from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules
+from pyspark_checkpointer.storage.signatures.signing_keys import SigningKey
 
 COMMITS = f"{object_paths.LATEST} commits"
 """The name under which the time of the last `_latest` of one who may commit is remembered."""
@@ -105,7 +108,7 @@ def next_time(url: str, rules: Rules, path: str) -> datetime:
 
 
 def _times(path: str, signed: SignedObject) -> dict[str, datetime]:
-    """Return the time of a version, and for `_latest` also that of the last one of who may commit."""
+    """Return the time of a version, of `_latest` also that of its last commit."""
     assert signed.header.at is not None
     times = {path: signed.header.at}
     if path == object_paths.LATEST:
@@ -117,6 +120,12 @@ def _times(path: str, signed: SignedObject) -> dict[str, datetime]:
 
 def _last_commit(signed: SignedObject) -> str:
     return signed.header.commit or encode_signed(signed.line, signed.signature, signed.content).decode()
+
+
+def sign_object(rules: Rules, key: SigningKey, header: Header, path: str, content: bytes) -> bytes:
+    """Return an object as it is stored, signed."""
+    line = encode_header(header)
+    return encode_signed(line, key.sign(signed_message(rules.signers.root_id, path, line, content)), content)
 
 
 def stored_path(path: str) -> str:
@@ -140,5 +149,6 @@ __all__ = [
     "open_object",
     "see",
     "seen_before",
+    "sign_object",
     "stored_path",
 ]

@@ -397,7 +397,7 @@ def test_who_may_only_consume_cannot_touch_the_state(victim: Victim) -> None:
     assert victim.state() == victim.states[2]
     # What a host signed for a position is no `_latest` and no manifest.
     store = SignedStore(victim.raw, replace(run_sync(_rules(victim))[0], key=PrivateKeyFile(victim.private("host"))))
-    run_sync(store.load_rules())
+    run_sync(store.read_rules())
     data = run_sync(_sign(store, "_latest", decode_signed("_latest", victim.read("_latest")).content, None))
     victim.write("_latest", data)
     with pytest.raises(UntrustedError, match=r"_latest: 'host' .* may only consume"):
@@ -510,13 +510,13 @@ def _content(data: bytes) -> bytes:
 async def _rules(victim: Victim) -> tuple[Any, Rules]:
     store = victim.client().session.store
     assert isinstance(store, SignedStore)
-    rules = await store.load_rules()
+    rules = await store.read_rules()
     assert rules is not None
     return store.signing, rules
 
 
 async def _sign(store: SignedStore, path: str, content: bytes, commit: str | None) -> bytes:
-    if (await store.load_rules()) is None:
+    if (await store.read_rules()) is None:
         raise AssertionError("the root is not signed")
     return store.sign(path, content, commit)
 
