@@ -166,7 +166,9 @@ class _Change:
 
     async def adopt(self) -> None:
         """Sign everything that is live, and take the mark from the list."""
-        await self._store.read_rules()
+        rules = await self._store.read_rules()
+        assert rules is not None
+        self._rules = rules
         await self._sign_commits()
         await self._sign_positions()
         async for entries in pages(self._plain, object_paths.MANIFESTS):
@@ -212,7 +214,7 @@ class _Change:
         Return False if somebody else moved it first.
         """
         assert head.version is not None
-        data = self._store.sign(object_paths.LATEST, encode_pointer(self._renewed(head)))
+        data = self._store.sign(self._rules, object_paths.LATEST, encode_pointer(self._renewed(head)))
         return await self._swap_signed(object_paths.LATEST, data, head.version)
 
     async def _sign_positions(self) -> None:
@@ -222,7 +224,9 @@ class _Change:
                     blob = await find_object(self._plain, entry.path, SWAP_LIMIT)
                     if blob is None or blob.data.startswith(SIGNED):
                         break
-                    if await self._swap_signed(entry.path, self._store.sign(entry.path, blob.data), blob.version):
+                    if await self._swap_signed(
+                        entry.path, self._store.sign(self._rules, entry.path, blob.data), blob.version
+                    ):
                         break
                 else:
                     raise ConflictError(

@@ -90,21 +90,21 @@ class SignedStore(WrappedStore):
         # A `_latest` of one who may not commit holds another one as a text.
         most = None if limit is None else 3 * limit + 4096
         request = self.inner.get(stored_path(path), limit=most)
-        if object_paths.is_manifest(path) and self._rules is not None:
-            blob = await request
-        else:
-            found, rules = await asyncio.gather(request, self.read_rules(), return_exceptions=True)
-            if isinstance(rules, BaseException):
-                raise rules
-            if rules is None and await holds_others(self.inner):
-                raise InvalidStateError(unsigned(self))
-            if isinstance(found, BaseException):
-                if path == object_paths.LATEST:
-                    self._rules = None  # the root may have been removed, and begun anew with another list
-                raise found
-            blob = found
-        assert self._rules is not None
-        return self._open(path, blob, self._rules, seen)
+        # Only what is named by digest in an object that was checked a moment ago is checked by the same list.
+        known = self._rules if object_paths.is_manifest(path) else None
+        if known is not None:
+            return self._open(path, await request, known, seen)
+        blob, rules = await asyncio.gather(request, self.read_rules(), return_exceptions=True)
+        if isinstance(rules, BaseException):
+            raise rules
+        if rules is None and (isinstance(blob, Blob) or await holds_others(self.inner)):
+            raise InvalidStateError(unsigned(self))
+        if isinstance(blob, BaseException):
+            if path == object_paths.LATEST:
+                self._rules = None  # the root may have been removed, and begun anew with another list
+            raise blob
+        assert rules is not None
+        return self._open(path, blob, rules, seen)
 
     def _open(self, path: str, blob: Blob, rules: Rules, seen: Seen) -> Blob:
         """Return the content of an object, after its signature and its age were checked."""
@@ -175,28 +175,25 @@ class SignedStore(WrappedStore):
         key, rules = await self._allowed(path)
         if not is_signed(path):
             return await self.inner.compare_and_swap(path, data, expected)
-        before = None
         if expected is None:
             await self._check_list(rules)
-        else:
-            before = await self._version_before(path, expected)
+        before = None if expected is None else await self._version_before(path, expected)
         last_commit = None
         if path == object_paths.LATEST and not rules.may_commit(key.public_key):
             last_commit = self._left_commit(key, rules, data, before)
-        stored = self.sign(path, data, last_commit)
+        stored = self.sign(rules, path, data, last_commit)
         check_swap_size(f"{self.url}/{path}", stored)
         version = await self.inner.compare_and_swap(path, stored, expected)
         self._versions[path] = see(self.url, path, version, decode_signed(path, stored), rules)
         return version
 
-    def sign(self, path: str, data: bytes, last_commit: str | None = None) -> bytes:
+    def sign(self, rules: Rules, path: str, data: bytes, last_commit: str | None = None) -> bytes:
         """Return a new version of an object that is replaced, as it is stored.
 
         It is later than all versions that were seen.
         """
-        key, rules = self.signing.key, self._rules
+        key = self.signing.key
         assert key is not None
-        assert rules is not None
         at = next_time(self.url, rules, path)
         return sign_object(rules, key, Header(key.public_key, at, rules.signers.version, last_commit), path, data)
 

@@ -516,9 +516,9 @@ async def _rules(victim: Victim) -> tuple[Any, Rules]:
 
 
 async def _sign(store: SignedStore, path: str, content: bytes, commit: str | None) -> bytes:
-    if (await store.read_rules()) is None:
-        raise AssertionError("the root is not signed")
-    return store.sign(path, content, commit)
+    rules = await store.read_rules()
+    assert rules is not None
+    return store.sign(rules, path, content, commit)
 
 
 async def _in_thread(work: Callable[[], None]) -> None:
