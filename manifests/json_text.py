@@ -33,8 +33,11 @@ SEAL = b',"digest":"'
 """The text before the digest of a sealed object."""
 
 
-ENCRYPTED = b"checkpointer-encrypted-1\n"
-"""The first bytes of an object that is replaced, such as `_latest`, where the root is encrypted."""
+ENCRYPTED = b"checkpointer-encrypted-"
+"""The first bytes of an object that is replaced, such as `_latest`, where the root is encrypted.
+
+The form of the encryption follows.
+"""
 
 SIGNED = b"checkpointer-signed-1 "
 """The first bytes of a signed object."""

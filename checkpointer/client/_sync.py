@@ -696,7 +696,7 @@ class Checkpointer(SyncFace):
 
         Only the object `_keys` is written. Running jobs continue; a client that starts needs the new key. The content
         stays encrypted as it is: whoever kept an old key and an old copy of `_keys` can still read the root. If
-        somebody else learned a key, export the state to a new root, and delete this root.
+        somebody else learned a key, use `reencrypt`.
 
         Args:
             encryption: What is to open the keys from now on, as for the client. This client goes on as it is.
@@ -722,6 +722,44 @@ class Checkpointer(SyncFace):
         from pyspark_checkpointer.storage.encryption.root_keys import rekey
 
         self._run(rekey(self.session.store, new))
+
+    def reencrypt(self, encryption: "KeyProvider | str", *, progress: Progress | None = None) -> "EncryptedRoot":
+        """Encrypt an encrypted root anew: it gets another data key, which another key opens.
+
+        After it, an old key opens nothing that is in the root, whatever old copy of `_keys` somebody has. Each live
+        object is copied, and the original is deleted. A swap of `_latest` is the commit. After it every client that was
+        open is refused, this one too: stop the job and all consumers before. After a failure the same call finishes
+        the work. Old versions that the bucket keeps stay readable with the old keys, and so do backups.
+
+        Args:
+            encryption: What is to open the new keys, as for a client.
+            progress: A function of two integers, called after each object, from another thread: bytes copied so far,
+                and in all that are known.
+
+        Raises:
+            IllegalArgumentError: It cannot wrap keys, or this client was not opened with encryption.
+            InvalidStateError: The key of this client does not open the root, or an earlier call had another new key.
+            CorruptionError: An object is missing or damaged.
+            ConflictError: Somebody else replaced the keys at the same time, or a job commits all the time.
+
+        Examples:
+            >>> import secrets
+            >>> from pathlib import Path
+            >>> for name in ("old", "new"):
+            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> sealed = Checkpointer("state/leaked", encryption="key-file:old.key")
+            >>> with sealed.begin() as cp:
+            ...     cp.properties["model"] = "v7"
+            >>> (sealed.reencrypt("key-file:new.key")).objects
+            1
+            >>> found = Checkpointer("state/leaked", encryption="key-file:new.key").restore()
+            >>> found.properties
+            {'model': 'v7'}
+        """
+        new = fix(encryption)  # it refuses what is missing by name, before the import does
+        from pyspark_checkpointer.admin.encrypt import reencrypt_root
+
+        return self._run(reencrypt_root(self.session, new, progress))
 
     def fork(
         self,

@@ -7,6 +7,7 @@ import asyncio
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
+    InvalidStateError,
     OutcomeUnknownError,
     RetryableError,
     StoreNotFoundError,
@@ -62,6 +63,7 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
     """
     undecided: CheckpointError | None = None
     unconfirmed = False
+    refused = False
     for _ in range(MAX_SENDS):
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
@@ -72,6 +74,7 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
             raise
         # A refusal is no proof either: an earlier, unanswered request of this call may be what moved the version.
         except (RetryableError, PreconditionFailedError) as error:
+            refused = undecided is None and isinstance(error, PreconditionFailedError)
             undecided = error
             # Sent again at once, it would be refused again, and soon be given up.
             if isinstance(error, RetryableError) and error.pause:
@@ -90,6 +93,11 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
         except READ_FAILURES as error:
             # Not raised as it is: the caller would take it for a failure, begin another attempt, and the swap could
             # land after all (SPEC.md, "Only a changed version proves a request dead").
+            raise UndecidedError from error
+        # The root has other keys by now. A first request that was refused is dead; another one may have landed before.
+        except InvalidStateError as error:
+            if refused:
+                raise
             raise UndecidedError from error
         # The same bytes are written over themselves, on the version that they have now, until the disk confirms them.
         if unconfirmed and found is not None and found.data == data:

@@ -151,6 +151,7 @@ def calls(folder: Path) -> Iterator[Call]:
     signed = str(folder / "signed")
     yield Call("signers --owner", (signed, "--owner", str(owner), "--allow", f"{driver.with_suffix('.pub')}=commit"))
     yield Call("signers", (signed, "--signing", f"trust:{owner.with_suffix('.pub')}"))
+    yield Call("rekey", (str(folder / "encrypted"), "--encryption", new, "--new-encryption", old, "--rewrite", "--yes"))
     yield Call("encrypt", (store(), "--encryption", old, "--yes"))
     lost = store()
     newest = max(path.stem for path in Path(lost).glob("manifests/*.json"))

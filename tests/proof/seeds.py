@@ -27,7 +27,7 @@ from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedS
 from pyspark_checkpointer.manifests import codecs, msgpack_values, object_paths
 from pyspark_checkpointer.manifests.followers_json import FollowerPosition, FollowerPositions, encode_followers
 from pyspark_checkpointer.manifests.json_text import dump
-from pyspark_checkpointer.manifests.keys_json import RootKeys, WrappedKey, encode_keys
+from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys, WrappedKey, encode_keys
 from pyspark_checkpointer.manifests.model import Artifact, Json, Manifest, Operator, Patch, Ref, Segment, Tail
 from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row, encode_ownership, encode_position
 from pyspark_checkpointer.manifests.signatures_json import (
@@ -183,9 +183,9 @@ _AT_TEXT = "2024-01-02T03:04:05.000678Z"
 
 
 def root_keys() -> bytes:
-    """The keys of an encrypted root, wrapped by two providers."""
+    """The keys of an encrypted root that is being rewritten, wrapped by two providers."""
     wrappings = (WrappedKey("key-file", "0123456789abcdef", bytes(56)), WrappedKey("passphrase-file", "", bytes(80)))
-    return encode_keys(RootKeys("0" * 32, wrappings))
+    return encode_keys(RootKeys("0" * 32, (KeyGeneration(1, False, wrappings), KeyGeneration(2, True, wrappings))))
 
 
 def signed_objects() -> tuple[bytes, ...]:

@@ -217,6 +217,7 @@ CHANGING: tuple[tuple[str, ...], ...] = (
     ("encrypt", "--encryption", "key-file:new.key", "--yes"),
     ("rekey", "--new-encryption", "key-file:new.key"),
     ("signers", "--owner", "owner.pem"),
+    ("rekey", "--new-encryption", "key-file:new.key", "--rewrite", "--yes"),
 )
 
 

@@ -72,3 +72,6 @@ class Rekeyed(TypedDict):
     """An encrypted root that another key opens now."""
 
     root: str
+    objects: Annotated[int | None, "how many were encrypted anew; null without --rewrite, as those that follow"]
+    bytes: Annotated[int | None, "of what was encrypted anew, before encryption"]
+    deleted: Annotated[int | None, "how many originals were deleted"]

@@ -18,8 +18,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
+from pyspark_checkpointer.errors import (
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    UnsupportedFormatError,
+)
 from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.storage.base import S
 
 KEY_BYTES = 32
@@ -27,6 +33,9 @@ SALT_BYTES = 24
 TAG_BYTES = 16
 CHUNK_BYTES = 16 << 10
 """Bytes of a chunk before it is encrypted."""
+
+MARK = ENCRYPTED + b"1"
+"""The first bytes of an encrypted object that is replaced. The generation of its keys and a line feed follow."""
 
 _COMMITMENT_BYTES = 32
 HEADER_BYTES = SALT_BYTES + _COMMITMENT_BYTES
@@ -188,10 +197,19 @@ def _sized(size: int) -> io.BytesIO:
 
 
 def check_mark(name: str, found: Bytes, mark: bytes) -> None:
-    """Raise `CorruptionError` for an object that does not begin with its mark."""
+    """Raise `CorruptionError` for an object that does not begin with its mark.
+
+    Raises `InvalidStateError` for an object with the mark of another generation of keys.
+    """
     if bytes(found) != mark:
+        if bytes(found).startswith((MARK + b"\n", MARK + b" ")):
+            raise InvalidStateError(
+                f"{name}: is encrypted with another data key than this client has: `checkpointer rekey --rewrite` gave "
+                "the root a new one, so open it with a new client; where that is refused too, the command was "
+                "interrupted, and finishes if it is called again"
+            )
         # A repair must take neither for damage: both are `UnsupportedFormatError`, as for a newer pointer.
-        if bytes(found).startswith(mark.rpartition(b"-")[0] + b"-"):
+        if bytes(found).startswith(ENCRYPTED):
             raise UnsupportedFormatError(f"{name}: is encrypted in a form of a newer version: use that version")
         if bytes(found[:1]) == b"{":
             raise UnsupportedFormatError(
@@ -258,6 +276,7 @@ __all__ = [
     "CHUNK_BYTES",
     "HEADER_BYTES",
     "KEY_BYTES",
+    "MARK",
     "SALT_BYTES",
     "DecryptingSink",
     "MessageKey",

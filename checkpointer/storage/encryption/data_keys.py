@@ -5,23 +5,20 @@ purpose.
 """
 
 import hmac
-import re
 import secrets
 from dataclasses import dataclass, field
 from functools import partial
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.manifests.json_text import ENCRYPTED
-from pyspark_checkpointer.manifests.keys_json import SUFFIX
 from pyspark_checkpointer.storage.base import S
 from pyspark_checkpointer.storage.encryption.chunked import (
     KEY_BYTES,
+    MARK,
     SALT_BYTES,
     DecryptingSink,
     MessageKey,
@@ -29,12 +26,9 @@ from pyspark_checkpointer.storage.encryption.chunked import (
     decrypted_size,
     encrypted_size,
 )
+from pyspark_checkpointer.storage.encryption.stored_names import StoredNames, has_fixed_salt
 
 _PURPOSE = b"spark-state-checkpointer/encryption@1 "
-
-_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{64}(?=\.)")
-_STORED_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{96}(?=\.)")
-"""A digest of 32 bytes, encrypted, with its tag of 16 bytes before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,59 +37,52 @@ class DataKeys:
 
     root_id: str
     data_key: bytes = field(repr=False)
+    generation: int = 1
+    hides_names: bool = False
     _content: bytes = field(init=False, repr=False, compare=False)
     _salts: bytes = field(init=False, repr=False, compare=False)
-    _names: AESSIV = field(init=False, repr=False, compare=False)
+    _names: StoredNames = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Derive the key of each purpose."""
         object.__setattr__(self, "_content", self._derive(b"content", KEY_BYTES))
         object.__setattr__(self, "_salts", self._derive(b"salts", KEY_BYTES))
-        object.__setattr__(self, "_names", AESSIV(self._derive(b"names", 2 * KEY_BYTES)))
+        digests = AESSIV(self._derive(b"names", 2 * KEY_BYTES))
+        parts = AESSIV(self._derive(b"parts", 2 * KEY_BYTES)) if self.hides_names else None
+        object.__setattr__(self, "_names", StoredNames(self.generation, digests, parts))
 
     def _derive(self, purpose: bytes, size: int) -> bytes:
         return HKDFExpand(SHA512(), size, _PURPOSE + purpose).derive(self.data_key)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return DataKeys, (self.root_id, self.data_key)
+        return DataKeys, (self.root_id, self.data_key, self.generation, self.hides_names)
 
     @classmethod
-    def generate(cls) -> "DataKeys":
+    def generate(cls, *, hides_names: bool = False) -> "DataKeys":
         """Make the keys of a new root."""
-        return cls(secrets.token_hex(16), secrets.token_bytes(KEY_BYTES))
+        return cls(secrets.token_hex(16), secrets.token_bytes(KEY_BYTES), hides_names=hides_names)
+
+    def next_generation(self, *, hides_names: bool) -> "DataKeys":
+        """Make other keys of the same root."""
+        return DataKeys(self.root_id, secrets.token_bytes(KEY_BYTES), self.generation + 1, hides_names)
 
     # ---- names -------------------------------------------------------------------------------------------------
 
-    def stored_path(self, path: str) -> str:
-        """Return the path at which an object is stored.
+    @property
+    def names(self) -> StoredNames:
+        """Return what knows the paths at which objects are stored."""
+        return self._names
 
-        A digest in the path is encrypted: otherwise anybody who lists the root could find out the content by trial. The
-        rest of the path stays.
-        """
-        if object_paths.owner(path) is None:
-            return path
-        folder, slash, name = path.rpartition("/")
-        bound = [_DIGEST.sub("", name).encode(), folder.encode()]
-        stored = _DIGEST.sub(lambda found: self._names.encrypt(bytes.fromhex(found[0]), bound).hex(), name)
-        return folder + slash + stored + SUFFIX
+    def stored_path(self, path: str) -> str:
+        """Return the path at which an object is stored."""
+        return self._names.stored_path(path)
 
     def logical_path(self, stored: str) -> str | None:
         """Return the path of a stored object.
 
         Returns None for an object that is not part of the encrypted root.
         """
-        if not stored.endswith(SUFFIX):
-            # An object of the format that is not encrypted: it was there before the root was encrypted, or somebody
-            # planted it.
-            return None if object_paths.owner(stored) is not None else stored
-        folder, slash, name = stored.removesuffix(SUFFIX).rpartition("/")
-        bound = [_STORED_DIGEST.sub("", name).encode(), folder.encode()]
-        try:
-            name = _STORED_DIGEST.sub(lambda found: self._names.decrypt(bytes.fromhex(found[0]), bound).hex(), name)
-        except InvalidTag:
-            return None
-        path = folder + slash + name
-        return None if object_paths.owner(path) is None or self.stored_path(path) != stored else path
+        return self._names.logical_path(stored)
 
     # ---- contents ----------------------------------------------------------------------------------------------
 
@@ -104,7 +91,7 @@ class DataKeys:
 
         Then a part of the object can be decrypted alone.
         """
-        return object_paths.owner(path) is not None and _DIGEST.search(path.rpartition("/")[2]) is not None
+        return has_fixed_salt(path)
 
     def key_for(self, path: str, salt: bytes | None = None) -> MessageKey:
         """Return the key of the object at a path.
@@ -133,11 +120,11 @@ class DataKeys:
 
     def encrypt(self, path: str, data: Bytes) -> bytes:
         """Return an object as it is stored."""
-        return mark_of(path) + self.key_for(path).encrypt(data)
+        return mark_of(path, self.generation) + self.key_for(path).encrypt(data)
 
     def decrypt(self, path: str, stored: Bytes) -> bytes:
         """Return the content of a stored object, or raise `CorruptionError`."""
-        view, mark = memoryview(stored), mark_of(path)
+        view, mark = memoryview(stored), mark_of(path, self.generation)
         check_mark(path, view[: len(mark)], mark)
         message = view[len(mark) :]
         return self.key_for(path, bytes(message[:SALT_BYTES])).decrypt(message)
@@ -148,29 +135,32 @@ class DataKeys:
         It takes the object piece by piece.
         """
         name = self.stored_path(path)
-        return DecryptingSink(name, mark_of(path), lambda header: self.key_of_header(path, header), sink)
+        mark = mark_of(path, self.generation)
+        return DecryptingSink(name, mark, lambda header: self.key_of_header(path, header), sink)
 
 
-def mark_of(path: str) -> bytes:
+def mark_of(path: str, generation: int = 1) -> bytes:
     """Return the first bytes of an object.
 
-    The name of an object that is written once says that it is encrypted. An object that is replaced always has the same
-    name, so its first bytes say that it is encrypted.
+    The name of an object that is written once says that it is encrypted, and with which generation of keys. An object
+    that is replaced always has the same name, so its first bytes say it.
     """
-    return b"" if object_paths.owner(path) is not None else ENCRYPTED
+    if object_paths.owner(path) is not None:
+        return b""
+    return MARK + (b"\n" if generation == 1 else b" %d\n" % generation)
 
 
-def stored_size(path: str, size: int) -> int:
+def stored_size(path: str, size: int, generation: int = 1) -> int:
     """Return the size of an object once it is encrypted."""
-    return len(mark_of(path)) + encrypted_size(size)
+    return len(mark_of(path, generation)) + encrypted_size(size)
 
 
-def logical_size(path: str, size: int) -> int:
+def logical_size(path: str, size: int, generation: int = 1) -> int:
     """Return the size of a stored object's content.
 
     A size that no encrypted object has is returned unchanged. A reader of the object gets an error.
     """
-    found = decrypted_size(size - len(mark_of(path)))
+    found = decrypted_size(size - len(mark_of(path, generation)))
     return size if found is None else found
 
 

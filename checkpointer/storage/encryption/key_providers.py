@@ -138,6 +138,36 @@ class PassphraseFile:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenNames:
+    """A provider for roots that hide their names. It wraps as another one does."""
+
+    inner: KeyProvider
+
+    @property
+    def provider(self) -> str:
+        return self.inner.provider
+
+    @property
+    def key(self) -> str:
+        return self.inner.key
+
+    def wrap(self, data: bytes) -> bytes:
+        return self.inner.wrap(data)
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        return self.inner.unwrap(wrapped)
+
+
+HIDE_NAMES = "hide-names"
+"""The word before a text that names a provider, for a root that hides its names."""
+
+
+def hides_names(provider: KeyProvider) -> bool:
+    """Return whether a root that gets a data key from this provider hides its names."""
+    return isinstance(provider, HiddenNames)
+
+
 def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
@@ -152,4 +182,4 @@ def _unwrap(key: bytes, wrapped: bytes) -> bytes:
         raise UnwrapError from None
 
 
-__all__ = ["KeyFile", "KeyProvider", "PassphraseFile", "UnwrapError"]
+__all__ = ["HIDE_NAMES", "HiddenNames", "KeyFile", "KeyProvider", "PassphraseFile", "UnwrapError", "hides_names"]

@@ -17,7 +17,13 @@ How to add a provider that a text can name:
 from typing import Protocol, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, KeyProvider, PassphraseFile
+from pyspark_checkpointer.storage.encryption.key_providers import (
+    HIDE_NAMES,
+    HiddenNames,
+    KeyFile,
+    KeyProvider,
+    PassphraseFile,
+)
 from pyspark_checkpointer.storage.encryption.key_services.aws_kms import AwsKms
 from pyspark_checkpointer.storage.encryption.key_services.azure_key_vault import AzureKeyVault
 from pyspark_checkpointer.storage.encryption.key_services.google_kms import GoogleKms
@@ -47,11 +53,13 @@ PROVIDERS: dict[str, type[NamedProvider]] = {
 def parse_provider(text: str) -> KeyProvider:
     """Return the provider that a text names.
 
-    The text is such as `key-file:/run/secrets/state.key`.
+    The text is such as `key-file:/run/secrets/state.key`, perhaps with `hide-names:` before it.
 
     Raises `IllegalArgumentError` for any other text. It is not repeated, as it may be a key.
     """
     kind, colon, name = text.partition(":")
+    if colon and kind == HIDE_NAMES and not name.startswith(f"{HIDE_NAMES}:"):
+        return HiddenNames(parse_provider(name))
     chosen = [PROVIDERS[kind]] if colon and kind in PROVIDERS else list(PROVIDERS.values())
     found = chosen[0].named(name) if len(chosen) == 1 else None
     if found is None:

@@ -1,8 +1,11 @@
 """Open, make and wrap the keys of an encrypted root.
 
 They are made for a new root, and wrapped again for another provider. The object `_keys` has them. It is replaced only
-by a swap.
+by a swap. `generations.py` gives a root another data key.
 """
+
+from contextlib import suppress
+from dataclasses import replace
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import (
@@ -11,22 +14,32 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     OutcomeUnknownError,
 )
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import (
     KEYS,
     MAX_KEYS,
+    KeyGeneration,
     RootKeys,
     WrappedKey,
     decode_keys,
     encode_keys,
 )
-from pyspark_checkpointer.storage.base import Store, pages
+from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Store, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
-from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, UnwrapError
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
+from pyspark_checkpointer.storage.encryption.key_providers import HIDE_NAMES, KeyProvider, UnwrapError, hides_names
+
+UNFINISHED = "`checkpointer rekey --rewrite` was interrupted, or is under way: let it finish, or call it again"
 
 _ROOT_BYTES = 16
 """Bytes of a root's id. They are wrapped with the data key, so that keys cannot be moved to another root."""
+
+
+async def find_root_keys(store: Store) -> RootKeys | None:
+    """Return the content of `_keys`, which nobody has opened yet; None for a root without it."""
+    blob = await find_object(store, KEYS, MAX_KEYS)
+    return None if blob is None else decode_keys(blob.data)
 
 
 async def open_keys(store: Store, provider: KeyProvider) -> DataKeys | None:
@@ -34,19 +47,49 @@ async def open_keys(store: Store, provider: KeyProvider) -> DataKeys | None:
 
     Raises `InvalidStateError` where the provider's key does not open them.
     """
-    blob = await find_object(store, KEYS, MAX_KEYS)
-    if blob is None:
-        return None
-    keys = decode_keys(blob.data)
+    keys = await find_root_keys(store)
+    return None if keys is None else await unwrap_keys(store, provider, keys, await _present(store, keys))
+
+
+async def _present(store: Store, keys: RootKeys) -> KeyGeneration:
+    """Return the generation with which a root is encrypted.
+
+    Where there are two, the root is being rewritten. The swap of `_latest` makes the next one the present one.
+    """
+    present, *following = keys.generations
+    for each in following:
+        mark = mark_of(object_paths.LATEST, each.number)
+        with suppress(ObjectNotFoundError):
+            if await store.get_range(object_paths.LATEST, 0, len(mark)) == mark:
+                return each
+    return present
+
+
+async def unwrap_keys(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> DataKeys:
+    """Return the opened keys of one generation.
+
+    Raises `InvalidStateError` where the provider's key does not open them.
+    """
+    if hides_names(provider) and not chosen.hides_names:
+        raise InvalidStateError(
+            f"{store.url}: its names are not hidden: that is chosen when a root gets its data key. Open it without "
+            f"`{HIDE_NAMES}:`; to hide its names, use `checkpointer rekey --rewrite`"
+        )
+    one = await find_wrapping(provider, chosen)
+    if one is not None:
+        return await _unwrap(store, provider, keys.root_id, chosen, one)
+    known = ", ".join(_shown(one.provider, one.key) for one in chosen.wrappings)
     name = await runtime.in_thread(lambda: provider.key)
-    for one in keys.wrappings:
-        if (one.provider, one.key) == (provider.provider, name):
-            return await _unwrap(store, provider, keys.root_id, one)
-    known = ", ".join(_shown(one.provider, one.key) for one in keys.wrappings)
     raise InvalidStateError(
         f"{store.url}: is encrypted, and its keys are opened by {known}, not by "
         f"{_shown(provider.provider, name)}: give that one as encryption"
     )
+
+
+async def find_wrapping(provider: KeyProvider, chosen: KeyGeneration) -> WrappedKey | None:
+    """Return the wrapping of a generation that a provider made, by the name of its key."""
+    name = await runtime.in_thread(lambda: provider.key)
+    return next((one for one in chosen.wrappings if (one.provider, one.key) == (provider.provider, name)), None)
 
 
 async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
@@ -72,9 +115,9 @@ async def make_keys(store: Store, provider: KeyProvider) -> DataKeys:
 
     If another client makes keys at the same time, return those.
     """
-    made = DataKeys.generate()
-    data = encode_keys(RootKeys(made.root_id, (await _wrap(provider, made),)))
-    if await _swap(store, data, None):
+    made = DataKeys.generate(hides_names=hides_names(provider))
+    data = encode_keys(RootKeys(made.root_id, (await wrap_keys(provider, made),)))
+    if await swap_keys(store, data, None):
         return made
     found = await open_keys(store, provider)
     if found is None:
@@ -92,10 +135,13 @@ async def holds_others(store: Store) -> bool:
     return False
 
 
-async def has_keys(store: Store, keys: DataKeys) -> bool:
-    """Return whether a root has these keys still. They are not opened."""
-    blob = await find_object(store, KEYS, MAX_KEYS)
-    return blob is not None and decode_keys(blob.data).root_id == keys.root_id
+def check_generation(store: Store, found: RootKeys, keys: DataKeys) -> None:
+    """Raise `InvalidStateError` where a root has another data key by now, or is just getting one."""
+    if [each.number for each in found.generations] != [keys.generation]:
+        raise InvalidStateError(
+            f"{store.url}: `checkpointer rekey --rewrite` gives this root another data key, or has done so while this "
+            "client was open, so nothing was written: when the command is finished, open the root with a new client"
+        )
 
 
 async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
@@ -103,17 +149,33 @@ async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> 
 
     The content of the root stays as it is: whoever has an old key and an old copy of `_keys` can still open it.
     """
+    blob, keys = await read_root_keys(store)
+    if len(keys.generations) > 1:
+        raise InvalidStateError(f"{store.url}: {UNFINISHED}")
+    opened = await unwrap_keys(store, old, keys, keys.generations[0])
+    if hides_names(new) and not opened.hides_names:
+        raise InvalidStateError(
+            f"{store.url}: its names are not hidden: only `checkpointer rekey --rewrite` hides them"
+        )
+    planned = replace(keys, generations=(await wrap_keys(new, opened),))
+    if not await swap_keys(store, encode_keys(planned), blob.version):
+        raise moved(store)
+
+
+async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
+    """Return `_keys`, and its content. Raises `InvalidStateError` for a root without it."""
     blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
         raise InvalidStateError(f"{store.url}: is not encrypted: there is no key to replace")
-    keys = await open_keys(store, old)
-    assert keys is not None
-    data = encode_keys(RootKeys(keys.root_id, (await _wrap(new, keys),)))
-    if not await _swap(store, data, blob.version):
-        raise ConflictError(f"{store.url}: somebody else replaced {KEYS} at the same time: look which key opens it now")
+    return blob, decode_keys(blob.data)
 
 
-async def _swap(store: Store, data: bytes, expected: str | None) -> bool:
+def moved(store: Store) -> ConflictError:
+    """Return the error of a swap that came too late."""
+    return ConflictError(f"{store.url}: somebody else replaced {KEYS} at the same time: look which key opens it now")
+
+
+async def swap_keys(store: Store, data: bytes, expected: str | None) -> bool:
     """Swap `_keys`, and return whether that took effect."""
     try:
         found = await swap_until_decided(store, KEYS, data, expected, MAX_KEYS)
@@ -124,7 +186,8 @@ async def _swap(store: Store, data: bytes, expected: str | None) -> bool:
     return found is not None and found.data == data
 
 
-async def _wrap(provider: KeyProvider, keys: DataKeys) -> WrappedKey:
+async def wrap_keys(provider: KeyProvider, keys: DataKeys) -> KeyGeneration:
+    """Return opened keys as `_keys` has them, wrapped by one provider."""
     data = bytes.fromhex(keys.root_id) + keys.data_key
     wrapped = await runtime.in_thread(provider.wrap, data)
     # Before anything is written with it: a data key that cannot be opened again would lose the whole root.
@@ -134,10 +197,13 @@ async def _wrap(provider: KeyProvider, keys: DataKeys) -> WrappedKey:
         opened = b""
     if opened != data:
         raise IllegalArgumentError(f"the provider {provider.provider!r} does not return what it wrapped")
-    return WrappedKey(provider.provider, await runtime.in_thread(lambda: provider.key), wrapped)
+    one = WrappedKey(provider.provider, await runtime.in_thread(lambda: provider.key), wrapped)
+    return KeyGeneration(keys.generation, keys.hides_names, (one,))
 
 
-async def _unwrap(store: Store, provider: KeyProvider, root_id: str, one: WrappedKey) -> DataKeys:
+async def _unwrap(
+    store: Store, provider: KeyProvider, root_id: str, chosen: KeyGeneration, one: WrappedKey
+) -> DataKeys:
     try:
         data = await runtime.in_thread(provider.unwrap, one.wrapped)
     except UnwrapError:
@@ -147,11 +213,26 @@ async def _unwrap(store: Store, provider: KeyProvider, root_id: str, one: Wrappe
             f"{store.url}: {_shown(provider.provider, one.key)} does not open the keys of this root: give the right "
             f"one, or bring back {KEYS} if somebody changed it"
         )
-    return DataKeys(root_id, data[_ROOT_BYTES:])
+    return DataKeys(root_id, data[_ROOT_BYTES:], chosen.number, chosen.hides_names)
 
 
 def _shown(provider: str, key: str) -> str:
     return f"{provider!r:.60} ({key!r:.200})" if key else f"{provider!r:.60}"
 
 
-__all__ = ["create_keys", "has_keys", "holds_others", "make_keys", "open_keys", "replace_wrapping"]
+__all__ = [
+    "UNFINISHED",
+    "check_generation",
+    "create_keys",
+    "find_root_keys",
+    "find_wrapping",
+    "holds_others",
+    "make_keys",
+    "moved",
+    "open_keys",
+    "read_root_keys",
+    "replace_wrapping",
+    "swap_keys",
+    "unwrap_keys",
+    "wrap_keys",
+]

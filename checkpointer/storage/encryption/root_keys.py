@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.generations import KeyChange, begin_change
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping
@@ -61,10 +62,25 @@ async def rekey(store: Store, encryption: Encryption | str | None) -> None:
     It takes the place of the present provider. Raises `IllegalArgumentError` if the store was not opened with a
     provider of keys, or if `encryption` is no provider.
     """
+    inner, old, new = _providers(store, encryption)
+    await replace_wrapping(inner, old, new)
+
+
+async def change_keys(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyChange]:
+    """Give an encrypted root another data key, which another provider opens.
+
+    Return the root as it is stored, and both keys. Raises as `rekey`.
+    """
+    inner, old, new = _providers(store, encryption)
+    return inner, await begin_change(inner, old, new)
+
+
+def _providers(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyProvider, KeyProvider]:
+    """Return the root as it is stored, its provider of keys, and the provider that is to take its place."""
     encrypted = _encrypted_store(store)
     if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
         raise IllegalArgumentError(f"{store.url}: rekey needs a provider of keys, of the new key and of the old one")
-    await replace_wrapping(encrypted.inner, encrypted.provider, encryption)
+    return encrypted.inner, encrypted.provider, encryption
 
 
 def _encrypted_store(store: Store) -> EncryptedStore:
@@ -82,4 +98,4 @@ def layers(store: Store) -> Iterator[Store]:
         yield store
 
 
-__all__ = ["adopt", "as_encryption", "find_keys_of", "keys_of", "layers", "rekey"]
+__all__ = ["adopt", "as_encryption", "change_keys", "find_keys_of", "keys_of", "layers", "rekey"]

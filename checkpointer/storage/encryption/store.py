@@ -35,11 +35,12 @@ from pyspark_checkpointer.storage.base import (
     check_path,
 )
 from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, cut_ranges, merged_ranges, stored_range
-from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, mark_of, stored_size
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.keyring import (
+    check_generation,
     create_keys,
-    has_keys,
+    find_root_keys,
     holds_others,
     open_keys,
 )
@@ -96,7 +97,13 @@ class EncryptedStore(WrappedStore):
         Asked before something begins in a root: it may have been removed since its keys were opened. Nobody could ever
         read what is written with keys that are stored nowhere.
         """
-        if self.provider is None or await has_keys(self.inner, keys):
+        if self.provider is None:
+            return
+        found = await find_root_keys(self.inner)
+        if found is not None and found.root_id == keys.root_id:
+            # The keys are not forgotten: what this client wrote with them before must not be mixed with what it would
+            # write with others.
+            check_generation(self.inner, found, keys)
             return
         self._forget_keys()
         raise InvalidStateError(
@@ -108,7 +115,7 @@ class EncryptedStore(WrappedStore):
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         keys = await self._readable(path)
-        most = None if limit is None else stored_size(path, limit)
+        most = None if limit is None else stored_size(path, limit, keys.generation)
         try:
             blob = await self.inner.get(keys.stored_path(path), limit=most)
         except ObjectNotFoundError:
@@ -128,11 +135,11 @@ class EncryptedStore(WrappedStore):
             raise undecryptable from None
         # The version is that of the stored bytes, which a swap compares. Objects that are written once need none: where
         # it is a hash, it takes longer than to decrypt.
-        return Blob(data, blob.version if mark_of(path) else blob.tag, blob.at)
+        return Blob(data, blob.tag if object_paths.owner(path) is not None else blob.version, blob.at)
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         keys = await self._readable(path)
-        most = None if limit is None else stored_size(path, limit)
+        most = None if limit is None else stored_size(path, limit, keys.generation)
         sink = await self.inner.read_into(keys.stored_path(path), lambda: keys.decrypting(path, make()), limit=most)
         return await runtime.on_cpu(sink.finish)
 
@@ -145,9 +152,8 @@ class EncryptedStore(WrappedStore):
 
         def stored(read: SinkRead[S]) -> SinkRead[DecryptingSink[S]]:
             path, make = read.path, read.make
-            return SinkRead(
-                keys.stored_path(path), lambda: keys.decrypting(path, make()), stored_size(path, read.limit)
-            )
+            most = stored_size(path, read.limit, keys.generation)
+            return SinkRead(keys.stored_path(path), lambda: keys.decrypting(path, make()), most)
 
         found = await self.inner.read_each_into([stored(read) for read in reads])
         return await runtime.on_cpu(lambda: [_finished(answer) for answer in found])
@@ -226,11 +232,16 @@ class EncryptedStore(WrappedStore):
         keys = await self.find_keys() or await self._find_late_keys()
         if keys is None:
             return ListingPage((), None)
-        page = await self.inner.list_page(prefix, more)
-        return ListingPage([found for entry in page.entries if (found := _listed(keys, entry)) is not None], page.more)
+        page = await self.inner.list_page(keys.names.stored_prefix(prefix), more)
+        found = [found for entry in page.entries if (found := _listed(keys, entry)) is not None]
+        return ListingPage([entry for entry in found if entry.path.startswith(prefix)], page.more)
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        return await self.inner.folders(prefix)
+        keys = await self.find_keys()
+        if keys is None:
+            return await self.inner.folders(prefix)
+        stored = await self.inner.folders(keys.names.stored_prefix(prefix))
+        return sorted(folder for each in stored if (folder := keys.names.logical_folder(each)) is not None)
 
     async def delete(self, paths: Sequence[str]) -> None:
         keys = await self.find_keys()
@@ -263,9 +274,9 @@ def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
     if blob is not None:  # Only small objects are told in a listing.
         try:
             blob = Blob(keys.decrypt(path, blob.data), blob.version, blob.at)
-        except CorruptionError:
+        except (CorruptionError, InvalidStateError):
             blob = None  # Whoever needs it reads it, and gets this error. Nobody else is to go without the listing.
-    return ListedObject(path, logical_size(path, entry.size), blob)
+    return ListedObject(path, logical_size(path, entry.size, keys.generation), blob)
 
 
 def _finished(answer: DecryptingSink[S] | CheckpointError) -> S | CheckpointError:

@@ -304,6 +304,32 @@ def test_an_old_key_opens_nothing_after_it_was_replaced(victim: Victim, tmp_path
     assert victim.client().restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
 
 
+def test_no_old_copy_of_the_keys_opens_what_was_encrypted_anew(victim: Victim, tmp_path: Path) -> None:
+    """Whoever kept the old key, the old data key and an old `_keys`, and can write to the root."""
+    old, new, kept = victim.encryption, make_key(tmp_path / "new.key"), victim.objects()
+    assert old is not None
+    keys = run_sync(open_keys(victim.raw, parse_provider(old)))
+    assert keys is not None
+    victim.client().reencrypt(new)
+    for path, data in victim.objects().items():
+        for name in {path, path.removesuffix("2")} - {KEYS}:
+            with pytest.raises(CheckpointError):
+                keys.decrypt(keys.logical_path(name) or name, data)
+    victim.encryption = new
+    assert victim.is_safe()
+    now = victim.objects()
+    for planted in ({KEYS}, {"_latest"}, {KEYS, "_latest"}, kept.keys()):
+        for path in planted:
+            victim.write(path, kept[path])
+        with pytest.raises((InvalidStateError, CorruptionError)):
+            victim.client(old if planted == {KEYS} else new).restore()
+        for path in planted:
+            run_sync(victim.raw.delete([path]))
+        for path, data in now.items():
+            victim.write(path, data)
+    assert victim.is_safe()
+
+
 def test_a_key_that_only_seems_to_be_the_same_is_refused(victim: Victim, tmp_path: Path) -> None:
     class Liar(KeyFile):
         key = KeyFile(str(tmp_path / "state.key")).key
@@ -402,7 +428,7 @@ def test_a_passphrase_opens_a_root(tmp_path: Path) -> None:
     with pytest.raises(InvalidStateError, match="does not open the keys"):
         Checkpointer(url, encryption=encryption).restore()
     raw = open_store(url)
-    wrapped = decode_keys(run_sync(raw.get(KEYS)).data).wrappings[0].wrapped
+    wrapped = decode_keys(run_sync(raw.get(KEYS)).data).generations[0].wrappings[0].wrapped
     assert b"correct" not in wrapped
 
 

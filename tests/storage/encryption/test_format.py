@@ -2,13 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests.json_text import dump
-from pyspark_checkpointer.manifests.keys_json import RootKeys, WrappedKey, decode_keys, encode_keys
+from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys, WrappedKey, decode_keys, encode_keys
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
 
@@ -19,14 +20,16 @@ KEYS = DataKeys("00112233445566778899aabbccddeeff", bytes(range(32)))
 
 
 def test_every_example_is_tested() -> None:
-    assert sorted(EXAMPLES) == ["_keys", "stored artifact", "stored paths"]
+    assert sorted(EXAMPLES) == ["_keys", "hidden paths", "stored artifact", "stored paths"]
 
 
 def test_the_keys_are_opened_as_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(bytes(range(32, 64)))
     provider, keys = KeyFile(str(tmp_path / "key")), decode_keys(STORED)
     assert encode_keys(keys) == STORED
-    [wrapping] = keys.wrappings
+    [generation] = keys.generations
+    [wrapping] = generation.wrappings
+    assert (generation.number, generation.hides_names, keys.deletes) == (1, False, False)
     assert (keys.root_id, wrapping.provider, wrapping.key) == (KEYS.root_id, "key-file", provider.key)
     assert provider.unwrap(wrapping.wrapped) == bytes.fromhex(KEYS.root_id) + KEYS.data_key
 
@@ -41,6 +44,29 @@ def test_stored_paths() -> None:
         path, stored = line.split()
         assert KEYS.stored_path(path) == stored
         assert KEYS.logical_path(stored) == path
+
+
+def test_hidden_paths() -> None:
+    keys = replace(KEYS, generation=2, hides_names=True)
+    for line in EXAMPLES["hidden paths"].splitlines():
+        path, stored = line.split()
+        assert keys.stored_path(path) == stored
+        assert keys.logical_path(stored) == path
+
+
+def test_the_first_bytes_tell_the_generation() -> None:
+    for number, mark in ((1, b"checkpointer-encrypted-1\n"), (2, b"checkpointer-encrypted-1 2\n")):
+        keys = replace(KEYS, generation=number)
+        stored = keys.encrypt("_latest", b"{}")
+        assert stored.startswith(mark)
+        assert keys.decrypt("_latest", stored) == b"{}"
+        assert keys.stored_path("manifests/0000000042-1a2b3c4d.json").endswith(
+            ".json.enc" if number == 1 else ".json.enc2"
+        )
+        other = replace(KEYS, generation=3 - number)
+        with pytest.raises(InvalidStateError, match="is encrypted with another data key than this client has"):
+            other.decrypt("_latest", stored)
+        assert other.logical_path(keys.stored_path("manifests/0000000042-1a2b3c4d.json")) is None
 
 
 def test_a_stored_artifact() -> None:
@@ -71,13 +97,31 @@ def test_an_operator_may_be_called_like_a_digest() -> None:
         assert name in KEYS.stored_path(path)
 
 
+SOUND = WrappedKey("key-file", "", b"x")
+
+
+def keys_with(*generations: KeyGeneration, root_id: str = KEYS.root_id) -> RootKeys:
+    return RootKeys(root_id, generations)
+
+
+def generation(number: int, *wrappings: WrappedKey) -> KeyGeneration:
+    return KeyGeneration(number, False, wrappings or (SOUND,))
+
+
 @pytest.mark.parametrize(
     "changed",
     [
-        RootKeys("", (WrappedKey("key-file", "", b"x"),)),
-        RootKeys(KEYS.root_id, ()),
-        RootKeys(KEYS.root_id, (WrappedKey("", "", b"x"),)),
-        RootKeys(KEYS.root_id, (WrappedKey("key-file", "", b""),)),
+        keys_with(generation(1), root_id=""),
+        keys_with(KeyGeneration(1, False, ())),
+        keys_with(generation(1, WrappedKey("", "", b"x"))),
+        keys_with(generation(1, WrappedKey("key-file", "", b""))),
+        keys_with(),
+        keys_with(generation(0)),
+        keys_with(generation(1), generation(3)),
+        keys_with(generation(2), generation(1)),
+        keys_with(generation(1), generation(2), generation(3)),
+        keys_with(KeyGeneration(1, None, (SOUND,))),  # type: ignore[arg-type]
+        RootKeys(KEYS.root_id, (generation(1),), 1),  # type: ignore[arg-type]
     ],
 )
 def test_keys_that_cannot_be_right_are_refused(changed: RootKeys) -> None:

@@ -1,0 +1,78 @@
+"""Give an encrypted root another data key: `_keys` holds two of them until all is encrypted anew.
+
+    one generation → two (the next one is made) → one (objects of others are to be deleted) → one
+
+`admin/encrypt.py` does the work between these swaps.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests.keys_json import RootKeys, encode_keys
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, hides_names
+from pyspark_checkpointer.storage.encryption.keyring import (
+    UNFINISHED,
+    find_wrapping,
+    moved,
+    read_root_keys,
+    swap_keys,
+    unwrap_keys,
+    wrap_keys,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """The keys that a root has, and those that it is getting."""
+
+    before: DataKeys | None
+    """None where nothing is encrypted with them any more."""
+    after: DataKeys
+
+
+async def begin_change(store: Store, old: KeyProvider, new: KeyProvider) -> KeyChange:
+    """Make the next data key of a root, or go on with the one of an earlier call.
+
+    Raises `InvalidStateError` where `old` does not open the present one, or where an earlier call had another `new`.
+    """
+    blob, keys = await read_root_keys(store)
+    present, *following = keys.generations
+    for each in following:
+        if await find_wrapping(new, each) is None:
+            known = ", ".join(one.key or one.provider for one in each.wrappings)
+            raise InvalidStateError(f"{store.url}: {UNFINISHED}, with the new key {known!r:.200}")
+        return KeyChange(await unwrap_keys(store, old, keys, present), await unwrap_keys(store, new, keys, each))
+    # An earlier call has finished but for the deletion, or wholly, and its answer was lost.
+    is_done = keys.deletes or (present.number > 1 and await find_wrapping(old, present) is None)
+    if is_done and await find_wrapping(new, present) is not None:
+        return KeyChange(None, await unwrap_keys(store, new, keys, present))
+    before = await unwrap_keys(store, old, keys, present)
+    # Names that are hidden once stay so: their owner would not expect that another key shows them.
+    after = before.next_generation(hides_names=before.hides_names or hides_names(new))
+    planned = replace(keys, generations=(present, await wrap_keys(new, after)))
+    await _swap(store, planned, blob.version)
+    return KeyChange(before, after)
+
+
+async def end_change(store: Store, after: DataKeys, *, deletes: bool) -> None:
+    """Take all data keys but the newest one out of `_keys`.
+
+    `deletes` says that objects of others may be left. It does nothing where an earlier call did it.
+    """
+    blob, keys = await read_root_keys(store)
+    newest = keys.generations[-1]
+    if keys.root_id != after.root_id or newest.number != after.generation:
+        raise moved(store)
+    planned = RootKeys(keys.root_id, (newest,), deletes)
+    if planned != keys:
+        await _swap(store, planned, blob.version)
+
+
+async def _swap(store: Store, planned: RootKeys, version: str) -> None:
+    if not await swap_keys(store, encode_keys(planned), version):
+        raise moved(store)
+
+
+__all__ = ["KeyChange", "begin_change", "end_change"]

@@ -1,0 +1,176 @@
+"""Say at which path an object of an encrypted root is stored, and which object a stored path is.
+
+Digests in paths are encrypted, and so are names of operators, groups and partitions where the root hides them. A path
+is encrypted part by part, always to the same text, so that a folder can still be listed.
+"""
+
+import base64
+import binascii
+import re
+from functools import lru_cache
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
+
+_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{64}(?=\.)")
+_STORED_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{96}(?=\.)")
+"""A digest of 32 bytes, encrypted, with its tag of 16 bytes before it."""
+
+_SUFFIX = re.compile(r"\.enc(?:[2-9]|[1-9][0-9]{1,17})?\Z")
+"""The end of the stored path of an encrypted object that is written once, of any generation."""
+
+MAX_HIDDEN_NAME = 150
+"""Longest encoded name that can be hidden, in bytes.
+
+It is longer once it is encrypted, and a local store puts its own text around it while it writes.
+"""
+
+
+class StoredNames:
+    """The paths of a root that one generation of keys encrypts."""
+
+    def __init__(self, generation: int, digests: AESSIV, parts: AESSIV | None) -> None:
+        """Take the key of digests, and the key of names where they are hidden."""
+        self._suffix = ".enc" if generation == 1 else f".enc{generation}"
+        self._digests = digests
+        self._parts = parts
+        # A listing has the same few names again and again.
+        self._hidden, self._shown = lru_cache(1024)(self._hide_part), lru_cache(1024)(self._show_part)
+
+    def stored_path(self, path: str) -> str:
+        """Return the path at which an object is stored."""
+        if object_paths.owner(path) is None:
+            return self._hide(path)
+        folder, slash, name = path.rpartition("/")
+        bound = [_DIGEST.sub("", name).encode(), folder.encode()]
+        stored = _DIGEST.sub(lambda found: self._digests.encrypt(bytes.fromhex(found[0]), bound).hex(), name)
+        return self._hide(folder + slash + stored + self._suffix)
+
+    def logical_path(self, stored: str) -> str | None:
+        """Return the path of a stored object.
+
+        Returns None for an object that is not part of the encrypted root.
+        """
+        if _SUFFIX.search(stored) is None:
+            # An object of the format that is not encrypted: it was there before the root was encrypted, or somebody
+            # planted it.
+            return None if object_paths.owner(stored) is not None else self._show(stored)
+        shown = self._show(stored.removesuffix(self._suffix)) if stored.endswith(self._suffix) else None
+        if shown is None:
+            return None
+        folder, slash, name = shown.rpartition("/")
+        bound = [_STORED_DIGEST.sub("", name).encode(), folder.encode()]
+        try:
+            name = _STORED_DIGEST.sub(lambda found: self._digests.decrypt(bytes.fromhex(found[0]), bound).hex(), name)
+        except InvalidTag:
+            return None
+        path = folder + slash + name
+        return None if object_paths.owner(path) is None or self.stored_path(path) != stored else path
+
+    def is_outdated(self, stored: str) -> bool:
+        """Return whether a stored object is of the format, and not of these keys.
+
+        It is not encrypted, or it has other keys. This is told by its path alone, as nobody may have those keys.
+        """
+        if object_paths.owner(stored) is not None:
+            return True
+        found = _SUFFIX.search(stored)
+        if found is None or found[0] == self._suffix:
+            return False
+        folder, slash, name = stored[: found.start()].rpartition("/")
+        return object_paths.owner(folder + slash + _STORED_DIGEST.sub("0" * 64, name)) is not None
+
+    # ---- folders -----------------------------------------------------------------------------------------------
+
+    def stored_prefix(self, prefix: str) -> str:
+        """Return the prefix of the stored paths of all objects below a prefix.
+
+        Others may have it too where names are hidden, and the prefix does not end with a slash.
+        """
+        folder, slash, name = prefix.rpartition("/")
+        number = folder.count("/") + bool(slash)
+        is_hidden = self._parts is not None and number in _hidden_parts(prefix)
+        return self._hide(folder + slash) + ("" if is_hidden else name)
+
+    def logical_folder(self, stored: str) -> str | None:
+        """Return the folder of a stored one, with its slash.
+
+        Returns None for a folder that is not part of the encrypted root.
+        """
+        return self._show(stored)
+
+    # ---- names -------------------------------------------------------------------------------------------------
+
+    def _hide(self, path: str) -> str:
+        """Return a path with its names encrypted, if the root hides them."""
+        hidden = _hidden_parts(path)
+        if self._parts is None or not hidden:
+            return path
+        parts, before = path.split("/"), ""
+        for number, whole in enumerate(parts):
+            part, end = _cut(path, whole, number == len(parts) - 1)
+            if number in hidden and part:
+                parts[number] = self._hidden(part, before) + end
+            before += f"{whole}/"
+        return "/".join(parts)
+
+    def _show(self, stored: str) -> str | None:
+        """Return the path that was hidden; None for another path."""
+        hidden = _hidden_parts(stored)
+        if self._parts is None or not hidden:
+            return stored
+        parts, before = stored.split("/"), ""
+        for number, whole in enumerate(parts):
+            part, end = _cut(stored, whole, number == len(parts) - 1)
+            if number in hidden and part:
+                shown = self._shown(part, before)
+                if shown is None:
+                    return None
+                parts[number] = shown + end
+            before += f"{parts[number]}/"
+        path = "/".join(parts)
+        return path if self._hide(path) == stored else None
+
+    def _hide_part(self, part: str, before: str) -> str:
+        assert self._parts is not None
+        data = part.encode()
+        if len(data) > MAX_HIDDEN_NAME:
+            raise IllegalArgumentError(
+                f"{part[:40]!r}…: {len(data)} bytes once encoded, at most {MAX_HIDDEN_NAME} are allowed in a root that "
+                "hides its names"
+            )
+        return base64.urlsafe_b64encode(self._parts.encrypt(data, [before.encode()])).decode().rstrip("=")
+
+    def _show_part(self, part: str, before: str) -> str | None:
+        assert self._parts is not None
+        try:
+            data = base64.urlsafe_b64decode(part.encode("ascii") + b"=" * (-len(part) % 4))
+            return self._parts.decrypt(data, [before.encode()]).decode()
+        except (ValueError, binascii.Error, InvalidTag):
+            return None
+
+
+def has_fixed_salt(path: str) -> bool:
+    """Return whether the path of an object has a digest of its content."""
+    return object_paths.owner(path) is not None and _DIGEST.search(path.rpartition("/")[2]) is not None
+
+
+def _hidden_parts(path: str) -> range:
+    """Return the numbers of the parts of a path that are names: the operator's, or all below `progress/`."""
+    parts = path.count("/") + 1
+    if path.startswith(object_paths.ARTIFACTS):
+        return range(1, 2)
+    return range(1, parts) if path.startswith(object_paths.CONSUMERS) else range(0)
+
+
+def _cut(path: str, part: str, is_last: bool) -> tuple[str, str]:
+    """Return a part of a path, and the end of it that is never hidden."""
+    if is_last and path.startswith(object_paths.CONSUMERS) and part.endswith(".json"):
+        return part.removesuffix(".json"), ".json"
+    return part, ""
+
+
+__all__ = ["MAX_HIDDEN_NAME", "StoredNames", "has_fixed_salt"]

@@ -1,0 +1,304 @@
+"""An encrypted root is encrypted anew: nothing in it opens with the old keys, and no crash loses anything."""
+
+import itertools
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.consumers.kinesis import ShardLeases
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
+from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
+from pyspark_checkpointer.storage.encryption.keyring import open_keys
+from pyspark_checkpointer.testing import crash_points
+from tests.admin.test_encrypt import SECRET, States, client_of, fill, make_key, objects, states
+from tests.conftest import Root
+
+REPLACED = "is encrypted with another data key than this client has: `checkpointer rekey --rewrite`"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> str:
+    return make_key(tmp_path / "old.key")
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> str:
+    return make_key(tmp_path / "new.key")
+
+
+@pytest.fixture
+def root() -> Root:
+    return Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+
+
+def keys_of(root: Root, encryption: str) -> DataKeys:
+    store = open_store(root.url, root.storage_options, fencing="none")
+    keys = run_sync(open_keys(store, parse_provider(encryption)))
+    assert keys is not None
+    return keys
+
+
+def opens(keys: DataKeys, found: dict[str, bytes]) -> list[str]:
+    """Return the stored objects that some keys open, wherever in the root they belong."""
+    opened = []
+    for stored, data in found.items():
+        for name in {stored, re.sub(r"\.enc\d+$", ".enc", stored)} - {KEYS}:
+            path = keys.logical_path(name)
+            try:
+                if path is not None:
+                    keys.decrypt(path, data)
+                    opened.append(stored)
+            except CheckpointError:
+                continue
+    return opened
+
+
+def leases(root: Root, encryption: str, worker: str = "worker") -> ShardLeases:
+    return ShardLeases(root.url, "app", worker, root.storage_options, encryption=encryption)
+
+
+@pytest.mark.parametrize("hide", [False, True])
+def test_all_that_is_live_arrives_and_the_old_keys_open_nothing(any_root: Root, old: str, new: str, hide: bool) -> None:
+    fill(client_of(any_root, old), prepares=True)
+    before, old_keys = states(client_of(any_root, old)), keys_of(any_root, old)
+    with leases(any_root, old) as consumer:
+        consumer.create([SECRET])
+    stored = objects(any_root)
+    assert sorted(opens(old_keys, stored)) == sorted(stored.keys() - {KEYS})
+    chosen = f"hide-names:{new}" if hide else new
+    made = client_of(any_root, old).reencrypt(chosen)
+    assert made.objects > 6
+    assert made.deleted >= made.objects - 2
+    assert states(client_of(any_root, new)) == before
+    assert client_of(any_root, new).verify().findings == ()
+    with leases(any_root, new) as consumer:
+        assert [*consumer.rows()] == [SECRET]
+    stored, new_keys = objects(any_root), keys_of(any_root, new)
+    assert opens(old_keys, stored) == []
+    assert sorted(opens(new_keys, stored)) == sorted(stored.keys() - {KEYS})
+    assert {path for path in stored if not path.endswith(".enc2") and not path.startswith("progress/")} == {
+        "_latest",
+        KEYS,
+    }
+    assert any("totals" in path for path in stored) != hide
+    with pytest.raises(InvalidStateError, match=r"its keys are opened by 'key-file'.*, not by"):
+        client_of(any_root, old).restore()
+    with client_of(any_root, new) as client:
+        prepared = client.restore().prepared  # type: ignore[union-attr]
+        assert prepared is not None
+        prepared.abort()
+        with client.begin(epoch=9) as cp:
+            cp.save("totals", KeyedState({"new": 1}))
+    assert client_of(any_root, new).restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
+
+
+def test_the_same_call_after_the_end_does_nothing(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    client_of(root, old).reencrypt(new)
+    before = objects(root)
+    again = client_of(root, old).reencrypt(new)
+    assert (again.objects, again.bytes, again.deleted) == (0, 0, 0)
+    assert objects(root) == before
+
+
+def test_a_key_may_stay_and_the_data_key_changes_each_time(root: Root, old: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    before, known = states(client_of(root, old)), [keys_of(root, old)]
+    for number in (2, 3):
+        client_of(root, old).reencrypt(old)
+        known.append(keys_of(root, old))
+        assert known[-1].generation == number
+        assert states(client_of(root, old)) == before
+        assert not any(opens(keys, objects(root)) for keys in known[:-1])
+    assert len({keys.data_key for keys in known}) == 3
+    assert client_of(root, old).verify().findings == ()
+
+
+@pytest.mark.parametrize("hide", [False, True])
+def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, old: str, new: str, hide: bool) -> None:
+    """At each moment the root has the old keys or the new ones, whole; and the same call finishes the work."""
+    names = itertools.count()
+    before: States = {}
+    old_keys: dict[str, DataKeys] = {}
+    chosen = f"hide-names:{new}" if hide else new
+
+    def new_root() -> str:
+        return f"memory://{secrets.token_hex(8)}-{next(names)}"
+
+    def setup(url: str) -> None:
+        client = Checkpointer(url, encryption=old)
+        fill(client, commits=3, partitions=2, prepares=True)
+        ShardLeases(url, "app", "worker", encryption=old).create([SECRET])
+        before[url] = states(Checkpointer(url, encryption=old))
+        old_keys[url] = keys_of(Root(url, {}, "memory"), old)
+
+    died = 0
+    for point in crash_points(lambda url: Checkpointer(url, encryption=old).reencrypt(chosen), new_root, setup):
+        died += point.died
+        root, readable = Root(point.root, {}, "memory"), []
+        for encryption in (old, new):
+            try:
+                readable.append(states(Checkpointer(point.root, encryption=encryption)))
+            except InvalidStateError:
+                continue
+        assert readable == [before[point.root]], (point.number, point.after)
+        Checkpointer(point.root, encryption=old).reencrypt(chosen)
+        assert states(Checkpointer(point.root, encryption=new)) == before[point.root]
+        assert [*ShardLeases(point.root, "app", "worker", encryption=new).rows()] == [SECRET]
+        assert opens(old_keys[point.root], objects(root)) == [], (point.number, point.after)
+        assert len(opens(keys_of(root, new), objects(root))) == len(objects(root)) - 1
+        keys = decode_keys(objects(root)[KEYS])
+        assert ([each.number for each in keys.generations], keys.deletes) == ([2], False)
+    assert died > 40
+
+
+def test_a_driver_that_goes_on_is_refused_by_name_and_writes_nothing(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    job, other, reader, consumer = (*(client_of(root, old) for _ in range(3)), leases(root, old))
+    consumer.create([SECRET])
+    for client in (job, other, reader):
+        client.restore()
+    attempt = job.begin(epoch=20)
+    attempt.snapshot("model", 0, b"x")
+    client_of(root, old).reencrypt(new)
+    before = {path: data for path, data in objects(root).items() if path.endswith(".enc2") or ".enc" not in path}
+    with pytest.raises(InvalidStateError, match=REPLACED):
+        attempt.commit()
+    for use in (
+        reader.restore,
+        lambda: other.begin(epoch=21).commit(),
+        lambda: other.savepoint("late"),
+        lambda: other.clean(),
+        lambda: job.restore(),
+        lambda: leases(root, old).create(["1"]),
+        lambda: consumer.create(["1"]),
+        lambda: consumer.rows(),
+    ):
+        with pytest.raises(CheckpointError, match=f"{REPLACED}|its keys are opened by"):
+            use()
+    after = objects(root)
+    assert {path: data for path, data in after.items() if path.endswith(".enc2") or ".enc" not in path} == before
+    assert states(client_of(root, new))
+
+
+def test_a_commit_meanwhile_is_part_of_it(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    job, made = client_of(root, old), []
+    job.restore()
+    lock = threading.Lock()
+
+    def commit(done: int, total: int) -> None:
+        with lock:  # objects are copied side by side
+            if len(made) == 2:
+                return
+            with job.begin(epoch=20 + len(made)) as cp:
+                cp.save("totals", KeyedState({"late": len(made)}))
+            made.append(cp.id)
+
+    client_of(root, old).reencrypt(new, progress=commit)
+    assert len(made) == 2
+    restored = client_of(root, new).restore()
+    assert restored is not None
+    assert (restored.id, restored.keyed("totals").to_dict()) == (made[-1], {"late": 1})
+
+
+def test_nothing_begins_while_it_is_unfinished(root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position that begins with the old keys, or beside one that is not moved yet, would be lost."""
+    from pyspark_checkpointer.admin import encrypt
+
+    fill(client_of(root, old), partitions=2)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise StoppedError
+
+    for step in ("commit", "encrypt_positions"):
+        with monkeypatch.context() as patched:
+            patched.setattr(encrypt._Encrypting, step, stop)
+            with pytest.raises(StoppedError):
+                client_of(root, old).reencrypt(new)
+        with pytest.raises(InvalidStateError, match="gives this root another data key"):
+            leases(root, old if step == "commit" else new).create(["1"])
+        with pytest.raises(InvalidStateError, match="was interrupted, or is under way"):
+            client_of(root, old).rekey(new)
+        with pytest.raises(InvalidStateError, match=r"was interrupted, or is under way.*, with the new key"):
+            client_of(root, old).reencrypt(old)
+    client_of(root, old).reencrypt(new)
+    leases(root, new).create(["1"])
+
+
+def test_a_root_that_has_only_positions_is_encrypted_anew(root: Root, old: str, new: str) -> None:
+    leases(root, old).create([SECRET])
+    old_keys = keys_of(root, old)
+    assert client_of(root, old).reencrypt(new).objects == 1
+    assert [*leases(root, new).rows()] == [SECRET]
+    assert opens(old_keys, objects(root)) == []
+
+
+def test_what_an_old_driver_left_is_deleted(tmp_path: Path, old: str, new: str) -> None:
+    folder = tmp_path / "root"
+    root = Root(str(folder), {}, "local")
+    fill(client_of(root, old), partitions=2)
+    old_keys = keys_of(root, old)
+    model = next(path for path in objects(root) if "/model/" in path)
+    (folder / model).with_name(f".{(folder / model).name}.0123456789abcdef.tmp").write_bytes(b"half of it")
+    client = client_of(root, old)
+    client.save_snapshot(client.new_id(), "never-committed", 0, b"x" * 10)
+    (folder / "somebody.enc").write_bytes(b"not ours")
+    client_of(root, old).reencrypt(new)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {path for path in left if not path.endswith(".enc2")} == {"_latest", KEYS, ".lock", "somebody.enc"}
+    assert opens(old_keys, objects(root)) == []
+
+
+def test_a_damaged_object_stops_it_before_the_swap(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    before, store = states(client_of(root, old)), open_store(root.url)
+    path, data = next((path, data) for path, data in objects(root).items() if path.startswith("artifacts/model"))
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, data[:-1] + bytes([data[-1] ^ 1])))
+    with pytest.raises(CorruptionError, match="artifacts/model"):
+        client_of(root, old).reencrypt(new)
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, data))
+    assert states(client_of(root, old)) == before
+    client_of(root, old).reencrypt(new)
+    assert states(client_of(root, new)) == before
+
+
+def test_what_cannot_be_encrypted_anew_is_refused(root: Root, old: str, new: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidStateError, match="is not encrypted: there is no key to replace"):
+        client_of(root, old).reencrypt(new)
+    fill(client_of(root, old), partitions=2)
+    refused: list[tuple[Callable[[], object], type[CheckpointError], str]] = [
+        (lambda: client_of(root).reencrypt(new), IllegalArgumentError, "was opened without encryption"),
+        (lambda: client_of(root, old).reencrypt("0" * 64), IllegalArgumentError, "expected key-file:PATH"),
+        (lambda: client_of(root, old).reencrypt(None), IllegalArgumentError, "needs a provider"),  # type: ignore[arg-type]
+        (
+            lambda: client_of(root, make_key(tmp_path / "third.key")).reencrypt(new),
+            InvalidStateError,
+            "its keys are opened by",
+        ),
+    ]
+    before = objects(root)
+    for use, error, message in refused:
+        with pytest.raises(error, match=message):
+            use()
+    assert objects(root) == before
