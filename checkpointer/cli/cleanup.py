@@ -85,7 +85,12 @@ always stay. Without rules all checkpoints stay, and only objects that no checkp
 )
 @rules
 @click.option("--rows", is_flag=True, help="Show every object, not only totals.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Save the plan.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Save the plan; that of an encrypted root is encrypted.",
+)
 def plan(store: Opened, rows: bool, output: Path | None, **policy: Any) -> None:
     """Show what `clean` would do, and delete nothing.
 
@@ -128,7 +133,7 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         given = [name for name, value in policy.items() if value is not None and name != "grace"]
         if given or source is not ParameterSource.DEFAULT:
             raise click.UsageError("--plan cannot be combined with rules: the plan already says what to keep")
-        made = _load(file)
+        made = _load(store, file)
         # The paths of a plan are below its root. In another store they would be other objects.
         if made.root != store.ck.root:
             raise IllegalArgumentError(f"{file}: was made for {made.root}, not for {store.ck.root}")
@@ -151,10 +156,10 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         _print_done(store, store.ck.apply(made, progress=on_progress))
 
 
-def _load(file: Path) -> CleanupPlan:
+def _load(store: Opened, file: Path) -> CleanupPlan:
     """Return a saved plan."""
     try:
-        return CleanupPlan.load(file)
+        return store.ck.load_plan(file)
     except CorruptionError as error:
         # The file is damaged, not the store: the exit status must not say that the store is.
         raise Failed(str(error), type(error).__name__) from None

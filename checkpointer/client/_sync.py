@@ -318,11 +318,32 @@ class Checkpointer(SyncFace):
 
         return self._run(plan_retire_and_sweep(self.session, policy))
 
+    def load_plan(self, path: str | os.PathLike[str]) -> "CleanupPlan":
+        """Return a plan that was saved, also one of an encrypted root.
+
+        Args:
+            path: The path of the file.
+
+        Raises:
+            IllegalArgumentError: The file cannot be read.
+            MalformedError: The file is damaged, is not a plan, or cannot be decrypted with the keys of this root.
+            UnsupportedFormatError: Another version of the library wrote it. Make the plan again.
+
+        Examples:
+            >>> (ck.plan()).save("cleanup.plan")
+            >>> loaded = ck.load_plan("cleanup.plan")
+            >>> loaded.from_file
+            True
+        """
+        from pyspark_checkpointer.admin.retention.garbage_collect import load_plan
+
+        return self._run(load_plan(self.session, path))
+
     def apply(self, plan: "CleanupPlan", *, progress: Progress | None = None) -> "Cleaned":
         """Carry out a plan, and do nothing else.
 
         Args:
-            plan: What `plan` returned, or `CleanupPlan.load`.
+            plan: What `plan` or `load_plan` returned, or `CleanupPlan.load`.
             progress: A function of two integers: objects deleted so far, and all that are to be deleted. Called from
                 another thread.
 

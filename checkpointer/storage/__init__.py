@@ -27,6 +27,7 @@ from pyspark_checkpointer.storage.base import (
     PreconditionFailedError,
     Settings,
     Store,
+    WrappedStore,
     WriteLeftover,
 )
 from pyspark_checkpointer.storage.connection import require
@@ -35,6 +36,7 @@ from pyspark_checkpointer.storage.request_path import LimitedStore, PlainStore, 
 from pyspark_checkpointer.storage.url import Location, absolute, parse
 
 if TYPE_CHECKING:
+    from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
     from pyspark_checkpointer.storage.encryption.store import Encryption
     from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 
@@ -146,6 +148,18 @@ def _signed(store: Store, signing: "Signing | str") -> Store:
     return SignedStore(store, as_signing(signing))
 
 
+async def find_keys(store: Store) -> "DataKeys | None":
+    """Return the opened keys of an encrypted root; None for a root that is not encrypted, or has no keys yet."""
+    while isinstance(store, WrappedStore):
+        # Asked by name: the class of encrypted roots needs a package that others may not have.
+        find = getattr(store, "find_keys", None)
+        if find is not None:
+            found: DataKeys | None = await find()
+            return found
+        store = store.inner
+    return None
+
+
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
     """Open a root with the store of its kind alone.
 
@@ -191,6 +205,7 @@ __all__ = [
     "Store",
     "WriteLeftover",
     "absolute",
+    "find_keys",
     "fix",
     "fix_signing",
     "open_store",

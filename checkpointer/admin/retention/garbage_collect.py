@@ -7,6 +7,7 @@ something that is needed now. `apply_plan` checks that again on the present vers
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -35,6 +36,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, St
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.storage import find_keys
 from pyspark_checkpointer.storage.base import WriteLeftover, pages
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -104,6 +106,12 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
     return plan
 
 
+async def load_plan(session: Session, path: str | os.PathLike[str]) -> CleanupPlan:
+    """Return a plan that was saved, also one that is encrypted with the keys of the root."""
+    keys = await find_keys(session.store)
+    return await session.host.run(lambda: CleanupPlan.load_with(path, keys))
+
+
 async def classify_leftovers(session: Session, plan: CleanupPlan, classify: GarbageClassifier) -> list[PlanRow]:
     """Return the rows of the leftovers of interrupted writes.
 
@@ -145,6 +153,7 @@ async def begin_plan(session: Session, policy: RetentionPolicy) -> tuple[Cleanup
             retired=decision.retired,
             note=note,
             followers=decision.followers,
+            keys=await find_keys(session.store),
         )
         return plan, GarbageClassifier(head.sequence, await index_live(session, head, decision, policy.grace))
 

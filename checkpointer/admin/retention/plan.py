@@ -4,6 +4,7 @@ The rows go to a compressed temporary file while the store is listed, so a plan 
 objects than for a thousand. It can be saved, looked at, and applied later (`garbage_collect.py`).
 """
 
+import io
 import json
 import os
 import shutil
@@ -11,12 +12,13 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action
+from pyspark_checkpointer.admin.retention.saved_plan import decrypt_plan, encrypt_plan, is_encrypted
 from pyspark_checkpointer.admin.retention.spool import Spool, Total, count_row, lines_of, remove_own
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.display import count, cut, note, size, table
@@ -24,6 +26,9 @@ from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError, Un
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.storage.local import files
+
+if TYPE_CHECKING:
+    from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 
 PLAN_VERSION = 2
 
@@ -97,6 +102,8 @@ class CleanupPlan:
     from_file: bool = False
     """True if the plan was loaded from a file, which somebody may have edited."""
     _file: str | None = field(default=None, repr=False)
+    keys: "DataKeys | None" = field(default=None, repr=False, compare=False)
+    """The keys of an encrypted root, with which the plan is saved."""
 
     def __repr__(self) -> str:
         sums = [f"{action} {count(t.objects, 'object')} with {size(t.bytes)}" for action, t in self._sums().items()]
@@ -157,6 +164,9 @@ class CleanupPlan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, for `load`. Only its owner may read a new file.
 
+        The plan of an encrypted root has digests of contents, so it is encrypted with the keys of the root, and only
+        `load_plan` of a client of that root loads it.
+
         Args:
             path: The path of the file. An existing file is replaced.
 
@@ -181,10 +191,14 @@ class CleanupPlan:
         }
         try:
             with open(path, "wb", opener=files.private) as out:
-                out.write(json.dumps(header).encode() + b"\n")
+                # Encrypted as a whole, in memory: a row takes some ten bytes here.
+                whole = out if self.keys is None else io.BytesIO()
+                whole.write(json.dumps(header).encode() + b"\n")
                 if self._file is not None:
                     with open(self._file, "rb") as rows:
-                        shutil.copyfileobj(rows, out)
+                        shutil.copyfileobj(rows, whole)
+                if self.keys is not None and isinstance(whole, io.BytesIO):
+                    out.write(encrypt_plan(self.keys, whole.getbuffer()))
         except OSError as error:
             raise IllegalArgumentError(f"{path}: {error.strerror}: a plan cannot be saved there") from None
 
@@ -196,7 +210,7 @@ class CleanupPlan:
             path: The path of the file.
 
         Raises:
-            IllegalArgumentError: The file cannot be read.
+            IllegalArgumentError: The file cannot be read, or is encrypted: `load_plan` of a client loads it.
             MalformedError: The file is damaged, or is not a plan.
             UnsupportedFormatError: Another version of the library wrote it. Make the plan again.
 
@@ -205,11 +219,18 @@ class CleanupPlan:
             >>> loaded.root == plan.root, loaded.from_file
             (True, True)
         """
+        return cls.load_with(path, None)
+
+    @classmethod
+    def load_with(cls, path: str | os.PathLike[str], keys: "DataKeys | None") -> Self:
+        """Return a plan that was saved, perhaps encrypted with some keys. Raises as `load` does."""
         try:
-            file = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
+            file: BinaryIO = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
         except OSError as error:
             raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
         with file:
+            if is_encrypted(file):
+                file = io.BytesIO(decrypt_plan(path, file.read(), keys))
             try:
                 header = json.loads(file.readline())
                 if header["plan_version"] != PLAN_VERSION:
@@ -226,6 +247,7 @@ class CleanupPlan:
                     note=header["note"],
                     followers=tuple(PlannedFollower(*values) for values in header["followers"]),
                     from_file=True,
+                    keys=keys,
                 )
             except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None

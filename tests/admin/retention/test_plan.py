@@ -1,8 +1,11 @@
 """A plan lists every object once, deletes nothing, and can be saved and loaded."""
 
 import gc
+import hashlib
 import json
+import random
 import re
+import secrets
 import sys
 from collections import Counter
 from datetime import timedelta
@@ -12,11 +15,18 @@ from typing import Any
 import pytest
 import zstandard
 
-from pyspark_checkpointer import RetentionPolicy, runtime
+from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.spool import Spool
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, StalePlanError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    MalformedError,
+    StalePlanError,
+)
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
 from tests.world import World, attempt, line, put
@@ -92,6 +102,46 @@ def test_a_saved_plan_is_the_same_plan(world: World, tmp_path: Path) -> None:
     assert (loaded.totals, loaded.checkpoints, loaded.retired) == (plan.totals, plan.checkpoints, plan.retired)
     assert client.apply(loaded).deleted == plan.total("delete")
     assert garbage(world) == set()
+
+
+def test_a_saved_plan_of_an_encrypted_root_is_encrypted(tmp_path: Path) -> None:
+    """It names digests of contents, which would confirm a guess at one."""
+    for name in ("old", "new"):
+        (tmp_path / f"{name}.key").write_text(secrets.token_hex(32))
+    old, new = (f"key-file:{tmp_path}/{name}.key" for name in ("old", "new"))
+    root, file = f"memory://{secrets.token_hex(8)}", tmp_path / "plan"
+    client, data = Checkpointer(root, encryption=old), random.Random(1).randbytes(300_000)
+    for epoch in range(4):
+        with client.begin(epoch=epoch) as cp:
+            cp.snapshot("model", 0, data + bytes([epoch]))
+    plan = client.plan(LAST_TWO)
+    told = hashlib.sha256(data + b"\0").hexdigest()
+    assert any(told in row.path for row in plan), "this is what must not be seen"
+    plan.save(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    saved = file.read_bytes()
+    assert saved.startswith(b"checkpointer-encrypted-1\n")
+    assert not any(part in saved for part in (told.encode(), b"model", b"nonce", str(plan.retired[0].id).encode()))
+    with pytest.raises(
+        IllegalArgumentError, match=r"is encrypted with the keys of its root: load it with load_plan\(\)"
+    ):
+        CleanupPlan.load(file)
+    with pytest.raises(IllegalArgumentError, match="is encrypted with the keys of its root"):
+        Checkpointer(f"memory://{secrets.token_hex(8)}").load_plan(file)
+    other = Checkpointer(f"memory://{secrets.token_hex(8)}", encryption=old)
+    other.begin().commit()
+    file.with_name("changed").write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
+    for use, read in ((other, file), (client, file.with_name("changed"))):
+        with pytest.raises(MalformedError, match="cannot decrypt it: it was changed, or its root is another one"):
+            use.load_plan(read)
+    loaded = client.load_plan(file)
+    assert ([*loaded], loaded.totals, loaded.from_file) == ([*plan], plan.totals, True)
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes().startswith(b"checkpointer-encrypted-1\n")
+    assert client.apply(loaded).deleted == plan.total("delete")
+    client.reencrypt(new)
+    with pytest.raises(MalformedError, match="has another data key by now: make a new plan"):
+        Checkpointer(root, encryption=new).load_plan(file)
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut", "flipped", "version", "root", "sums", "deep", "long"])
