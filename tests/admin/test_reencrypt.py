@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState
+from pyspark_checkpointer.admin import encrypt
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -129,6 +130,33 @@ def test_a_key_may_stay_and_the_data_key_changes_each_time(root: Root, old: str)
     assert client_of(root, old).verify().findings == ()
 
 
+def test_a_deletion_that_was_interrupted_is_finished_and_nothing_begins_anew(
+    root: Root, old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same key again, nothing but `_keys` tells that only the deletion is left."""
+    fill(client_of(root, old), partitions=2)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(encrypt._Encrypting, "delete_originals", stop)
+        with pytest.raises(StoppedError):
+            client_of(root, old).reencrypt(old)
+    # Whoever works on meanwhile is not hindered.
+    leases(root, old).create(["1"])
+    with client_of(root, old) as client:
+        client.restore()
+        client.begin(epoch=30).commit()
+    made = client_of(root, old).reencrypt(old)
+    assert (made.objects, keys_of(root, old).generation) == (0, 2)
+    assert made.deleted > 6
+    assert {path for path in objects(root) if path.endswith(".enc")} == set()
+
+
 @pytest.mark.parametrize("hide", [False, True])
 def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, old: str, new: str, hide: bool) -> None:
     """At each moment the root has the old keys or the new ones, whole; and the same call finishes the work."""
@@ -219,8 +247,6 @@ def test_a_commit_meanwhile_is_part_of_it(root: Root, old: str, new: str) -> Non
 
 def test_nothing_begins_while_it_is_unfinished(root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A position that begins with the old keys, or beside one that is not moved yet, would be lost."""
-    from pyspark_checkpointer.admin import encrypt
-
     fill(client_of(root, old), partitions=2)
 
     class StoppedError(Exception):
@@ -250,6 +276,23 @@ def test_a_root_that_has_only_positions_is_encrypted_anew(root: Root, old: str, 
     assert client_of(root, old).reencrypt(new).objects == 1
     assert [*leases(root, new).rows()] == [SECRET]
     assert opens(old_keys, objects(root)) == []
+
+
+def test_a_job_that_begins_the_root_meanwhile_is_part_of_it(
+    root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked at `_keys` before they had two generations, and wrote after `_latest` was looked for."""
+    leases(root, old).create([SECRET])
+    keys, move = keys_of(root, old), encrypt._Encrypting.encrypt_positions
+
+    async def begin(work: encrypt._Encrypting) -> None:
+        await move(work)
+        async with AsyncCheckpointer(root.url, encryption=keys).begin() as cp:  # opened keys are not looked for again
+            await cp.save("totals", KeyedState({"x": 1}))
+
+    monkeypatch.setattr(encrypt._Encrypting, "encrypt_positions", begin)
+    client_of(root, old).reencrypt(new)
+    assert client_of(root, new).restore().keyed("totals").to_dict() == {"x": 1}  # type: ignore[union-attr]
 
 
 def test_what_an_old_driver_left_is_deleted(tmp_path: Path, old: str, new: str) -> None:

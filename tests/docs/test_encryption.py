@@ -1,5 +1,6 @@
 """The page on encrypted roots does what it says, in the order of its text."""
 
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -39,17 +40,21 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for block in blocks(DOCS / "encryption.md"):
         if block.section == "From a root that is not encrypted, and back" and not Path("state.key").exists():
             Path("state.key").write_text(secrets.token_hex(32))  # the page removed it before
-        if block.language == "sh" and "newer.key" in block.text:
-            Path("newer.key").write_text(secrets.token_hex(32))
+        for line in block.text.splitlines() if block.language == "sh" else ():
+            if (found := re.fullmatch(r"openssl rand -hex 32 > (\S+) && chmod 600 \S+", line)) is not None:
+                Path(found[1]).write_text(secrets.token_hex(32))
         if block.language == "python":
             exec(block.text, names)
         for line in block.text.splitlines() if block.language == "sh" else ():
             if line.startswith("checkpointer "):
                 ran.append(reader.run("sh", "-ec", line))
-    assert len(ran) == 4
+    assert len(ran) == 7
     assert Checkpointer("state/sealed", encryption="key-file:newer.key").restore().keyed("totals").to_dict() == {  # type: ignore[union-attr]
         "alice": 41
     }
+    audit = Checkpointer("state/audit", encryption="key-file:audit.key")
+    assert audit.restore().keyed("totals").to_dict() == {"alice": 41}  # type: ignore[union-attr]
+    assert Checkpointer("state/sealed", encryption="key-file:newer.key").savepoints() == []
     assert Checkpointer("state/plain").restore().keyed("totals").to_dict() == {"bob": 7}  # type: ignore[union-attr]
     with names["root"].begin() as cp:
         cp.save("totals", KeyedState({"x": 1}))

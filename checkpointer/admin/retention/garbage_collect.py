@@ -14,7 +14,7 @@ from itertools import islice
 
 from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
-from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan, PlannedCheckpoint, read_plan
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER, index_live
 from pyspark_checkpointer.admin.retention.retire import (
@@ -109,7 +109,7 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
 async def load_plan(session: Session, path: str | os.PathLike[str]) -> CleanupPlan:
     """Return a plan that was saved, also one that is encrypted with the keys of the root."""
     keys = await find_keys(session.store)
-    return await session.host.run(lambda: CleanupPlan.load_with(path, keys))
+    return await session.host.run(lambda: read_plan(path, keys))
 
 
 async def classify_leftovers(session: Session, plan: CleanupPlan, classify: GarbageClassifier) -> list[PlanRow]:

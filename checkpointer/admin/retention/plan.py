@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
@@ -203,7 +203,7 @@ class CleanupPlan:
             raise IllegalArgumentError(f"{path}: {error.strerror}: a plan cannot be saved there") from None
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> "CleanupPlan":
         """Return a plan that was saved.
 
         Args:
@@ -219,46 +219,7 @@ class CleanupPlan:
             >>> loaded.root == plan.root, loaded.from_file
             (True, True)
         """
-        return cls.load_with(path, None)
-
-    @classmethod
-    def load_with(cls, path: str | os.PathLike[str], keys: "DataKeys | None") -> Self:
-        """Return a plan that was saved, perhaps encrypted with some keys. Raises as `load` does."""
-        try:
-            file: BinaryIO = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
-        except OSError as error:
-            raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
-        with file:
-            if is_encrypted(file):
-                file = io.BytesIO(decrypt_plan(path, file.read(), keys))
-            try:
-                header = json.loads(file.readline())
-                if header["plan_version"] != PLAN_VERSION:
-                    raise UnsupportedFormatError(f"{path}: a plan of version {header['plan_version']}: make a new plan")
-                plan = cls(
-                    root=header["root"],
-                    nonce=header["nonce"],
-                    grace=timedelta(seconds=header["grace"]),
-                    checkpoints=tuple(
-                        PlannedCheckpoint(CheckpointId.parse(i), k, r) for i, k, r in header["checkpoints"]
-                    ),
-                    retired=tuple(Ref(CheckpointId.parse(i), digest) for i, digest in header["retired"]),
-                    totals={(action, reason): Total(*total) for action, reason, *total in header["totals"]},
-                    note=header["note"],
-                    followers=tuple(PlannedFollower(*values) for values in header["followers"]),
-                    from_file=True,
-                    keys=keys,
-                )
-            except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-                raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
-            with Spool() as spool:
-                # The rows are compressed already, so they are copied as they are, past the packer.
-                shutil.copyfileobj(file, spool.file)
-            plan.attach(spool)
-            # Checked as a whole before anybody gets it: a plan from a file may have been damaged or edited, and it
-            # deletes.
-            plan._check()
-            return plan
+        return read_plan(path, None)
 
     def _check(self) -> None:
         """Read all rows.
@@ -295,3 +256,40 @@ class CleanupPlan:
         self._file = spool.path
         # The process id is kept with it: a forked child also runs this finalizer.
         weakref.finalize(self, remove_own, spool.path, os.getpid())
+
+
+def read_plan(path: str | os.PathLike[str], keys: "DataKeys | None") -> CleanupPlan:
+    """Return a plan that was saved, perhaps encrypted with some keys. Raises as `CleanupPlan.load` does."""
+    try:
+        file: BinaryIO = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
+    except OSError as error:
+        raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
+    with file:
+        if is_encrypted(file):
+            file = io.BytesIO(decrypt_plan(path, file.read(), keys))
+        try:
+            header = json.loads(file.readline())
+            if header["plan_version"] != PLAN_VERSION:
+                raise UnsupportedFormatError(f"{path}: a plan of version {header['plan_version']}: make a new plan")
+            plan = CleanupPlan(
+                root=header["root"],
+                nonce=header["nonce"],
+                grace=timedelta(seconds=header["grace"]),
+                checkpoints=tuple(PlannedCheckpoint(CheckpointId.parse(i), k, r) for i, k, r in header["checkpoints"]),
+                retired=tuple(Ref(CheckpointId.parse(i), digest) for i, digest in header["retired"]),
+                totals={(action, reason): Total(*total) for action, reason, *total in header["totals"]},
+                note=header["note"],
+                followers=tuple(PlannedFollower(*values) for values in header["followers"]),
+                from_file=True,
+                keys=keys,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
+        with Spool() as spool:
+            # The rows are compressed already, so they are copied as they are, past the packer.
+            shutil.copyfileobj(file, spool.file)
+        plan.attach(spool)
+        # Checked as a whole before anybody gets it: a plan from a file may have been damaged or edited, and it
+        # deletes.
+        plan._check()
+        return plan
