@@ -1,0 +1,65 @@
+"""The functions of `cryptography` that encryption relies on pass Wycheproof's vectors, as it calls them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, UnwrapError
+
+Case = dict[str, Any]
+
+
+def cases(name: str) -> list[Any]:
+    groups = json.loads((Path(__file__).parent / "vectors" / name).read_text())["testGroups"]
+    found = [case for group in groups for case in group["tests"]]
+    assert {case["result"] for case in found} == {"valid", "invalid"}
+    return [pytest.param(case, id=str(case["tcId"])) for case in found]
+
+
+def bytes_of(case: Case, *names: str) -> list[bytes]:
+    return [bytes.fromhex(case[name]) for name in names]
+
+
+@pytest.mark.parametrize("case", cases("aes_gcm_256_96.json"))
+def test_aes_gcm(case: Case) -> None:
+    key, nonce, aad, message, stored, tag = bytes_of(case, "key", "iv", "aad", "msg", "ct", "tag")
+    cipher, opened = AESGCM(key), bytearray(len(stored))
+    if case["result"] == "valid":
+        made = bytearray(len(message) + 16)
+        cipher.encrypt_into(nonce, message, aad or None, made)
+        assert made == stored + tag
+        cipher.decrypt_into(nonce, stored + tag, aad or None, opened)
+        assert opened == message
+    else:
+        with pytest.raises(InvalidTag):
+            cipher.decrypt_into(nonce, stored + tag, aad or None, opened)
+
+
+@pytest.mark.parametrize("case", cases("aes_kwp_256.json"))
+def test_aes_key_wrap_with_padding(case: Case, tmp_path: Path) -> None:
+    """By the provider whose key is a file: what is refused there is an `UnwrapError`, and never another key."""
+    key, message, wrapped = bytes_of(case, "key", "msg", "ct")
+    (tmp_path / "key").write_bytes(key)
+    provider = KeyFile(str(tmp_path / "key"))
+    if case["result"] == "valid":
+        assert provider.wrap(message) == wrapped
+        assert provider.unwrap(wrapped) == message
+    else:
+        with pytest.raises(UnwrapError):
+            provider.unwrap(wrapped)
+
+
+@pytest.mark.parametrize("case", cases("aes_siv_512_96.json"))
+def test_aes_siv(case: Case) -> None:
+    key, nonce, aad, message, stored, tag = bytes_of(case, "key", "iv", "aad", "msg", "ct", "tag")
+    cipher, bound = AESSIV(key), [aad, nonce]
+    if case["result"] == "valid":
+        assert cipher.encrypt(message, bound) == tag + stored
+        assert cipher.decrypt(tag + stored, bound) == message
+    else:
+        with pytest.raises(InvalidTag):
+            cipher.decrypt(tag + stored, bound)
