@@ -26,6 +26,7 @@ from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
+    ObjectExistsError,
     ObjectNotFoundError,
     PreconditionFailedError,
     Store,
@@ -34,8 +35,10 @@ from pyspark_checkpointer.storage.base import (
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
 from pyspark_checkpointer.storage.encryption.generations import end_change
+from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
 from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
+from pyspark_checkpointer.storage.encryption.stored_names import check_length
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -71,9 +74,10 @@ async def encrypt_root(
         raise InvalidStateError(
             f"{session.store.url}: nothing was committed here yet: let the first client have the encryption"
         )
+    if isinstance(encryption, HiddenNames):
+        await _check_names(session.store)
     keys = await adopt(session.store, encryption)
     work = _Encrypting(session.host, session.store, None, keys, progress)
-    await work.check_names()
     await work.commit()
     await work.encrypt_positions()
     return await work.delete_originals()
@@ -87,10 +91,9 @@ async def reencrypt_root(
     Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError` where
     its provider does not open the root.
     """
-    stored, change = await change_keys(session.store, encryption)
+    stored, change = await change_keys(session.store, encryption, _check_names)
     work = _Encrypting(session.host, stored, change.before, change.after, progress)
     if change.before is not None:
-        await work.check_names()
         await work.commit()
         await work.encrypt_positions()
         # A job may have begun the root meanwhile, in which there were only positions.
@@ -99,6 +102,19 @@ async def reencrypt_root(
     done = await work.delete_originals()
     await end_change(stored, change.after, deletes=False)
     return done
+
+
+async def _check_names(store: Store) -> None:
+    """Raise `IllegalArgumentError` for a root that has a name which is too long to be hidden.
+
+    Done before its keys say that they are hidden: nothing could finish the work then.
+    """
+    folders = list(await store.folders(object_paths.ARTIFACTS))
+    async for entries in pages(store, object_paths.CONSUMERS):
+        folders += [entry.path for entry in entries]
+    for path in folders:
+        for part in path.split("/"):
+            check_length(part.removesuffix(".json"))
 
 
 class _Encrypting:
@@ -216,12 +232,6 @@ class _Encrypting:
         async for stored, path in self._positions():
             await self._encrypt_in_place(stored, path)
 
-    async def check_names(self) -> None:
-        """Raise `IllegalArgumentError` for a position whose name is too long to be hidden."""
-        if self._keys.hides_names:
-            async for _, path in self._positions():
-                self._keys.stored_path(path)
-
     async def _positions(self) -> AsyncIterator[tuple[str, str]]:
         """Yield every position with its path as stored, and its path; not those that have their new path already."""
         async for entries in pages(self._stored, object_paths.CONSUMERS):
@@ -258,8 +268,8 @@ class _Encrypting:
         if stored == target:
             return
         # Where something is there, an earlier call wrote it, and a consumer may have replaced it since.
-        with suppress(PreconditionFailedError):
-            await self._stored.compare_and_swap(target, data, None)
+        with suppress(ObjectExistsError):
+            await self._stored.put(target, data)
         await self._stored.delete([stored])
 
     async def delete_originals(self) -> EncryptedRoot:

@@ -15,7 +15,8 @@ def command(store: Opened, encryption: str | None, yes: bool) -> None:
 
     Its keys are opened by what --encryption says. Stop the job before, and start it with the key. Each live object is
     copied, encrypted, and the original is deleted. If this was interrupted, the same command finishes the work. Old
-    versions that a bucket keeps stay readable, and so do backups.
+    versions that a bucket keeps stay readable, and so do backups. With `hide-names:` before the provider, names of
+    operators, groups and partitions are encrypted in paths too.
     """
     if encryption is None:
         raise click.UsageError("Say with --encryption what is to open the keys")

@@ -109,7 +109,8 @@ def test_all_that_is_live_arrives_and_nothing_readable_stays(any_root: Root, key
     assert (again.objects, again.deleted) == (0, 0)
 
 
-def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize("hide", ["", "hide-names:"])
+def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str, hide: str) -> None:
     """At each moment the root is the plain one or the encrypted one, whole; and the same call finishes the work."""
     names = itertools.count()
     before: States = {}
@@ -124,7 +125,7 @@ def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str) -> None:
         before[url] = states(Checkpointer(url))
 
     died = 0
-    for point in crash_points(lambda url: Checkpointer(url).encrypt(key), new_root, setup):
+    for point in crash_points(lambda url: Checkpointer(url).encrypt(hide + key), new_root, setup):
         died += point.died
         readable = []
         for encryption in (None, key):
@@ -133,10 +134,12 @@ def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str) -> None:
             except (UnsupportedFormatError, CorruptionError, InvalidStateError):
                 continue
         assert readable == [before[point.root]], (point.number, point.after)
-        Checkpointer(point.root).encrypt(key)
+        Checkpointer(point.root).encrypt(hide + key)
         assert states(Checkpointer(point.root, encryption=key)) == before[point.root]
-        root = Root(point.root, {}, "memory")
-        assert all(SECRET.encode() not in data for data in objects(root).values())
+        assert [*ShardLeases(point.root, "app", "worker", encryption=key).rows()] == [SECRET]
+        stored = objects(Root(point.root, {}, "memory"))
+        assert all(SECRET.encode() not in data for data in stored.values())
+        assert any("totals" in path or "kinesis" in path for path in stored) == (not hide)
     assert died > 40
 
 

@@ -23,11 +23,11 @@ from tests.spark.needs import DATA_SOURCES, needs_spark
 SECRETS = (b"alice", b"bob-secret", b"total_of_secret")
 
 
-@pytest.fixture(scope="module")
-def key(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", params=["", "hide-names:"])
+def key(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("keys") / "state.key"
     path.write_text(secrets.token_hex(32))
-    return f"key-file:{path}"
+    return f"{request.param}key-file:{path}"
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,8 @@ def test_the_state_is_exact_and_nothing_of_it_is_in_the_store(spark: SparkSessio
         data = path.read_bytes()
         assert not [word for word in SECRETS if word in data], path
         assert path.suffix == ".enc" or path.name in ("_latest", "_keys", ".lock"), path
+    stored = str([path.relative_to(job.root) for path in files])
+    assert ("totals" in stored, "batches" in stored) == (not key.startswith("hide-names:"),) * 2
     assert Checkpointer(job.root, encryption=key).verify().findings == ()
 
 

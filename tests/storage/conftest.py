@@ -21,7 +21,7 @@ from tests.servers import Server, ServerUnavailableError
 MORE_S3 = os.environ.get("CHECKPOINTER_S3_SERVERS", "").split()
 CONDITIONAL = ["memory", "local", "s3", "azure", "gcs"]
 PLAIN = [*CONDITIONAL, "generic"]
-EVERY = [*PLAIN, "encrypted"]
+EVERY = [*PLAIN, "encrypted", "hidden"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
             return Place(kind, f"memory://{name}", {})
         if kind == "generic":  # a protocol that this library has no store of its own for
             return Place(kind, f"generic-test://{tmp_path}/{name}", {}, "none")
-        if kind == "encrypted":  # in a folder, on whose files the key has to be found
+        if kind in ("encrypted", "hidden"):  # in a folder, on whose files the key has to be found
             key = tmp_path / f"{name}.key"
             key.write_text(secrets.token_hex(32))
-            return Place(kind, str(tmp_path / name / "root"), {}, encryption=f"key-file:{key}")
+            hides = "hide-names:" if kind == "hidden" else ""
+            return Place(kind, str(tmp_path / name / "root"), {}, encryption=f"{hides}key-file:{key}")
         if kind in MORE_S3:
             server = request.getfixturevalue("more_s3")(kind)
             return Place("s3", f"{server.url}/{name}/root", server.storage_options)

@@ -127,7 +127,7 @@ def test_an_object_goes_into_a_sink_in_order_and_off_the_loop(store: Store, size
     if size:
         with pytest.raises(CorruptionError, match=too_large("x", size - 1, size, store)):
             run_sync(store.read_into("x", Pieces, limit=size - 1))
-    with pytest.raises(ObjectNotFoundError, match="artifacts/a/0/y: not found"):
+    with pytest.raises(ObjectNotFoundError, match=r"artifacts/[\w-]+/0/y: not found"):
         run_sync(store.read_into("artifacts/a/0/y", Pieces))
 
 
@@ -158,9 +158,9 @@ def test_a_sink_is_handed_a_large_object_little_by_little(store: Store) -> None:
 
 def test_nothing_is_found_where_nothing_is(store: Store) -> None:
     for _ in range(2):
-        with pytest.raises(ObjectNotFoundError, match="artifacts/a/0/x: not found"):
+        with pytest.raises(ObjectNotFoundError, match=r"artifacts/[\w-]+/0/x: not found"):
             run_sync(store.get("artifacts/a/0/x"))
-        with pytest.raises(ObjectNotFoundError, match="artifacts/a/0/x: not found"):
+        with pytest.raises(ObjectNotFoundError, match=r"artifacts/[\w-]+/0/x: not found"):
             run_sync(store.get_range("artifacts/a/0/x", 0, 5))
         assert run_sync(store.list("")) == []
         assert run_sync(store.list("artifacts/")) == []

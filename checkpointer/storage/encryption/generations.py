@@ -5,6 +5,7 @@
 `admin/encrypt.py` does the work between these swaps.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import InvalidStateError
@@ -21,6 +22,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     unwrap_keys,
     wrap_keys,
 )
+from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,14 @@ class KeyChange:
     after: DataKeys
 
 
-async def begin_change(store: Store, old: KeyProvider, new: KeyProvider) -> KeyChange:
+CheckNames = Callable[[Store], Awaitable[None]]
+"""Raises `IllegalArgumentError` for a root, opened by its present keys, that has a name which cannot be hidden."""
+
+
+async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_names: CheckNames) -> KeyChange:
     """Make the next data key of a root, or go on with the one of an earlier call.
+
+    `check_names` is called before its names are to be hidden for the first time.
 
     Raises `InvalidStateError` where `old` does not open the present one, or where an earlier call had another `new`.
     """
@@ -51,6 +59,8 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider) -> KeyC
     before = await unwrap_keys(store, old, keys, present)
     # Names that are hidden once stay so: their owner would not expect that another key shows them.
     after = before.next_generation(hides_names=before.hides_names or hides_names(new))
+    if after.hides_names and not before.hides_names:
+        await check_names(EncryptedStore(store, before))
     planned = replace(keys, generations=(present, await wrap_keys(new, after)))
     await _swap(store, planned, blob.version)
     return KeyChange(before, after)
@@ -75,4 +85,4 @@ async def _swap(store: Store, planned: RootKeys, version: str) -> None:
         raise moved(store)
 
 
-__all__ = ["KeyChange", "begin_change", "end_change"]
+__all__ = ["CheckNames", "KeyChange", "begin_change", "end_change"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.generations import KeyChange, begin_change
+from pyspark_checkpointer.storage.encryption.generations import CheckNames, KeyChange, begin_change
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping
@@ -66,13 +66,15 @@ async def rekey(store: Store, encryption: Encryption | str | None) -> None:
     await replace_wrapping(inner, old, new)
 
 
-async def change_keys(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyChange]:
+async def change_keys(
+    store: Store, encryption: Encryption | str | None, check_names: CheckNames
+) -> tuple[Store, KeyChange]:
     """Give an encrypted root another data key, which another provider opens.
 
     Return the root as it is stored, and both keys. Raises as `rekey`.
     """
     inner, old, new = _providers(store, encryption)
-    return inner, await begin_change(inner, old, new)
+    return inner, await begin_change(inner, old, new, check_names)
 
 
 def _providers(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyProvider, KeyProvider]:

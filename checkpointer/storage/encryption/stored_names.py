@@ -136,12 +136,7 @@ class StoredNames:
 
     def _hide_part(self, part: str, before: str) -> str:
         assert self._parts is not None
-        data = part.encode()
-        if len(data) > MAX_HIDDEN_NAME:
-            raise IllegalArgumentError(
-                f"{part[:40]!r}…: {len(data)} bytes once encoded, at most {MAX_HIDDEN_NAME} are allowed in a root that "
-                "hides its names"
-            )
+        data = check_length(part).encode()
         return base64.urlsafe_b64encode(self._parts.encrypt(data, [before.encode()])).decode().rstrip("=")
 
     def _show_part(self, part: str, before: str) -> str | None:
@@ -151,6 +146,16 @@ class StoredNames:
             return self._parts.decrypt(data, [before.encode()]).decode()
         except (ValueError, binascii.Error, InvalidTag):
             return None
+
+
+def check_length(name: str) -> str:
+    """Return an encoded name after checking that it can be hidden; `IllegalArgumentError` if it is too long."""
+    if len(name.encode()) > MAX_HIDDEN_NAME:
+        raise IllegalArgumentError(
+            f"{name[:40]!r}…: {len(name.encode())} bytes once encoded, at most {MAX_HIDDEN_NAME} are allowed in a root "
+            "that hides its names"
+        )
+    return name
 
 
 def has_fixed_salt(path: str) -> bool:
@@ -173,4 +178,4 @@ def _cut(path: str, part: str, is_last: bool) -> tuple[str, str]:
     return part, ""
 
 
-__all__ = ["MAX_HIDDEN_NAME", "StoredNames", "has_fixed_salt"]
+__all__ = ["MAX_HIDDEN_NAME", "StoredNames", "check_length", "has_fixed_salt"]
