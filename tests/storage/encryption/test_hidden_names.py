@@ -1,5 +1,6 @@
 """A root that hides its names shows none of them, and works as any other."""
 
+import pickle
 import random
 import secrets
 from collections.abc import Callable
@@ -221,12 +222,38 @@ def test_a_name_that_somebody_planted_is_no_part_of_the_root(stored: str) -> Non
     assert HIDING.logical_path(stored) is None
 
 
+@given(
+    st.text(max_size=30), st.sampled_from(["", "progress/", "artifacts/", "manifests/"]), st.sampled_from(["", ".enc3"])
+)
+def test_no_name_that_somebody_planted_stops_a_listing(text: str, folder: str, suffix: str) -> None:
+    stored = folder + text + suffix
+    assert HIDING.logical_path(stored) in (None, stored)
+    assert HIDING.names.is_outdated(stored) in (False, True)
+
+
 def test_the_same_name_in_two_places_has_two_texts_and_no_part_can_be_moved() -> None:
     one, other = (HIDING.stored_path(object_paths.ownership(object_paths.group_folder("kinesis", g))) for g in "ab")
     assert one.split("/")[1] == other.split("/")[1], "the same folder"
     assert one.split("/")[3] != other.split("/")[3], "the same name in two groups"
     moved = "/".join([*one.split("/")[:3], other.split("/")[3]])
     assert HIDING.logical_path(moved) is None
+
+
+def test_one_object_has_one_stored_path() -> None:
+    """The last character of a text has bits that say nothing: two texts with the same name would be two objects."""
+    stored = HIDING.stored_path("progress/kinesis/orders/ownership.json")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    text = stored.split("/")[1]
+    assert len(text) % 4
+    twin = text[:-1] + alphabet[alphabet.index(text[-1]) ^ 1]
+    for other in (twin, text + "=", text + "!"):
+        assert HIDING.logical_path(stored.replace(text, other)) is None
+        assert HIDING.names.logical_folder(f"progress/{other}/") is None
+
+
+def test_keys_that_travel_to_tasks_are_whole() -> None:
+    assert pickle.loads(pickle.dumps(HIDING)) == HIDING
+    assert pickle.loads(pickle.dumps(HIDING)).stored_path("progress/x.json") == HIDING.stored_path("progress/x.json")
 
 
 def test_a_new_root_records_it(key: str) -> None:
