@@ -22,6 +22,7 @@ from pyspark_checkpointer.errors import ConflictError, InvalidStateError, Outcom
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Manifest, Ref
+from pyspark_checkpointer.manifests.signatures_json import MAX_SIGNERS
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
@@ -69,6 +70,7 @@ async def encrypt_root(
 
     Raises `InvalidStateError` where nothing was committed yet.
     """
+    await _refuse_signed(session.store)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
     if await find_object(session.store, object_paths.LATEST, SWAP_LIMIT) is None:
         raise InvalidStateError(
@@ -91,6 +93,7 @@ async def reencrypt_root(
     Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError` where
     its provider does not open the root.
     """
+    await _refuse_signed(session.store)
     stored, change = await change_keys(session.store, encryption, _check_names)
     work = _Encrypting(session.host, stored, change.before, change.after, progress)
     if change.before is not None:
@@ -102,6 +105,15 @@ async def reencrypt_root(
     done = await work.delete_originals()
     await end_change(stored, change.after, deletes=False)
     return done
+
+
+async def _refuse_signed(store: Store) -> None:
+    """Raise `InvalidStateError` for a signed root: only its signers may write a manifest there."""
+    if await find_object(store, object_paths.SIGNERS, MAX_SIGNERS) is not None:
+        raise InvalidStateError(
+            f"{store.url}: is signed, and cannot be encrypted where it is: export a checkpoint to a new root, with "
+            "encryption and signing"
+        )
 
 
 async def _check_names(store: Store) -> None:
