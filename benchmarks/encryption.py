@@ -1,6 +1,6 @@
-"""Measure an encrypted root beside a plain one: commits and restores of maps, and the objects of a table.
+"""Measure encrypted and signed roots beside a plain one: commits and restores of maps, and objects of a table.
 
-Both are on the local store, and every write is durable. A table is measured below Spark, where its bytes are made and
+All are on the local store, and every write is durable. A table is measured below Spark, where its bytes are made and
 read, so that nothing of Spark hides what encryption costs.
 """
 
@@ -22,6 +22,7 @@ from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema_evolution import first_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
+from tests.signing_keys import make_keys
 
 SMALL_LIMIT = 1.05
 TABLE_LIMIT = 1 / 0.85
@@ -46,8 +47,10 @@ def run(quick: bool) -> list[Target]:
             "plain": Checkpointer(base / "plain"),
             "encrypted": Checkpointer(base / "encrypted", encryption=_key(base)),
         }
+        make_keys(base / "owner.pem")
+        signed = {"signed": Checkpointer(base / "signed", signing=f"sign:{base / 'owner.pem'}")}
         # The objects of a table take some tens of milliseconds: more repetitions, as others use the machine too.
-        return [*_maps(clients, keys, repetitions), *_tables(clients, keys, 5 * repetitions)]
+        return [*_maps(clients | signed, keys, repetitions), *_tables(clients, keys, 5 * repetitions)]
 
 
 def _key(base: Path) -> str:
@@ -77,8 +80,10 @@ def _maps(clients: dict[str, Checkpointer], keys: int, repetitions: int) -> list
     restores = alternate(repetitions, **{name: _bound(_restore, clients[name], keys) for name in clients})
     return [
         _target("a commit of 10 changed keys", commits, SMALL_LIMIT),
+        _target("a commit of 10 changed keys", commits, SMALL_LIMIT, "signed"),
         _target(f"a full save of a map of {keys:,} keys", saves, None),
         _target(f"a restore of it, {keys:,} keys", restores, None),
+        _target(f"a restore of it, {keys:,} keys", restores, None, "signed"),
     ]
 
 
@@ -156,10 +161,10 @@ def _tables(clients: dict[str, Checkpointer], keys: int, repetitions: int) -> li
     ]
 
 
-def _target(what: str, times: dict[str, Times], limit: float | None) -> Target:
-    encrypted, plain = times["encrypted"], times["plain"]
+def _target(what: str, times: dict[str, Times], limit: float | None, kind: str = "encrypted") -> Target:
+    other, plain = times[kind], times["plain"]
     detail = (
-        f"{encrypted.median * 1000:,.1f} ms (spread {encrypted.spread:.0%}) and {plain.median * 1000:,.1f} ms "
+        f"{other.median * 1000:,.1f} ms (spread {other.spread:.0%}) and {plain.median * 1000:,.1f} ms "
         f"(spread {plain.spread:.0%})"
     )
-    return Target(f"encrypted root: {what} / plain", encrypted.median / plain.median, limit, detail)
+    return Target(f"{kind} root: {what} / plain", other.median / plain.median, limit, detail)
