@@ -492,7 +492,12 @@ def test_a_root_that_was_begun_anew_needs_a_new_client(victim: Victim) -> None:
     with pytest.raises(CheckpointError, match=r"removed or replaced|has lost its _signers"):
         victim.commit(victim.driver, 3)
     run_sync(victim.raw.delete(list(victim.objects())))
+    host = victim.client("owner").session.store
+    run_sync(host.compare_and_swap("progress/kinesis/a/store.json", b"{}", None))
+    run_sync(victim.raw.delete(list(victim.objects())))
     victim.commit(victim.client("owner"), 7)
+    with pytest.raises(InvalidStateError, match="its _signers was removed or replaced while this client was open"):
+        run_sync(host.compare_and_swap("progress/kinesis/a/store.json", b"{}", None))
     assert victim.state() == {"n": 7}
 
 
