@@ -102,8 +102,10 @@ class Rules:
 
     def shown(self, key: str) -> str:
         """Return a signer as messages show it."""
+        if key in self.owners:
+            return f"the owner {key[:16]}…"
         found = self.signers.signers.get(key)
-        return f"the owner {key[:16]}…" if key in self.owners else f"{found.name!r:.60} ({key[:16]}…)" if found else key
+        return key if found is None else f"{found.name!r:.60} ({key[:16]}…)"
 
 
 def roles_for(path: str) -> Collection[Role]:

@@ -30,6 +30,9 @@ COMMITS = f"{object_paths.LATEST} commits"
 TIMES: Newest[datetime] = Newest()
 """The newest time of each object."""
 
+MAX_AHEAD = timedelta(days=1)
+"""How far ahead of the reader's clock a version may be: else one signer could leave no time for later versions."""
+
 Seen = dict[str, tuple[str, datetime] | None]
 """The newest versions that were seen before a request, by object."""
 
@@ -70,6 +73,10 @@ def open_object(url: str, path: str, blob: Blob, rules: Rules, seen: Seen) -> tu
         rules.check(path, signed)
         if signed.header.at is None:
             return signed.content, None
+        if signed.header.at > datetime.now(UTC) + MAX_AHEAD:
+            raise NotAllowedError(
+                f"was signed at {format_time(signed.header.at)}, more than a day ahead of the clock of this machine"
+            )
         for each, at in _times(path, signed).items():
             before = seen.get(each)
             if before is not None and is_older(at, rules.signers.root_id, before):

@@ -186,10 +186,13 @@ def test_a_version_is_later_than_all_that_were_seen(monkeypatch: pytest.MonkeyPa
     """The clock of another signer was ahead."""
     monkeypatch.setattr(versions, "TIMES", Newest())
     assert abs(versions.next_time(URL, RULES, LATEST) - datetime.now(UTC)) < timedelta(minutes=5)
-    future = datetime.now(UTC) + timedelta(days=3)
+    future = datetime.now(UTC) + timedelta(hours=3)
     data = sign("driver", LATEST, at=future)
     versions.open_object(URL, LATEST, Blob(data, "v"), RULES, versions.seen_before(URL, LATEST))
     assert versions.next_time(URL, RULES, LATEST) == future + timedelta(microseconds=1)
+    far = sign("driver", LATEST, at=datetime.now(UTC) + timedelta(days=2))
+    with pytest.raises(UntrustedError, match="more than a day ahead of the clock of this machine"):
+        versions.open_object(URL, LATEST, Blob(far, "v"), RULES, {})
     # Another root at the same URL has a history of its own.
     anew = replace(RULES, signers=replace(RULES.signers, root_id="1" * 32))
     assert versions.next_time(URL, anew, LATEST) < future
