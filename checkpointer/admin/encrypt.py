@@ -35,7 +35,7 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
-from pyspark_checkpointer.storage.encryption.generations import end_change
+from pyspark_checkpointer.storage.encryption.generations import check_change, end_change
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
 from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
@@ -285,7 +285,7 @@ class _Encrypting:
         await self._stored.delete([stored])
 
     async def delete_originals(self) -> EncryptedRoot:
-        """Delete the objects of the format that have other keys, or none, and what is left of their writes.
+        """Delete the objects of the format that have older keys, or none, and what is left of their writes.
 
         Nothing reads them any more.
         """
@@ -294,6 +294,8 @@ class _Encrypting:
             # Never what is not of the format: it belongs to somebody else.
             paths = [entry.path for entry in entries if names.is_outdated(entry.path)]
             if paths:
+                # The root may have been removed since, and begun anew.
+                await check_change(self._stored, self._keys)
                 await self._stored.delete(paths)
             deleted += len(paths)
         leftovers = [left for left in await self._stored.leftovers() if names.is_outdated(left.path)]

@@ -15,6 +15,7 @@ from pyspark_checkpointer.admin import encrypt
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
+    ConflictError,
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
@@ -155,6 +156,53 @@ def test_a_deletion_that_was_interrupted_is_finished_and_nothing_begins_anew(
     assert (made.objects, keys_of(root, old).generation) == (0, 2)
     assert made.deleted > 6
     assert {path for path in objects(root) if path.endswith(".enc")} == set()
+
+
+@pytest.mark.parametrize("stage", ["copy", "delete"])
+def test_a_call_that_slept_while_others_went_further_destroys_nothing(
+    root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """It wakes up with the second data key in a root that has the third one."""
+    fill(client_of(root, old), partitions=2)
+    leases(root, old).create([SECRET])
+    before = states(client_of(root, old))
+    name = {"copy": "encrypt_positions", "delete": "delete_originals"}[stage]
+    step, awake = getattr(encrypt._Encrypting, name), []
+
+    async def sleep(work: encrypt._Encrypting) -> Any:
+        if not awake:
+            awake.append(True)
+            async with AsyncCheckpointer(root.url, encryption=old) as other:
+                await other.reencrypt(new)
+            async with AsyncCheckpointer(root.url, encryption=new) as other:
+                await other.reencrypt(new)
+        return await step(work)
+
+    monkeypatch.setattr(encrypt._Encrypting, name, sleep)
+    with pytest.raises((ConflictError, InvalidStateError), match=r"at the same time|another data key"):
+        client_of(root, old).reencrypt(new)
+    assert keys_of(root, new).generation == 3
+    assert states(client_of(root, new)) == before
+    assert client_of(root, new).verify().findings == ()
+    assert [*leases(root, new).rows()] == [SECRET]
+
+
+def test_a_root_that_began_anew_keeps_what_it_has(
+    root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(client_of(root, old), partitions=2)
+    step, store = encrypt._Encrypting.delete_originals, open_store(root.url)
+
+    async def begin_anew(work: encrypt._Encrypting) -> Any:
+        await store.delete([entry.path for entry in await store.list("")])
+        async with AsyncCheckpointer(root.url, encryption=old) as job, job.begin() as cp:
+            await cp.save("totals", KeyedState({"x": 1}))
+        return await step(work)
+
+    monkeypatch.setattr(encrypt._Encrypting, "delete_originals", begin_anew)
+    with pytest.raises(ConflictError, match="somebody else replaced _keys at the same time"):
+        client_of(root, old).reencrypt(new)
+    assert client_of(root, old).restore().keyed("totals").to_dict() == {"x": 1}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("hide", [False, True])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.keys_json import RootKeys, encode_keys
-from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.base import Blob, Store
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, hides_names
 from pyspark_checkpointer.storage.encryption.keyring import (
@@ -71,13 +71,22 @@ async def end_change(store: Store, after: DataKeys, *, deletes: bool) -> None:
 
     `deletes` says that objects of others may be left. It does nothing where an earlier call did it.
     """
-    blob, keys = await read_root_keys(store)
-    newest = keys.generations[-1]
-    if keys.root_id != after.root_id or newest.number != after.generation:
-        raise moved(store)
-    planned = RootKeys(keys.root_id, (newest,), deletes)
+    blob, keys = await _read_own(store, after)
+    planned = RootKeys(keys.root_id, keys.generations[-1:], deletes)
     if planned != keys:
         await _swap(store, planned, blob.version)
+
+
+async def check_change(store: Store, after: DataKeys) -> None:
+    """Raise `ConflictError` where a root has got newer keys than these meanwhile, or is another root."""
+    await _read_own(store, after)
+
+
+async def _read_own(store: Store, after: DataKeys) -> tuple[Blob, RootKeys]:
+    blob, keys = await read_root_keys(store)
+    if (keys.root_id, keys.generations[-1].number) != (after.root_id, after.generation):
+        raise moved(store)
+    return blob, keys
 
 
 async def _swap(store: Store, planned: RootKeys, version: str) -> None:
@@ -85,4 +94,4 @@ async def _swap(store: Store, planned: RootKeys, version: str) -> None:
         raise moved(store)
 
 
-__all__ = ["CheckNames", "KeyChange", "begin_change", "end_change"]
+__all__ = ["CheckNames", "KeyChange", "begin_change", "check_change", "end_change"]

@@ -19,7 +19,7 @@ _DIGEST = re.compile(r"(?<=\.)[0-9a-f]{64}(?=\.)")
 _STORED_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{96}(?=\.)")
 """A digest of 32 bytes, encrypted, with its tag of 16 bytes before it."""
 
-_SUFFIX = re.compile(r"\.enc(?:[2-9]|[1-9][0-9]{1,17})?\Z")
+_SUFFIX = re.compile(r"\.enc(?P<generation>[2-9]|[1-9][0-9]{1,17})?\Z")
 """The end of the stored path of an encrypted object that is written once, of any generation."""
 
 MAX_HIDDEN_NAME = 150
@@ -34,6 +34,7 @@ class StoredNames:
 
     def __init__(self, generation: int, digests: AESSIV, parts: AESSIV | None) -> None:
         """Take the key of digests, and the key of names where they are hidden."""
+        self._generation = generation
         self._suffix = ".enc" if generation == 1 else f".enc{generation}"
         self._digests = digests
         self._parts = parts
@@ -71,14 +72,15 @@ class StoredNames:
         return None if object_paths.owner(path) is None or self.stored_path(path) != stored else path
 
     def is_outdated(self, stored: str) -> bool:
-        """Return whether a stored object is of the format, and not of these keys.
+        """Return whether a stored object is of the format, and older than these keys.
 
-        It is not encrypted, or it has other keys. This is told by its path alone, as nobody may have those keys.
+        It is not encrypted, or it has keys of an earlier generation. This is told by its path alone, as nobody may have
+        those keys. Keys of a later generation may have come since this call began: their objects are never outdated.
         """
         if object_paths.owner(stored) is not None:
             return True
         found = _SUFFIX.search(stored)
-        if found is None or found[0] == self._suffix:
+        if found is None or int(found["generation"] or 1) >= self._generation:
             return False
         folder, slash, name = stored[: found.start()].rpartition("/")
         return object_paths.owner(folder + slash + _STORED_DIGEST.sub("0" * 64, name)) is not None
