@@ -205,8 +205,9 @@ def check_mark(name: str, found: Bytes, mark: bytes) -> None:
         if bytes(found).startswith((MARK + b"\n", MARK + b" ")):
             raise InvalidStateError(
                 f"{name}: is encrypted with another data key than this client has: `checkpointer rekey --rewrite` gave "
-                "the root a new one, so open it with a new client; where that is refused too, the command was "
-                "interrupted, and finishes if it is called again"
+                "the root a new one, so open it with a new client; if that is refused too, the command was interrupted "
+                "and finishes if it is called again, or somebody put back an old object: keep a copy, then delete it, "
+                "and repair the root"
             )
         # A repair must take neither for damage: both are `UnsupportedFormatError`, as for a newer pointer.
         if bytes(found).startswith(ENCRYPTED):

@@ -272,6 +272,24 @@ def test_a_pointer_that_is_not_encrypted_is_no_damage(victim: Victim) -> None:
     assert victim.is_safe()
 
 
+def test_a_pointer_of_another_data_key_is_no_damage(victim: Victim, tmp_path: Path) -> None:
+    """It may be the right one, of a root that is being encrypted anew. Where it was put back, the error says it."""
+    old = victim.objects()["_latest"]
+    new = make_key(tmp_path / "new.key")
+    victim.client().reencrypt(new)
+    victim.encryption = new
+    victim.write("_latest", old)
+    for use in (victim.client().restore, victim.client().repair_candidates):
+        with pytest.raises(
+            InvalidStateError, match=r"_latest: is encrypted with another data key.*then delete it, and"
+        ):
+            use()
+    run_sync(victim.raw.delete(["_latest"]))
+    client = victim.client()
+    client.repair(client.repair_candidates()[0].id)
+    assert victim.is_safe()
+
+
 def test_a_newer_form_of_encryption_is_no_damage(victim: Victim) -> None:
     latest = victim.objects()["_latest"]
     victim.write("_latest", latest.replace(b"checkpointer-encrypted-1", b"checkpointer-encrypted-2"))
