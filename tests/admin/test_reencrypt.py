@@ -269,6 +269,11 @@ def test_a_driver_that_goes_on_is_refused_by_name_and_writes_nothing(root: Root,
             use()
     after = objects(root)
     assert {path: data for path, data in after.items() if path.endswith(".enc2") or ".enc" not in path} == before
+    # What its tasks still wrote with the old keys is named by nothing, and goes with the same call again.
+    left = [path for path in after if path.endswith(".enc")]
+    assert left
+    assert client_of(root, old).reencrypt(new).deleted == len(left)
+    assert not any(path.endswith(".enc") for path in objects(root))
     assert states(client_of(root, new))
 
 

@@ -36,8 +36,8 @@ def decrypt_plan(path: str | os.PathLike[str], data: bytes, keys: "DataKeys | No
     """
     if keys is None:
         raise IllegalArgumentError(
-            f"{path}: is encrypted with the keys of its root: load it with load_plan() of a client that has them, or say "
-            "with --encryption what opens them"
+            f"{path}: is encrypted with the keys of its root: load it with load_plan() of a client that has them, or "
+            "say with --encryption what opens them"
         )
     try:
         return keys.decrypt(_PATH, data)

@@ -108,8 +108,7 @@ class StoredNames:
 
     def _hide(self, path: str) -> str:
         """Return a path with its names encrypted, if the root hides them."""
-        hidden = _hidden_parts(path)
-        if self._parts is None or not hidden:
+        if self._parts is None or not (hidden := _hidden_parts(path)):
             return path
         parts, before = path.split("/"), ""
         for number, whole in enumerate(parts):
@@ -121,8 +120,7 @@ class StoredNames:
 
     def _show(self, stored: str) -> str | None:
         """Return the path that was hidden; None for another path."""
-        hidden = _hidden_parts(stored)
-        if self._parts is None or not hidden:
+        if self._parts is None or not (hidden := _hidden_parts(stored)):
             return stored
         parts, before = stored.split("/"), ""
         for number, whole in enumerate(parts):
