@@ -83,7 +83,9 @@ class StoredNames:
         if found is None or int(found["generation"] or 1) >= self._generation:
             return False
         folder, slash, name = stored[: found.start()].rpartition("/")
-        return object_paths.owner(folder + slash + _STORED_DIGEST.sub("0" * 64, name)) is not None
+        # A digest that is not encrypted was never written so.
+        shape = folder + slash + _STORED_DIGEST.sub("0" * 64, name)
+        return _DIGEST.search(name) is None and object_paths.owner(shape) is not None
 
     # ---- folders -----------------------------------------------------------------------------------------------
 

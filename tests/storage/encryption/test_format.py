@@ -69,6 +69,25 @@ def test_the_first_bytes_tell_the_generation() -> None:
         assert other.logical_path(keys.stored_path("manifests/0000000042-1a2b3c4d.json")) is None
 
 
+def test_what_is_older_than_the_keys_is_told_by_its_stored_path() -> None:
+    names = replace(KEYS, generation=10).names
+    plain = ("manifests/0000000042-1a2b3c4d.json", f"artifacts/x/0/0000000042-1a2b3c4d.delta.{'0' * 64}.raw")
+    stored = (plain[0], plain[1].replace("0" * 64, "0" * 96))
+    old = [*plain, *(f"{path}.enc{number}" for path in stored for number in ("", "2", "9"))]
+    assert [path for path in old if not names.is_outdated(path)] == []
+    other = [f"{path}.enc{number}" for path in stored for number in ("1", "02", "0", "10", "11", "100", "x")]
+    other += [
+        "_latest",
+        "_keys",
+        "somebody.enc",
+        f"{plain[1]}.enc",
+        f"{stored[1]}.enc.enc",
+        "progress/followers.json",
+        "x.json",
+    ]
+    assert [path for path in other if names.is_outdated(path)] == []
+
+
 def test_a_stored_artifact() -> None:
     path = EXAMPLES["stored paths"].splitlines()[1].split()[0]
     stored = bytes.fromhex(EXAMPLES["stored artifact"])
