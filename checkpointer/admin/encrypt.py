@@ -22,7 +22,6 @@ from pyspark_checkpointer.errors import ConflictError, InvalidStateError, Outcom
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Manifest, Ref
-from pyspark_checkpointer.manifests.signatures_json import MAX_SIGNERS
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
@@ -37,7 +36,7 @@ from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_o
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
 from pyspark_checkpointer.storage.encryption.generations import check_change, end_change
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
-from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
+from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys, layers
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 from pyspark_checkpointer.storage.encryption.stored_names import check_length
 
@@ -109,7 +108,9 @@ async def reencrypt_root(
 
 async def _refuse_signed(store: Store) -> None:
     """Raise `InvalidStateError` for a signed root: only its signers may write a manifest there."""
-    if await find_object(store, object_paths.SIGNERS, MAX_SIGNERS) is not None:
+    # As it is stored: once an earlier call has committed, the keys of this client open nothing.
+    stored = next((one.inner for one in layers(store) if isinstance(one, EncryptedStore)), store)
+    if await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None:
         raise InvalidStateError(
             f"{store.url}: is signed, and cannot be encrypted where it is: export a checkpoint to a new root, with "
             "encryption and signing"
