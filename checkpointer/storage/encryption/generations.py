@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import InvalidStateError
-from pyspark_checkpointer.manifests.keys_json import RootKeys, encode_keys
+from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys, encode_keys
 from pyspark_checkpointer.storage.base import Blob, Store
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, hides_names
@@ -52,11 +52,14 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
             known = ", ".join(one.key or one.provider for one in each.wrappings)
             raise InvalidStateError(f"{store.url}: {UNFINISHED}, with the new key {known!r:.200}")
         return KeyChange(await unwrap_keys(store, old, keys, present), await unwrap_keys(store, new, keys, each))
+    before = await _try_unwrap(store, old, keys, present)
     # An earlier call has finished but for the deletion, or wholly, and its answer was lost.
-    is_done = keys.deletes or (present.number > 1 and await find_wrapping(old, present) is None)
-    if is_done and await find_wrapping(new, present) is not None:
-        return KeyChange(None, await unwrap_keys(store, new, keys, present))
-    before = await unwrap_keys(store, old, keys, present)
+    if keys.deletes or (present.number > 1 and before is None):
+        after = await _try_unwrap(store, new, keys, present)
+        if after is not None:
+            return KeyChange(None, after)
+    if before is None:
+        before = await unwrap_keys(store, old, keys, present)  # it raises, and says why
     # Names that are hidden once stay so: their owner would not expect that another key shows them.
     after = before.next_generation(hides_names=before.hides_names or hides_names(new))
     if after.hides_names and not before.hides_names:
@@ -64,6 +67,14 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
     planned = replace(keys, generations=(present, await wrap_keys(new, after)))
     await _swap(store, planned, blob.version)
     return KeyChange(before, after)
+
+
+async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> DataKeys | None:
+    """Return the opened keys of a generation; None where the provider's key does not open them."""
+    try:
+        return await unwrap_keys(store, provider, keys, chosen)
+    except InvalidStateError:
+        return None
 
 
 async def end_change(store: Store, after: DataKeys, *, deletes: bool) -> None:

@@ -160,6 +160,9 @@ def test_a_root_is_created_restored_and_given_another_key(
             total(root, old)
     run("cat", root, "totals", "--encryption", case.text)
     assert "42" in capsys.readouterr().out
+    for objects in (True, False):  # the second time all is done
+        assert bool(Checkpointer(root, encryption=case.text).reencrypt(case.other).objects) == objects
+        assert total(root, case.other) == {"alice": 42}
     ShardLeases(tmp_path / "leases", "app", "worker-1", encryption=case.text).create(["shard"])
     assert all(secret not in (tmp_path / "root" / "_keys").read_text() for secret in case.secrets)
 
