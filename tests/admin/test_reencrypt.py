@@ -334,6 +334,20 @@ def test_a_root_that_has_only_positions_is_encrypted_anew(root: Root, old: str, 
     assert opens(old_keys, objects(root)) == []
 
 
+def test_a_first_commit_is_not_mixed_of_two_data_keys(root: Root, old: str) -> None:
+    """Without a `_latest` a client looks for the keys again; they must not be other ones of the same root."""
+    leases(root, old).create([SECRET])
+    job = client_of(root, old)
+    attempt = job.begin(epoch=1)
+    attempt.snapshot("model", 0, b"x" * 300_000)
+    client_of(root, old).reencrypt(old)
+    for use in (job.restore, job.restore, attempt.commit):
+        with pytest.raises(InvalidStateError, match="another data key"):
+            use()
+    assert client_of(root, old).restore() is None
+    assert not any(path.endswith(".enc2") or path == "_latest" for path in objects(root))
+
+
 def test_a_job_that_begins_the_root_meanwhile_is_part_of_it(
     root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

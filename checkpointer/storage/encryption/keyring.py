@@ -138,10 +138,20 @@ async def holds_others(store: Store) -> bool:
 def check_generation(store: Store, found: RootKeys, keys: DataKeys) -> None:
     """Raise `InvalidStateError` where a root has another data key by now, or is just getting one."""
     if [each.number for each in found.generations] != [keys.generation]:
-        raise InvalidStateError(
-            f"{store.url}: `checkpointer rekey --rewrite` gives this root another data key, or has done so while this "
-            "client was open, so nothing was written: when the command is finished, open the root with a new client"
-        )
+        raise _replaced(store)
+
+
+def check_same_generation(store: Store, found: DataKeys, keys: DataKeys) -> None:
+    """Raise `InvalidStateError` where keys are other ones of the same root."""
+    if found.root_id == keys.root_id and found.generation != keys.generation:
+        raise _replaced(store)
+
+
+def _replaced(store: Store) -> InvalidStateError:
+    return InvalidStateError(
+        f"{store.url}: `checkpointer rekey --rewrite` gives this root another data key, or has done so while this "
+        "client was open, so nothing was written: when the command is finished, open the root with a new client"
+    )
 
 
 async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
@@ -223,6 +233,7 @@ def _shown(provider: str, key: str) -> str:
 __all__ = [
     "UNFINISHED",
     "check_generation",
+    "check_same_generation",
     "create_keys",
     "find_root_keys",
     "find_wrapping",

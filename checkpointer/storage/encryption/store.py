@@ -39,6 +39,7 @@ from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.keyring import (
     check_generation,
+    check_same_generation,
     create_keys,
     find_root_keys,
     holds_others,
@@ -66,6 +67,8 @@ class EncryptedStore(WrappedStore):
         self.provider = None if isinstance(encryption, DataKeys) else encryption
         """The provider that opens the keys; None where the keys were given."""
         self._keys = encryption if isinstance(encryption, DataKeys) else None
+        self._had: DataKeys | None = None
+        """The keys that were forgotten. What was written with them must not be mixed with other keys of the root."""
 
     async def keys(self) -> DataKeys:
         """Return the keys of the root, which are made if it is new."""
@@ -79,7 +82,10 @@ class EncryptedStore(WrappedStore):
         # Several requests at once may all open them. They find the same keys.
         if self._keys is None:
             assert self.provider is not None
-            self._keys = await open_keys(self.inner, self.provider)
+            found = await open_keys(self.inner, self.provider)
+            if found is not None and self._had is not None:
+                check_same_generation(self.inner, found, self._had)
+            self._keys = found
         return self._keys
 
     async def _create_keys(self) -> DataKeys:
@@ -89,7 +95,7 @@ class EncryptedStore(WrappedStore):
 
     def _forget_keys(self) -> None:
         if self.provider is not None:
-            self._keys = None
+            self._had, self._keys = self._keys or self._had, None
 
     async def _check_keys(self, keys: DataKeys) -> None:
         """Raise `InvalidStateError` where the root has other keys by now, or none.
@@ -101,8 +107,6 @@ class EncryptedStore(WrappedStore):
             return
         found = await find_root_keys(self.inner)
         if found is not None and found.root_id == keys.root_id:
-            # The keys are not forgotten: what this client wrote with them before must not be mixed with what it would
-            # write with others.
             check_generation(self.inner, found, keys)
             return
         self._forget_keys()
