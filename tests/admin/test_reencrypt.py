@@ -5,6 +5,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
+    OutcomeUnknownError,
+    RetryableError,
 )
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
@@ -26,7 +29,7 @@ from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
-from pyspark_checkpointer.testing import crash_points
+from pyspark_checkpointer.testing import Faults, crash_points, injected
 from tests.admin.test_encrypt import SECRET, States, client_of, fill, make_key, objects, states
 from tests.conftest import Root
 
@@ -159,6 +162,26 @@ def test_a_deletion_that_was_interrupted_is_finished_and_nothing_begins_anew(
     assert (made.objects, keys_of(root, old).generation) == (0, 2)
     assert made.deleted > 6
     assert {path for path in objects(root) if path.endswith(".enc")} == set()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_a_store_that_fails_at_random_the_same_call_comes_to_the_end(
+    root: Root, old: str, new: str, seed: int
+) -> None:
+    fill(client_of(root, old), commits=3, partitions=2, prepares=True)
+    leases(root, old).create([SECRET])
+    before, old_keys = states(client_of(root, old)), keys_of(root, old)
+    chosen = f"hide-names:{new}" if seed % 2 else new
+    with injected(Faults(seed=seed, rate=0.2)):
+        for _ in range(20):
+            with suppress(RetryableError, OutcomeUnknownError):
+                client_of(root, old).reencrypt(chosen)
+                break
+        else:
+            pytest.fail("it came to no end")
+    assert states(client_of(root, new)) == before
+    assert [*leases(root, new).rows()] == [SECRET]
+    assert opens(old_keys, objects(root)) == []
 
 
 @pytest.mark.parametrize("stage", ["copy", "delete"])
