@@ -30,8 +30,8 @@ from tests.world import Actor, World, at_once, latest, line, put
 class Exporter(Actor):
     """An actor whose requests to the target meet the same faults: it is one process."""
 
-    def _connect(self, root: Any, options: Any, fencing: Any, encryption: Any) -> Session:
-        session = super()._connect(root, options, fencing, encryption)
+    def _connect(self, root: Any, options: Any, fencing: Any, encryption: Any, signing: Any) -> Session:
+        session = super()._connect(root, options, fencing, encryption, signing)
         if root != self._config.root:
             store = FaultyStore(session.store, self.faults)
             session.store = RetryingStore(store, sleep=at_once) if self._retries else store

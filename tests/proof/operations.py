@@ -257,10 +257,10 @@ class Source(Actor):
         self._target = target
         super().__init__(MemoryStore(url), faults=target.faults, retries=target._retries)
 
-    def _connect(self, root: Any, options: Any, fencing: Any, encryption: Any) -> Session:
+    def _connect(self, root: Any, options: Any, fencing: Any, encryption: Any, signing: Any) -> Session:
         if root == self._target.root:
             return self._target._open_session()
-        return super()._connect(root, options, fencing, encryption)
+        return super()._connect(root, options, fencing, encryption, signing)
 
 
 def export(client: Actor, notes: dict[str, Any]) -> None:
