@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 import pyspark_checkpointer
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful, table_changes
+from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 
 SETTINGS = {
@@ -169,11 +170,12 @@ def relative(spark: SparkSession, folder: Path) -> dict[str, Any]:
         query.option("checkpointLocation", str(folder / "spark-checkpoint")).start().awaitTermination()
     restored = update.checkpointer.restore()
     raw = restored.operator("raw")
+    source = spark.read.format("checkpointer").option("operator", "big")
     return {
         "relative": root,
         "root": update.checkpointer.root,
         "count": read_state(spark, root, "big").count(),
-        "source": spark.read.format("checkpointer").option("operator", "big").load(root).count(),
+        "source": source.load(root).count() if HAS_DATA_SOURCES else None,
         "here": restored.table("big").num_rows,
         "raw": [len(raw.partition(p)[0]) for p in raw.partitions],
         "findings": list(map(str, update.checkpointer.verify().findings)),

@@ -33,7 +33,7 @@ from pyspark_checkpointer.spark.executors import share
 from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
-from tests.spark.needs import DATA_SOURCES, needs_spark
+from tests.spark.needs import CONNECT, DATA_SOURCES, needs_spark
 from tests.spark.test_sink import failure
 
 __all__ = ["golden"]
@@ -210,6 +210,7 @@ def test_spark_connect_is_refused_by_name_on_an_old_pyspark(tmp_path: Path, monk
             call()
 
 
+@needs_spark("4.0", CONNECT)
 def test_what_a_request_of_spark_connect_cannot_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     assert share(spark, [1], "the index")() == [1]
