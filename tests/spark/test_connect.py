@@ -15,7 +15,7 @@ from tests.programs import run_python
 from tests.spark.connect_server import ConnectClient, start_server
 from tests.spark.needs import CONNECT, needs_spark
 
-pytestmark = needs_spark("4.1", CONNECT)
+pytestmark = needs_spark("4.0", CONNECT)
 
 
 @pytest.fixture(scope="module")

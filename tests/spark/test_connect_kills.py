@@ -13,7 +13,7 @@ from tests.spark.needs import CONNECT, needs_spark
 from tests.spark.test_connect import feed
 
 # In the short run tests/spark/test_connect.py kills the process of the function, and repeats a batch.
-pytestmark = [pytest.mark.prove, needs_spark("4.1", CONNECT)]
+pytestmark = [pytest.mark.prove, needs_spark("4.0", CONNECT)]
 
 STAGES = ("begun", "changed", "swapping", "swapped", "returned")
 MOST_STARTS = 6
