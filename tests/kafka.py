@@ -1,6 +1,7 @@
 """A real Kafka broker on 127.0.0.1, and the jars with which Spark reads from it.
 
 `python -m tests.kafka` fetches both from Maven, with the Ivy that PySpark brings, into the cache of tests/servers.py.
+Each line of Spark has jars of its own.
 The fixture `kafka_server` starts the broker; it dies with the process that started it.
 """
 
@@ -12,14 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from signal import SIGKILL
 
 from tests.servers import Process, Program, Service, free_port, install
 
 BROKER = "4.4.0"
-SOURCE = "4.2.0"  # there is none for Spark 4.3
 LOG4J = "2.25.5"  # as the broker's
+NEWEST_SOURCE = "4.2"  # there is none for Spark 4.3
 FORMAT_SECONDS = 60
 
 
@@ -36,23 +38,46 @@ def ivy() -> str:
     return next((str(jar) for folder in folders or () for jar in Path(folder).glob("jars/ivy-*.jar")), "ivy.jar")
 
 
-KAFKA = Program(
-    label="Kafka",
-    name="kafka",
-    version=f"{BROKER}-{SOURCE}",
-    installer=java(),
-    arguments=(
-        *(f"-Dkafka.version={BROKER}", f"-Dsource.version={SOURCE}", f"-Dlog4j.version={LOG4J}"),
-        *("-jar", ivy(), "-ivy", str(Path(__file__).with_suffix(".xml")), "-cache", "ivy"),
-        *("-types", "jar", "bundle", "-retrieve", "[conf]/[artifact]-[revision].[ext]"),
-    ),
-    executable=f"broker/kafka_2.13-{BROKER}.jar",
+def source_version() -> str:
+    """Return the version of Spark's source for Kafka.
+
+    It is the first of this PySpark's line, or of the newest line that has one.
+    """
+    line = NEWEST_SOURCE
+    with contextlib.suppress(PackageNotFoundError):
+        line = ".".join(version("pyspark").split(".")[:2])
+    return f"{min(line, NEWEST_SOURCE, key=lambda text: [*map(int, text.split('.'))])}.0"
+
+
+SCALA = "2.12" if source_version().startswith("3.") else "2.13"
+
+
+def fetched(label: str, name: str, version: str, configuration: str, jar: str) -> Program:
+    """Return what Ivy fetches for a configuration of kafka.xml, which has this jar."""
+    return Program(
+        label=label,
+        name=name,
+        version=version,
+        installer=java(),
+        arguments=(
+            *(f"-Dkafka.version={BROKER}", f"-Dlog4j.version={LOG4J}"),
+            *(f"-Dsource.version={source_version()}", f"-Dsource.scala={SCALA}"),
+            *("-jar", ivy(), "-ivy", str(Path(__file__).with_suffix(".xml")), "-cache", "ivy"),
+            *("-confs", configuration, "-types", "jar", "bundle", "-retrieve", "jars/[artifact]-[revision].[ext]"),
+        ),
+        executable=f"jars/{jar}-{version}.jar",
+    )
+
+
+KAFKA = fetched("Kafka", "kafka", BROKER, "broker", "kafka_2.13")
+SOURCE = fetched(
+    "Spark's source for Kafka", "kafka-source", source_version(), "source", f"spark-sql-kafka-0-10_{SCALA}"
 )
 
 
 def spark_jars() -> list[Path]:
     """What `spark.jars` must name for `format("kafka")`. Raises: ServerUnavailableError."""
-    return sorted((KAFKA.find().parents[1] / "source").glob("*.jar"))
+    return sorted(SOURCE.find().parent.glob("*.jar"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +114,7 @@ class Broker(Service):
 
 def start_kafka(folder: Path) -> Broker:
     """A broker, which is its own controller, without a topic. Raises: ServerUnavailableError, RuntimeError."""
+    SOURCE.find()  # Without it no query reads from the broker.
     program = [java(), "-Xmx256m", "-cp", f"{KAFKA.find().parent}/*"]
     port, controller = free_port(), free_port()
     bootstrap = f"127.0.0.1:{port}"
@@ -148,4 +174,4 @@ def _serves(port: int) -> Callable[[], bool]:
 
 
 if __name__ == "__main__":
-    sys.exit(install(KAFKA))
+    sys.exit(install(KAFKA, SOURCE))

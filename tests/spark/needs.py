@@ -11,7 +11,6 @@ EMPTY_STRUCTS = "structs without fields"
 KEYED_PARTITIONS = "raw partitions by a key"
 NAMED_SOURCES = "sources of streams that have names"
 CONNECT = "sessions of Spark Connect as they are used here"
-KAFKA = "the source for Kafka that tests/kafka.py fetches"
 VARIANTS = "variants"
 COLLATIONS = "text with a collation"
 

@@ -13,7 +13,6 @@ from pyspark_checkpointer import Checkpointer
 from tests.kafka import Broker, spark_jars
 from tests.spark import kafka_job
 from tests.spark.conftest import Job
-from tests.spark.needs import KAFKA, skip_before
 
 PROJECT = Path(__file__).parents[2]
 PARTITIONS = 3
@@ -60,7 +59,6 @@ def stream(kafka_server: Broker, tmp_path: Path) -> Stream:
 @pytest.fixture
 def job(kafka_server: Broker, job: Job) -> Job:
     """In the folders of `stream`, with the session that tests share, which can then read Kafka too."""
-    skip_before("4.2", KAFKA)
     for jar in spark_jars():
         job.spark.sql(f"ADD JAR '{jar}'")
     return job
