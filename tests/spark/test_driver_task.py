@@ -30,11 +30,16 @@ from tests.spark.conftest import Job
 from tests.spark.tables import rows
 
 SCHEMA = "k long, n long, seen string"
+LITTLE_WORK = table_hints.SECONDS_OF_TASK
 
 
 @pytest.fixture(autouse=True)
 def _alike(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Let functions run in this driver, whose Python may have another seed of hashes than workers have."""
+    """Let functions run in this driver, whose Python may have another seed of hashes than workers have.
+
+    On a machine that is busy a small task may take long, which the driver would leave to tasks.
+    """
+    monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", 60)
     if request.node.name != "test_a_function_stays_in_tasks_where_the_driver_has_another_seed":
         monkeypatch.setattr(table_changes, "works_alike", lambda context: True)
 
@@ -85,7 +90,9 @@ def test_a_large_state_is_left_to_tasks(job: Job, spark: SparkSession, monkeypat
     assert run(job, spark, [4, 40, 40, 40], look) == [{"task"}, {"driver"}, {"task"}, {"task"}]
 
 
-def test_work_that_takes_long_is_left_to_tasks(job: Job, spark: SparkSession) -> None:
+def test_work_that_takes_long_is_left_to_tasks(job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", LITTLE_WORK)
+
     def slow(key: Any, given: Any, row: Any) -> Change:
         time.sleep(0.05)
         return Change(output=[{"place": where()}])
@@ -273,7 +280,8 @@ def test_rows_are_sorted_as_spark_sorts_them_or_not_at_all(spark: SparkSession) 
     assert [(row["d"], row["b"]) for row in pa.Table.from_batches(seen).to_pylist()] == expected
 
 
-def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work() -> None:
+def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", LITTLE_WORK)
     hints = TableHints()
     rows, size = table_hints.MAX_DRIVER_ROWS, table_hints.MAX_DRIVER_BYTES
     for given, taken in (
