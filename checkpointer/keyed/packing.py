@@ -5,6 +5,7 @@ A value changed if its bytes differ from the known ones.
 
 from collections.abc import Collection, Iterator
 from itertools import compress, islice
+from operator import ne
 from typing import Any
 
 from pyspark_checkpointer.keyed.references import unheld
@@ -69,9 +70,9 @@ def differing(known: dict[Any, bytes], keys: Collection[Any], packed: list[bytes
     if not known:
         return dict(zip(keys, packed, strict=True))
     before = list(map(known.get, keys))
-    # Mostly nothing differs, or everything is new. Comparing and counting tell that without a loop in Python.
+    # Mostly nothing differs, or everything does. Comparing tells that without a loop in Python.
     if before == packed:
         return {}
-    if before.count(None) == len(packed):
+    if all(map(ne, packed, before)):
         return dict(zip(keys, packed, strict=True))
     return {key: now for key, now, old in zip(keys, packed, before, strict=True) if now != old}

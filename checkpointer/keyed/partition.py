@@ -383,15 +383,12 @@ class MapPartition:
         if len(keys) == len(self.live):
             self.live, self.last_packed, self.unlisted = {}, {}, []
             return
-        if len(keys) < len(self.live) // 2:
-            for key in keys:
-                self.last_packed.pop(key, None)
-                del self.live[key]
-            return
-        # Made anew, which is faster. Also, a dict keeps the places of deleted keys, which every walk through it passes.
-        gone = frozenset(keys)
-        self.live = {key: value for key, value in self.live.items() if key not in gone}
-        self.last_packed = {key: packed for key, packed in self.last_packed.items() if key not in gone}
+        for key in keys:
+            self.last_packed.pop(key, None)
+            del self.live[key]
+        # A dict keeps the places of deleted keys, which every walk through it passes. A copy does not have them.
+        if len(keys) > len(self.live):
+            self.live, self.last_packed = dict(self.live), dict(self.last_packed)
 
     def pack_in_steps(
         self, refused: dict[Any, UnsupportedValueError], free: list[Any], *, only_free: bool = False
