@@ -9,7 +9,7 @@ written holds bytes that no later change can reach.
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
@@ -424,18 +424,18 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             >>> visits.to_dict()["bob"]
             {'count': 1, 'pages': []}
         """
-        everything: dict[Any, Any] = {}
+        unpacked: list[Any] = []
         with self._packed() as parts:
             for part in parts:
-                left, keys, unpacked = iter(part.values()), list[Any](), list[Any]()
+                left, keys, begin = iter(part.values()), list[Any](), len(unpacked)
                 while some := list(islice(left, UNPACK_BATCH)):
                     found = unpack_all(some)
                     if found is None:
                         # One by one, the error names the key of a value that is malformed.
-                        keys, done = keys or list(part), len(unpacked)
+                        keys, done = keys or list(part), len(unpacked) - begin
                         found = list(map(_unpack, keys[done : done + len(some)], some))
                     unpacked += found
-                everything.update(zip(part, unpacked, strict=True))
+            everything = dict(zip(chain.from_iterable(parts), unpacked, strict=True))
         return everything
 
     @contextmanager
