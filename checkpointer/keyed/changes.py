@@ -28,11 +28,16 @@ class PartitionChange:
     size: int
     """Bytes of `records`, estimated: the memory that is in use until they are written."""
     dirty: dict[Any, bytes | None]
-    """The changes since the last save, whether or not `records` holds more."""
+    """The changes since the last save, whether or not `records` holds more.
+
+    They are for the next save if this one is not committed.
+    """
     readers: set[object]
     """Those that read the partition's dict; this one leaves them once it reads it no longer."""
     needs_snapshot: bool = False
     """True if no delta can say what changed."""
+    repeats: bool = False
+    """True if the next save writes a snapshot, too, if this one is not committed. Then it needs no `dirty`."""
 
     def release(self) -> None:
         """Give up the records once they are encoded.
@@ -42,6 +47,9 @@ class PartitionChange:
         if self.kind == SNAPSHOT:
             self.readers.discard(self)
             self.records = {}
+        if self.repeats:
+            # To free millions of changes takes long. Here another thread compresses or writes meanwhile.
+            self.needs_snapshot, self.dirty = True, {}
 
 
 @dataclass(slots=True, eq=False)

@@ -137,6 +137,8 @@ class ExpiringPartition(MapPartition):
         change = super()._capture_snapshot(number)
         # Records of its own, so that nobody has to leave `data` alone until they are written.
         change.records = self._records_of(self.data)  # type: ignore[arg-type]  # a dict is no dict of more types
+        # If it is not committed, these get the time of the next save.
+        change.repeats = False
         self.unshare(change)
         return change
 

@@ -477,7 +477,15 @@ class MapPartition:
         sample = [len(value) for value in islice(self.data.values(), SIZE_SAMPLE)]
         size = len(self.data) * (RECORD_OVERHEAD + sum(sample) // max(len(sample), 1))
         change = PartitionChange(
-            number, SNAPSHOT, 0, self.data, size, self.dirty, self._readers, needs_snapshot=self.needs_snapshot
+            number,
+            SNAPSHOT,
+            0,
+            self.data,
+            size,
+            self.dirty,
+            self._readers,
+            needs_snapshot=self.needs_snapshot,
+            repeats=True,
         )
         self.share(change)
         return change

@@ -415,3 +415,18 @@ def test_all_keys_with_smaller_values_are_a_snapshot_and_not_a_delta(world: Worl
     save(client, state)
     assert kinds(client) == [SNAPSHOT]
     assert saved(world) == dict.fromkeys(state, "smaller")
+
+
+def test_a_snapshot_that_was_encoded_and_not_committed_is_in_the_next_save(world: World) -> None:
+    client, state = world.actor(), filled()
+    save(client, state)
+    restored = client.restore()
+    assert restored is not None
+    state.update(dict.fromkeys(state, "changed"))
+    lost = state.capture_for_checkpoint({0: restored.operator("s").chain(0)}, max_chain=10)
+    assert [change.kind for change in lost.changes] == [SNAPSHOT]
+    lost.changes[0].release()
+    lost.record_outcome(None)
+    save(client, state)
+    assert saved(world) == dict(state) == dict.fromkeys(state, "changed")
+    assert kinds(client) == [SNAPSHOT]
