@@ -59,8 +59,8 @@ def encode(records: Records) -> tuple[bytes, int]:
     """Return the stored bytes, and their size before compression."""
     compressors = _compressors.take()
     compressor, stored, raw_size = compressors.compressobj(), io.BytesIO(), 0
-    for keys, values in _chunks(records):
-        for raw in _raw(keys, values):
+    for keys, values, size in _chunks(records):
+        for raw in _raw(keys, values, size):
             raw_size += len(raw)
             stored.write(compressor.compress(raw))
     stored.write(compressor.flush())
@@ -68,12 +68,12 @@ def encode(records: Records) -> tuple[bytes, int]:
     return stored.getvalue(), raw_size
 
 
-def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memoryview]:
-    """Yield the two arrays as msgpack.
+def _raw(keys: list[Any], values: list[bytes | None], size: int) -> Iterator[bytes | memoryview]:
+    """Yield the two arrays as msgpack. The values have `size` bytes.
 
     Large values come in pieces that are not copied.
     """
-    if sum(map(len, filter(None, values))) <= 4 * CHUNK_BYTES:
+    if size <= 4 * CHUNK_BYTES:
         yield pack_checked(keys, values)
         return
     # 0xdd begins an array, 0xc6 binary data, each with a length of 32 bits. A packer would copy all large values into
@@ -88,23 +88,26 @@ def _raw(keys: list[Any], values: list[bytes | None]) -> Iterator[bytes | memory
             yield memoryview(value)[start : start + CHUNK_BYTES]
 
 
-def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None]]]:
-    """Yield keys and values in chunks of at most `CHUNK_ENTRIES`.
+def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None], int]]:
+    """Yield keys, values and the bytes of the values, in chunks of at most `CHUNK_ENTRIES`.
 
     Where values are large, a chunk has about `CHUNK_BYTES`.
     """
     left, rest = iter(records), iter(records.values())
     while keys := list(islice(left, CHUNK_ENTRIES)):
         values = list(islice(rest, CHUNK_ENTRIES))
+        size = sum(map(len, filter(None, values)))
+        if size <= CHUNK_BYTES:
+            yield keys, values, size
+            continue
         start = size = 0
-        if sum(map(len, filter(None, values))) > CHUNK_BYTES:
-            for end, value in enumerate(values, 1):
-                size += len(value or b"")
-                if size >= CHUNK_BYTES:
-                    yield keys[start:end], values[start:end]
-                    start, size = end, 0
+        for end, value in enumerate(values, 1):
+            size += len(value or b"")
+            if size >= CHUNK_BYTES:
+                yield keys[start:end], values[start:end], size
+                start, size = end, 0
         if start < len(keys):
-            yield keys[start:], values[start:]
+            yield keys[start:], values[start:], size
 
 
 def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, records: int) -> dict[Any, bytes | None]:

@@ -34,6 +34,9 @@ PATH_CACHE = 256
 These are the paths of a small manifest, which is checked at each commit.
 """
 
+NAME_CACHE = 4096
+"""Names whose part of a path is cached, such as those of a consumer's partitions."""
+
 MAX_NAME = 160
 """Longest encoded name, in bytes.
 
@@ -248,6 +251,12 @@ def encode_part(name: str) -> str:
     """
     if not isinstance(name, str) or not name:
         raise IllegalArgumentError(f"{name!r:.60}: expected a name of at least one character")
+    return _encode_text(name)
+
+
+# An update of a consumer makes several paths of the same few names.
+@lru_cache(maxsize=NAME_CACHE)
+def _encode_text(name: str) -> str:
     try:
         data = name.encode()
     except UnicodeEncodeError:

@@ -412,13 +412,16 @@ class MapPartition:
                     self._set_differing(differing(self.data, keys, packed))
                 yield
             return
+        new: dict[Any, bytes] = {}
         for keys, packed in batches:
             # What is as it was packed last is not looked up in `data`, which is large.
             changed = differing(self.last_packed, keys, packed)
             if changed:
                 self._set_differing(differing(self.data, changed, list(changed.values())))
-                self.last_packed.update(changed)
+                new.update(changed)
             yield
+        # Not sooner: keys of the next batch would be looked up there, although no two batches have a key in common.
+        self.last_packed.update(new)
 
     def _pack_first(self, refused: dict[Any, UnsupportedValueError], free: list[Any]) -> Iterator[None]:
         """Pack all values for the first time, as `pack_in_steps` does.

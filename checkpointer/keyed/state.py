@@ -435,8 +435,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                         keys, done = keys or list(part), len(unpacked) - begin
                         found = list(map(_unpack, keys[done : done + len(some)], some))
                     unpacked += found
-            everything = dict(zip(chain.from_iterable(parts), unpacked, strict=True))
-        return everything
+            return dict(zip(chain.from_iterable(parts), unpacked, strict=True))
 
     @contextmanager
     def _packed(self) -> Iterator[list[dict[Any, bytes]]]:
