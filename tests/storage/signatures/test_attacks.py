@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -25,113 +24,13 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests.manifest_json import decode_manifest, decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers, decode_signed
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import Store, open_store
-from pyspark_checkpointer.storage.signatures import signers as signers_module
-from pyspark_checkpointer.storage.signatures import versions
-from pyspark_checkpointer.storage.signatures.freshness import Newest
+from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.signatures.rules import Rules
 from pyspark_checkpointer.storage.signatures.signers import swap_signers
 from pyspark_checkpointer.storage.signatures.signing_keys import PrivateKeyFile
 from pyspark_checkpointer.storage.signatures.store import SignedStore
-from tests.signing_keys import make_keys
-from tests.storage.conftest import CONDITIONAL, Place
-
-NAMES = ("owner", "driver", "cleaner", "host", "stranger")
-
-
-class Victim:
-    """A signed root with three commits of the driver, a savepoint of the cleaner, and the positions of a host."""
-
-    def __init__(self, place: Place, keys: Path, encryption: str | None = None) -> None:
-        self.place, self.keys, self.encryption = place, keys, encryption
-        make_keys(*(keys / f"{name}.pem" for name in NAMES))
-        below = open_store(place.url, place.storage_options, fencing="none", encryption=encryption)
-        self.raw: Store = below
-        """The root as an attacker sees it who has the key that encrypts, if there is one."""
-        plain = Checkpointer(place.url, place.storage_options, encryption=encryption)
-        allow = {self.public("driver"): "commit", self.public("cleaner"): "clean", self.public("host"): "consume"}
-        plain.change_signers(self.private("owner"), allow=allow)
-        self.states: list[dict[str, int]] = []
-        self.driver = self.client("driver")
-        for number in range(3):
-            self.commit(self.driver, number)
-        self.client("cleaner").savepoint("kept")
-        with self.leases("host") as leases:
-            leases.create(["shard-1"])
-
-    def private(self, name: str) -> str:
-        return str(self.keys / f"{name}.pem")
-
-    def public(self, name: str) -> str:
-        return str(self.keys / f"{name}.pub")
-
-    def signing(self, signer: str | None, owner: str = "owner", more: str = "") -> str:
-        return f"trust:{self.public(owner)}{'' if signer is None else f',sign:{self.private(signer)}'}{more}"
-
-    def client(self, signer: str | None = None, **given: Any) -> Checkpointer:
-        place = self.place
-        signing = self.signing(signer, **given)
-        return Checkpointer(place.url, place.storage_options, encryption=self.encryption, signing=signing)
-
-    def leases(self, signer: str) -> ShardLeases:
-        place, signing = self.place, self.signing(signer)
-        return ShardLeases(place.url, "app", "me", place.storage_options, encryption=self.encryption, signing=signing)
-
-    def commit(self, client: Checkpointer, number: int) -> None:
-        with client.begin(epoch=number) as cp:
-            cp.save("totals", KeyedState({"n": number}))
-        self.states.append({"n": number})
-
-    def state(self, client: Checkpointer | None = None) -> dict[str, int]:
-        restored = (client or self.client()).restore()
-        assert restored is not None
-        return restored.keyed("totals").to_dict()
-
-    def objects(self) -> dict[str, bytes]:
-        return {entry.path: run_sync(self.raw.get(entry.path)).data for entry in run_sync(self.raw.list(""))}
-
-    def write(self, path: str, data: bytes) -> None:
-        run_sync(self.raw.delete([path]))
-        run_sync(self.raw.put(path, data))
-
-    def put_back(self, objects: dict[str, bytes]) -> None:
-        """Make the root what it was."""
-        now = self.objects()
-        run_sync(self.raw.delete(list(now)))
-        for path, data in objects.items():
-            self.write(path, data)
-
-    def read(self, path: str) -> bytes:
-        return run_sync(self.raw.get(path)).data
-
-    def change(self, **given: Any) -> Signers:
-        return self.client().change_signers(self.private("owner"), **given)
-
-
-@pytest.fixture
-def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function after which this process is one that has seen nothing."""
-
-    def run() -> None:
-        monkeypatch.setattr(versions, "TIMES", Newest())
-        monkeypatch.setattr(signers_module, "LISTS", Newest())
-
-    return run
-
-
-@pytest.fixture(params=CONDITIONAL)
-def victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], tmp_path: Path) -> Victim:
-    return Victim(place_of(request.param), tmp_path)
-
-
-@pytest.fixture(params=["plain", "encrypted"])
-def local_victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], tmp_path: Path) -> Victim:
-    """A victim in a folder, for attacks that the kind of the store makes no difference to."""
-    if request.param == "plain":
-        return Victim(place_of("local"), tmp_path)
-    (tmp_path / "state.key").write_text(secrets.token_hex(32))
-    return Victim(place_of("local"), tmp_path, f"key-file:{tmp_path / 'state.key'}")
-
+from tests.storage.conftest import Place
+from tests.storage.signatures.victim import Victim
 
 # ---- who writes to the root, and has no key --------------------------------------------------------------------------
 
