@@ -74,7 +74,7 @@ class Verification:
     It was found on the way to that checkpoint.
     """
     signed: Signed | None = None
-    """Who signed `_latest`, and when; None in a root that is not signed."""
+    """Who signed the last commit, and when; None in a root that is not signed."""
 
     def __bool__(self) -> bool:
         return not self.findings

@@ -69,8 +69,8 @@ async def verify_store(
     `operator` names the one operator to verify; without it, all are verified.
 
     `share` is the chance of each object to be read, from 0 (only what names objects) to 1. Each call draws anew.
-    `progress` gets numbers of bytes. With `check_places`, the keys of tables are checked too. A `_latest` that was
-    signed before `since` is a finding.
+    `progress` gets numbers of bytes. With `check_places`, the keys of tables are checked too. A last commit that
+    was signed before `since` is a finding.
     """
     check_share(share)
     checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
@@ -154,7 +154,7 @@ class Verifier:
             self.findings.append(Finding(path, str(error), hurt, False, and_older))
 
     def look_for_age(self, since: datetime | None) -> None:
-        """Report a `_latest` that was signed before a moment."""
+        """Report a last commit that was signed before a moment."""
         if since is None:
             return
         if self.signed is None:
@@ -163,7 +163,7 @@ class Verifier:
             )
         if self.signed.at < (since if since.tzinfo is not None else since.replace(tzinfo=UTC)):
             problem = (
-                f"{object_paths.LATEST}: expected a signature since {format_time(since)}, found one of "
+                f"{object_paths.LATEST}: expected a commit that was signed since {format_time(since)}, found one of "
                 f"{format_time(self.signed.at)}: an older version was put back, or nothing was committed since"
             )
             self.findings.append(Finding(object_paths.LATEST, problem, ()))

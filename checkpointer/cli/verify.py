@@ -32,7 +32,7 @@ _COLUMNS = (TextColumn("FINDING"), TextColumn("PROBLEM", prose=True), TextColumn
     "--since",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ"]),
     metavar="TIME",
-    help="Report a signed `_latest` that is older: it was put back. In UTC, as in 2026-01-31T18:00:00Z.",
+    help="Report a last commit that was signed before: an older one was put back. In UTC, as in 2026-01-31T18:00:00Z.",
 )
 @click.option("--share", type=float, default=1.0, help="Read each object with this chance, from 0 to 1.")
 def command(
@@ -64,7 +64,7 @@ def _print(found: Verification) -> None:
     left = f", {count(found.skipped, 'object')} left out" if found.skipped else ""
     print_line(f"{seen}{left}: {count(len(found.findings), 'finding') if found.findings else 'all is well'}")
     if found.signed is not None:
-        print_line(f"_latest was signed by {found.signed.signer} at {moment(found.signed.at)}")
+        print_line(f"the last commit was signed by {found.signed.signer} at {moment(found.signed.at)}")
     if found.findings:
         print_table(_COLUMNS, [("missing" if f.missing else "damaged", f.problem, f.hurt) for f in found.findings])
     for finding in found.elsewhere:

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -707,8 +708,8 @@ class Checkpointer(SyncFace):
         from pyspark_checkpointer.storage.signatures.signing_keys import Signing, as_signing_key
 
         key, config = as_signing_key(owner), self._config
-        known = config.signing.trust if isinstance(config.signing, Signing) else ()
-        signing = Signing((key.public_key, *known), key)
+        known = config.signing if isinstance(config.signing, Signing) else Signing((key.public_key,))
+        signing = replace(known, trust=(key.public_key, *known.trust), key=key)
         session = self._connect(config.root, config.storage_options, config.fencing, config.encryption, signing)
         return self._run(change_signers(session, as_signers(allow or {}), tuple(revoke)))
 
@@ -1179,8 +1180,8 @@ class Checkpointer(SyncFace):
             id: One checkpoint, as in `restore`, or "prepared"; by default all live ones.
             operator: One operator; by default all.
             share: The share of the objects to read, chosen at random, from 0.0 to 1.0, which is all of them.
-            since: A moment at which, or after which, `_latest` of a signed root was signed: then an older version that
-                was put back is a finding. A verification tells that moment, as `signed`.
+            since: A moment at which, or after which, the last commit of a signed root was signed: then an older
+                `_latest` that was put back is a finding. A verification tells that moment, as `signed`.
             progress: A function of two integers: bytes compared so far, and in all.
 
         Returns:

@@ -150,9 +150,9 @@ class WriteLeftover:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Who signed a version of an object, and when by the clock of the signer.
+    """Who signed the last commit of an object, and when by the clock of the signer.
 
-    Each version is later than the ones before it.
+    Each commit is later than the ones before it. Savepoints and retention of one who may not commit are none.
     """
 
     at: datetime
@@ -301,7 +301,7 @@ class Store(Protocol):
         """
 
     async def signed(self, path: str) -> Signed | None:
-        """Return who signed the present version of an object that is replaced.
+        """Return who signed the last commit of an object that is replaced.
 
         Return None in a root that is not signed.
         """

@@ -17,7 +17,7 @@ class Finding(TypedDict):
 
 
 class Signed(TypedDict):
-    """Who signed `_latest`, and when."""
+    """Who signed the last commit, and when."""
 
     at: Time
     signer: Annotated[str, "the name and the public key"]

@@ -5,6 +5,7 @@ A version that was put back is signed as well as the one that it replaces. Only 
 A read asks for the newest version before its request. What another read sees during the request may be newer.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -15,27 +16,29 @@ Name = tuple[str, str]
 
 
 class Newest(Generic[V]):
-    """The newest version by object, with the random id of its root.
+    """The newest version by object, for each root that was at its URL.
 
-    Another root may have the same URL later. It is used on the library's event loop only.
+    A root may be removed, and another one begun in its place. Each has a random id. What was seen of one is kept when
+    another one is seen: otherwise an older version could be put back after a short visit of another root.
+
+    It is used on the library's event loop only.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Name, tuple[str, V]] = {}
+        self._seen: dict[Name, dict[str, V]] = {}
 
-    def seen(self, name: Name) -> tuple[str, V] | None:
-        """Return the id of the root and the newest version of an object, or None."""
-        return self._seen.get(name)
+    def seen(self, name: Name) -> Mapping[str, V]:
+        """Return the newest version of an object as it is now, by the id of its root."""
+        return dict(self._seen.get(name, {}))
+
+    def below(self, url: str, prefix: str) -> dict[str, Mapping[str, V]]:
+        """Return the newest versions of the objects whose path starts with `prefix`, by path."""
+        return {path: dict(seen) for (at, path), seen in self._seen.items() if at == url and path.startswith(prefix)}
 
     def see(self, name: Name, root_id: str, version: V) -> None:
         """Remember a version, unless a newer one of the same root was seen."""
-        if not is_older(version, root_id, self._seen.get(name)):
-            self._seen[name] = root_id, version
+        versions = self._seen.setdefault(name, {})
+        versions[root_id] = max(version, versions.get(root_id, version))
 
 
-def is_older(version: V, root_id: str, seen: tuple[str, V] | None) -> bool:
-    """Return whether a version is older than one of the same root that was seen."""
-    return seen is not None and seen[0] == root_id and version < seen[1]
-
-
-__all__ = ["Name", "Newest", "is_older"]
+__all__ = ["Name", "Newest"]

@@ -7,7 +7,9 @@ import secrets
 
 from pyspark_checkpointer.errors import (
     ConflictError,
+    CorruptionError,
     InvalidStateError,
+    MalformedError,
     OutcomeUnknownError,
     UntrustedError,
 )
@@ -23,10 +25,10 @@ from pyspark_checkpointer.manifests.signatures_json import (
     encode_signers,
     signed_message,
 )
-from pyspark_checkpointer.storage.base import Blob, Store, pages
+from pyspark_checkpointer.storage.base import Blob, Store, UndecryptableError, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
-from pyspark_checkpointer.storage.signatures.freshness import Newest, is_older
-from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey, is_signed_by
+from pyspark_checkpointer.storage.signatures.freshness import Newest
+from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey, is_signed_by, sign
 
 LISTS: Newest[int] = Newest()
 """The newest version of each list of signers."""
@@ -35,29 +37,54 @@ LISTS: Newest[int] = Newest()
 async def find_signers(store: Store, signing: Signing) -> tuple[Signers, Blob] | None:
     """Return the list of signers and its object; None where there is none.
 
-    Raises `UntrustedError` where no owner signed it whom the client trusts, or where an older list was put back.
+    Raises `UntrustedError` where no owner signed it whom the client trusts, where an older list was put back, and where
+    it is of another root than the client names.
     """
     name = (store.url, SIGNERS)
     seen = LISTS.seen(name)
-    blob = await find_object(store, SIGNERS, MAX_SIGNERS)
+    try:
+        blob = await find_object(store, SIGNERS, MAX_SIGNERS)
+    except UndecryptableError as error:
+        raise _unreadable(store, error) from None
     if blob is None:
+        if signing.root is not None or signing.at_least > 1:
+            raise UntrustedError(
+                f"{store.url}: has lost its {SIGNERS}, which this client was told to find: bring that back from a copy"
+            )
         return None
-    signed = decode_signed(SIGNERS, blob.data)
-    found, key = decode_signers(signed.content), signed.header.key
+    try:
+        signed = decode_signed(SIGNERS, blob.data)
+        found, key = decode_signers(signed.content), signed.header.key
+    except MalformedError as error:
+        raise _unreadable(store, error) from None
     if key not in signing.trust or not is_signed_by(key, signed.signature, signed.message(found.root_id, SIGNERS)):
         trusted = ", ".join(f"{one[:16]}…" for one in signing.trust)
         raise UntrustedError(
             f"{store.url}/{SIGNERS}: no owner signed it whom this client trusts ({trusted}); it names the key "
             f"{key[:16]}…: trust that one if it is the owner's, or bring back {SIGNERS} from a copy"
         )
-    if is_older(found.version, found.root_id, seen) or found.version < signing.at_least:
-        newest = signing.at_least if seen is None else max(signing.at_least, seen[1])
+    if signing.root not in (None, found.root_id):
+        raise UntrustedError(
+            f"{store.url}/{SIGNERS}: is the list of the root {found.root_id}, and this client was told to open "
+            f"{signing.root}: another root of the same owner was put here"
+        )
+    newest = max(signing.at_least, seen.get(found.root_id, 1))
+    if found.version < newest:
         raise UntrustedError(
             f"{store.url}/{SIGNERS}: is version {found.version} of the list of signers, and version {newest} is known: "
             "an older list was put back"
         )
     LISTS.see(name, found.root_id, found.version)
     return found, blob
+
+
+def _unreadable(store: Store, error: CorruptionError) -> UntrustedError:
+    """Return the error of a list that cannot be read.
+
+    It has no version: that of the list is none on which a repair of `_latest` could swap.
+    """
+    why = str(error).removeprefix(f"{SIGNERS}: ")
+    return UntrustedError(f"{store.url}/{SIGNERS}: {why}: bring it back from a copy")
 
 
 async def begin_signers(store: Store, signing: Signing) -> Signers:
@@ -87,7 +114,7 @@ async def begin_signers(store: Store, signing: Signing) -> Signers:
 async def swap_signers(store: Store, owner: SigningKey, signers: Signers, expected: str | None) -> bool:
     """Swap the list, signed by an owner, and return whether that took effect."""
     line, content = encode_header(Header(owner.public_key)), encode_signers(signers)
-    signature = owner.sign(signed_message(signers.root_id, SIGNERS, line, content))
+    signature = sign(owner, signed_message(signers.root_id, SIGNERS, line, content))
     data = encode_signed(line, signature, content)
     try:
         found = await swap_until_decided(store, SIGNERS, data, expected, MAX_SIGNERS)
@@ -110,8 +137,8 @@ async def holds_others(store: Store) -> bool:
 def unsigned(store: Store) -> str:
     """Return the message for a root without a list of signers."""
     return (
-        f"{store.url}: is not signed, or has lost its {SIGNERS}: bring that back from a copy. To read the root as it "
-        "is, leave out signing; to have it signed, use `checkpointer signers`"
+        f"{store.url}: is not signed, or has lost its {SIGNERS}. If it was signed, bring that back from a copy. If not,"
+        " leave out signing to read it, or have it signed with `checkpointer signers`"
     )
 
 

@@ -13,7 +13,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, SwapNotSentError
+from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL
 
 _FORM = "trust:FILE, sign:FILE or trust:FILE,sign:FILE"
 _BEGIN_PUBLIC = b"-----BEGIN PUBLIC KEY-----"
@@ -80,6 +81,8 @@ class Signing:
     """The key to sign with; None for a client that only reads."""
     at_least: int = 1
     """The lowest version of the list of signers that is accepted."""
+    root: str | None = None
+    """The id of the one root that is accepted, 32 hexadecimal digits; None for any root of the owners."""
 
     def __post_init__(self) -> None:
         """Refuse what can be no keys."""
@@ -89,6 +92,10 @@ class Signing:
             raise IllegalArgumentError(f"signing: key: expected a key to sign with, got {type(self.key).__name__}")
         if isinstance(self.at_least, bool) or not isinstance(self.at_least, int) or self.at_least < 1:
             raise IllegalArgumentError(f"signing: at_least={self.at_least!r:.40}: expected an integer of at least 1")
+        if self.root is not None and (not isinstance(self.root, str) or not is_root_id(self.root)):
+            raise IllegalArgumentError(
+                f"signing: root={self.root!r:.60}: expected 32 hexadecimal digits, which `checkpointer signers` prints"
+            )
 
 
 def as_signing(given: "Signing | str") -> Signing:
@@ -120,7 +127,7 @@ def _parse(text: str) -> Signing:
     parts: dict[str, str] = {}
     for part in text.split(","):
         word, _, value = part.partition(":")
-        if word not in ("trust", "sign", "at-least") or not value or word in parts:
+        if word not in ("trust", "sign", "at-least", "root") or not value or word in parts:
             raise IllegalArgumentError(f"signing: expected {_FORM}, got a text of {len(text)} characters")
         parts[word] = value
     key = PrivateKeyFile(os.path.abspath(parts["sign"])) if "sign" in parts else None
@@ -133,7 +140,7 @@ def _parse(text: str) -> Signing:
     least = parts.get("at-least", "1")
     if not least.isascii() or not least.isdecimal():
         raise IllegalArgumentError(f"signing: at-least: expected a number, got {least!r:.40}")
-    return Signing(trust, key, int(least))
+    return Signing(trust, key, int(least), parts.get("root"))
 
 
 def read_public_keys(path: str) -> tuple[str, ...]:
@@ -156,6 +163,33 @@ def read_public_keys(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
+def sign(key: SigningKey, message: bytes) -> bytes:
+    """Return the signature of a message, after it was verified with the public key.
+
+    A service may have another key by now. An object with a wrong signature would take the place of a right one, and
+    nobody could read it. Raises `InvalidStateError` for a wrong signature, `SwapNotSentError` where the key fails.
+    """
+    try:
+        public_key, signature = key.public_key, key.sign(message)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise SwapNotSentError(
+            f"nothing was written: the key to sign with raised {type(error).__name__}: try again when it works"
+        ) from error
+    if not isinstance(public_key, str) or not _is_key(public_key):
+        raise InvalidStateError(
+            "nothing was written: the public key of the key to sign with is not 64 lower-case hexadecimal digits: give "
+            "one that is"
+        )
+    if not isinstance(signature, bytes) or not is_signed_by(public_key, signature, message):
+        raise InvalidStateError(
+            f"nothing was written: the key to sign with made a signature that its public key {public_key[:16]}… does "
+            "not verify: give the public key that belongs to it"
+        )
+    return signature
+
+
 def is_signed_by(key: str, signature: bytes, message: bytes) -> bool:
     """Return whether this public key verifies the signature of a message."""
     try:
@@ -166,7 +200,12 @@ def is_signed_by(key: str, signature: bytes, message: bytes) -> bool:
 
 
 def _is_key(text: str) -> bool:
-    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+    return len(text) == 64 and not set(text) - HEXADECIMAL
+
+
+def is_root_id(text: str) -> bool:
+    """Return whether this can be the id of a root."""
+    return len(text) == 32 and not set(text) - HEXADECIMAL
 
 
 def _read(path: str) -> bytes:
@@ -182,6 +221,8 @@ __all__ = [
     "SigningKey",
     "as_signing",
     "as_signing_key",
+    "is_root_id",
     "is_signed_by",
     "read_public_keys",
+    "sign",
 ]

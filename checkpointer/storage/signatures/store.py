@@ -26,6 +26,7 @@ from pyspark_checkpointer.manifests.signatures_json import (
     LINE_SIZE,
     SIGNERS,
     Header,
+    Signers,
     decode_signed,
 )
 from pyspark_checkpointer.storage.base import (
@@ -45,12 +46,14 @@ from pyspark_checkpointer.storage.base import (
     check_swap_size,
     read_or_error,
 )
-from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules, is_signed, leaves_commits
+from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules, is_signed
 from pyspark_checkpointer.storage.signatures.signers import begin_signers, find_signers, holds_others, unsigned
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey
 from pyspark_checkpointer.storage.signatures.versions import (
     Seen,
     SignedVersion,
+    all_seen_before,
+    left_commit,
     logical_path,
     next_time,
     open_object,
@@ -71,6 +74,8 @@ class SignedStore(WrappedStore):
         super().__init__(inner)
         self.signing = signing
         self._rules: Rules | None = None
+        self._root_id: str | None = None
+        """The root that this client began with. Another one of the same owner may be put in its place."""
         self._versions: dict[str, SignedVersion] = {}
 
     # ---- reading -----------------------------------------------------------------------------------------------
@@ -115,9 +120,24 @@ class SignedStore(WrappedStore):
         return Blob(content, blob.tag if version is None else blob.version, blob.at)
 
     async def read_rules(self) -> Rules | None:
-        """Read the list of signers; None where there is none."""
+        """Read the list of signers; None where there is none.
+
+        Raises `InvalidStateError` where it was removed, or is another root's, since this client read it first.
+        """
         found = await find_signers(self.inner, self.signing)
-        self._rules = None if found is None else Rules(self.signing.trust, found[0])
+        self._rules = None
+        if self._root_id is not None and (found is None or found[0].root_id != self._root_id):
+            raise InvalidStateError(
+                f"{self.url}: its {SIGNERS} was removed or replaced while this client was open, so nothing was read or "
+                "written: look who did it. If the root was begun anew, open it with a new client"
+            )
+        if found is not None:
+            self._take(found[0])
+        return self._rules
+
+    def _take(self, signers: Signers) -> Rules:
+        self._root_id = signers.root_id
+        self._rules = Rules(self.signing.trust, signers)
         return self._rules
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
@@ -160,8 +180,7 @@ class SignedStore(WrappedStore):
         return self._versions[path]
 
     async def signed(self, path: str) -> Signed | None:
-        found = await self.signed_version(path)
-        return Signed(found.at, found.signer)
+        return (await self.signed_version(path)).commit
 
     # ---- writing -----------------------------------------------------------------------------------------------
 
@@ -176,11 +195,14 @@ class SignedStore(WrappedStore):
         if not is_signed(path):
             return await self.inner.compare_and_swap(path, data, expected)
         if expected is None:
-            await self._check_list(rules)
+            # Something begins. The root may have been removed since the list was read, or the signer revoked. Where
+            # something is replaced, the version that is expected tells: whoever changes the list replaces it first.
+            rules = await self.read_rules() or rules
+            self._check_role(rules, path, key)
         before = None if expected is None else await self._version_before(path, expected)
         last_commit = None
         if path == object_paths.LATEST and not rules.may_commit(key.public_key):
-            last_commit = self._left_commit(key, rules, data, before)
+            last_commit = left_commit(self.url, key, rules, data, before)
         stored = self.sign(rules, path, data, last_commit)
         check_swap_size(f"{self.url}/{path}", stored)
         version = await self.inner.compare_and_swap(path, stored, expected)
@@ -211,7 +233,12 @@ class SignedStore(WrappedStore):
             )
         rules = self._rules or await self.read_rules()
         if rules is None:
-            rules = self._rules = Rules(self.signing.trust, await begin_signers(self.inner, self.signing))
+            rules = self._take(await begin_signers(self.inner, self.signing))
+        self._check_role(rules, path, key)
+        return key, rules
+
+    def _check_role(self, rules: Rules, path: str, key: SigningKey) -> None:
+        """Raise `InvalidStateError` where the signer may not write this object."""
         try:
             rules.check_role(path, key.public_key)
         except NotAllowedError as error:
@@ -220,20 +247,6 @@ class SignedStore(WrappedStore):
                 f"{self.url}: {path} was not written: {error}. The owner of the root changes that with `checkpointer "
                 "signers`"
             ) from None
-        return key, rules
-
-    async def _check_list(self, rules: Rules) -> None:
-        """Raise `InvalidStateError` where the root has another list by now, or none.
-
-        Asked before something begins in a root: it may have been removed since the list was read.
-        """
-        found = await self.read_rules()
-        if found is None or found.signers.root_id != rules.signers.root_id:
-            self._rules = None
-            raise InvalidStateError(
-                f"{self.url}: its {SIGNERS} was removed or replaced while this client was open, so nothing was "
-                "written: restore again, then write"
-            )
 
     async def _version_before(self, path: str, expected: str) -> SignedVersion | None:
         """Return the version that a swap replaces: the new one is signed as a later one.
@@ -254,27 +267,12 @@ class SignedStore(WrappedStore):
                 raise PreconditionFailedError(f"{self.url}/{path}: has another version than was expected")
         return known
 
-    def _left_commit(self, key: SigningKey, rules: Rules, data: bytes, before: SignedVersion | None) -> str:
-        """Return the last `_latest` of one who may commit.
-
-        Raises `InvalidStateError` where the new one does not leave its commits alone.
-        """
-        last = None if before is None else before.last_commit
-        if last is None or not leaves_commits(decode_signed(object_paths.LATEST, last.encode()).content, data):
-            raise InvalidStateError(
-                f"{self.url}: nothing was written: {rules.shown(key.public_key)} may not commit: use a key that may, "
-                "or ask the owner of the root"
-            )
-        return last
-
     # ---- listing and deleting ----------------------------------------------------------------------------------
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         if self._rules is None and await self.read_rules() is None and await holds_others(self.inner):
             raise InvalidStateError(unsigned(self))
-        seen: Seen = {}
-        for path in self._versions:
-            seen |= seen_before(self.url, path)
+        seen = all_seen_before(self.url, prefix)
         page = await self.inner.list_page(prefix, more)
         if any(entry.blob is not None and is_signed(logical_path(entry.path) or "") for entry in page.entries):
             await self.read_rules()

@@ -3,10 +3,11 @@
 A version is older than another by the time in its signature. Each signer makes it later than all that it saw.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pyspark_checkpointer.errors import MalformedError, UntrustedError
+from pyspark_checkpointer.errors import InvalidStateError, MalformedError, UntrustedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.signatures_json import (
@@ -19,13 +20,16 @@ from pyspark_checkpointer.manifests.signatures_json import (
     encode_signed,
     signed_message,
 )
-from pyspark_checkpointer.storage.base import Blob
-from pyspark_checkpointer.storage.signatures.freshness import Newest, is_older
-from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules
-from pyspark_checkpointer.storage.signatures.signing_keys import SigningKey
+from pyspark_checkpointer.storage.base import Blob, Signed
+from pyspark_checkpointer.storage.signatures.freshness import Newest
+from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules, leaves_commits
+from pyspark_checkpointer.storage.signatures.signing_keys import SigningKey, sign
 
 COMMITS = f"{object_paths.LATEST} commits"
 """The name under which the time of the last `_latest` of one who may commit is remembered."""
+
+LAST_TIME = datetime.max.replace(tzinfo=UTC)
+"""The last time that can be written."""
 
 TIMES: Newest[datetime] = Newest()
 """The newest time of each object."""
@@ -33,8 +37,8 @@ TIMES: Newest[datetime] = Newest()
 MAX_AHEAD = timedelta(days=1)
 """How far ahead of the reader's clock a version may be: else one signer could leave no time for later versions."""
 
-Seen = dict[str, tuple[str, datetime] | None]
-"""The newest versions that were seen before a request, by object."""
+Seen = dict[str, Mapping[str, datetime]]
+"""The newest versions that were seen before a request, by object and root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +50,22 @@ class SignedVersion:
     header: Header
     last_commit: str | None
     """The last `_latest` of one who may commit, as it was stored; None for any other object."""
-    signer: str
-    """The signer, as messages show it."""
-
-    @property
-    def at(self) -> datetime:
-        """The time of the version."""
-        assert self.header.at is not None
-        return self.header.at
+    commit: Signed
+    """Who signed the last commit, and when."""
 
 
 def seen_before(url: str, path: str) -> Seen:
     """Return the newest versions that are known of an object, before a request for it."""
     names = (path, COMMITS) if path == object_paths.LATEST else (path,)
     return {name: TIMES.seen((url, name)) for name in names}
+
+
+def all_seen_before(url: str, prefix: str) -> Seen:
+    """Return the newest versions that are known of all objects below a prefix, before they are listed.
+
+    Another client of this process may have seen a newer one than the client that lists.
+    """
+    return dict(TIMES.below(url, prefix))
 
 
 def open_object(url: str, path: str, blob: Blob, rules: Rules, seen: Seen) -> tuple[bytes, SignedVersion | None]:
@@ -78,11 +84,11 @@ def open_object(url: str, path: str, blob: Blob, rules: Rules, seen: Seen) -> tu
                 f"was signed at {format_time(signed.header.at)}, more than a day ahead of the clock of this machine"
             )
         for each, at in _times(path, signed).items():
-            before = seen.get(each)
-            if before is not None and is_older(at, rules.signers.root_id, before):
+            before = seen.get(each, {}).get(rules.signers.root_id)
+            if before is not None and at < before:
                 raise NotAllowedError(
                     f"was signed at {format_time(at)}, and this process has seen the version of "
-                    f"{format_time(before[1])}: an older version was put back"
+                    f"{format_time(before)}: an older version was put back"
                 )
         return signed.content, see(url, path, blob.version, signed, rules)
     except (MalformedError, NotAllowedError) as error:
@@ -103,15 +109,23 @@ def see(url: str, path: str, version: str, signed: SignedObject, rules: Rules) -
     for name, at in _times(path, signed).items():
         TIMES.see((url, name), rules.signers.root_id, at)
     last = _last_commit(signed) if path == object_paths.LATEST else None
-    return SignedVersion(version, signed.header, last, rules.shown(signed.header.key))
+    commit = signed.header if last is None else decode_signed(path, last.encode()).header
+    assert commit.at is not None
+    return SignedVersion(version, signed.header, last, Signed(commit.at, rules.shown(commit.key)))
 
 
 def next_time(url: str, rules: Rules, path: str) -> datetime:
     """Return the time of a new version: now, or later where a clock was ahead."""
-    now, seen = datetime.now(UTC), TIMES.seen((url, path))
-    if seen is None or seen[0] != rules.signers.root_id:
+    now, seen = datetime.now(UTC), TIMES.seen((url, path)).get(rules.signers.root_id)
+    if seen is None:
         return now
-    return max(now, seen[1] + timedelta(microseconds=1))
+    if seen == LAST_TIME:
+        raise InvalidStateError(
+            f"{url}/{path}: has the last time that there is, so no later version can be signed: its signer had a wrong "
+            "clock, or the key was stolen. Remove this object and start this process again; a lost `_latest` is "
+            "repaired with `checkpointer repair`"
+        )
+    return max(now, seen + timedelta(microseconds=1))
 
 
 def _times(path: str, signed: SignedObject) -> dict[str, datetime]:
@@ -132,7 +146,21 @@ def _last_commit(signed: SignedObject) -> str:
 def sign_object(rules: Rules, key: SigningKey, header: Header, path: str, content: bytes) -> bytes:
     """Return an object as it is stored, signed."""
     line = encode_header(header)
-    return encode_signed(line, key.sign(signed_message(rules.signers.root_id, path, line, content)), content)
+    return encode_signed(line, sign(key, signed_message(rules.signers.root_id, path, line, content)), content)
+
+
+def left_commit(url: str, key: SigningKey, rules: Rules, data: bytes, before: SignedVersion | None) -> str:
+    """Return the last `_latest` of one who may commit, which one who may not adds to a new one.
+
+    Raises `InvalidStateError` where the new one does not leave its commits alone.
+    """
+    last = None if before is None else before.last_commit
+    if last is None or not leaves_commits(decode_signed(object_paths.LATEST, last.encode()).content, data):
+        raise InvalidStateError(
+            f"{url}: nothing was written: {rules.shown(key.public_key)} may not commit: use a key that may, or ask the "
+            "owner of the root"
+        )
+    return last
 
 
 def stored_path(path: str) -> str:
@@ -151,6 +179,8 @@ def logical_path(stored: str) -> str | None:
 __all__ = [
     "Seen",
     "SignedVersion",
+    "all_seen_before",
+    "left_commit",
     "logical_path",
     "next_time",
     "open_object",
