@@ -1,0 +1,154 @@
+"""What a signer can still do around the moment at which it is revoked, and what must not stop the revocation."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError, UntrustedError
+from pyspark_checkpointer.storage.signatures.signers import swap_signers
+from tests.storage.signatures.victim import Victim
+
+
+def test_a_job_that_only_restored_is_fenced(victim: Victim) -> None:
+    """Nothing there is signed by its key, and its client still has the list that allowed it."""
+    victim.change(allow={victim.public("stranger"): "commit"})
+    zombie = victim.client("stranger")
+    zombie.restore()
+    victim.change(revoke=["stranger"])
+    with pytest.raises(InvalidStateError, match=r"'stranger' .* was revoked"):
+        victim.commit(zombie, 3)
+    assert victim.state() == victim.states[2]
+
+
+def test_a_swap_that_waits_while_the_list_is_swapped_fails(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job has read what the owner signed, under the old list, and its commit comes after the last check."""
+    victim, zombie = local_victim, local_victim.client("driver")
+
+    async def late(*given: Any) -> bool:
+        monkeypatch.undo()
+        # It reads the pointer that the owner has signed anew, and the list that still allows it.
+        await zombie.session.store.get("_latest")
+        return await swap_signers(*given)
+
+    monkeypatch.setattr("pyspark_checkpointer.admin.signers.swap_signers", late)
+    zombie.restore()
+    victim.change(revoke=["driver"])
+    with pytest.raises(InvalidStateError, match=r"'driver' .* was revoked"):
+        victim.commit(zombie, 3)
+    assert victim.state() == victim.states[2]
+
+
+def test_a_consumer_that_only_read_is_fenced(local_victim: Victim) -> None:
+    victim = local_victim
+    victim.change(allow={victim.public("stranger"): "consume"})
+    with victim.leases("stranger") as zombie:
+        assert [*zombie.rows()] == ["shard-1"]
+        victim.change(revoke=["stranger"])
+        with pytest.raises(InvalidStateError, match=r"'stranger' .* was revoked"):
+            zombie.create(["shard-2"])
+    with victim.leases("host") as leases:
+        assert [*leases.rows()] == ["shard-1"]
+
+
+def test_a_revoked_consumer_begins_no_object(local_victim: Victim) -> None:
+    """Nothing is replaced there, so nothing but the list tells it."""
+    from pyspark_checkpointer.consumers.kinesis import ShardLeases
+
+    victim, signing = local_victim, local_victim.signing("host")
+    with ShardLeases(victim.place.url, "another", "me", encryption=victim.encryption, signing=signing) as leases:
+        assert [*leases.rows()] == []
+        victim.change(revoke=["host"])
+        with pytest.raises(InvalidStateError, match=r"'host' .* was revoked"):
+            leases.create(["shard-1"])
+    with victim.leases("driver") as leases:
+        assert [*leases.rows()] == ["shard-1"]
+
+
+def test_junk_below_the_positions_stops_no_revocation(local_victim: Victim, caplog: pytest.LogCaptureFixture) -> None:
+    victim = local_victim
+    victim.write("progress/junk", b"not signed")
+    with caplog.at_level(logging.WARNING):
+        victim.change(revoke=["host"])
+    assert "progress/junk: has no signature that counts, and was left as it is" in caplog.text
+    with victim.leases("driver") as leases:
+        assert [*leases.rows()] == ["shard-1"]
+
+
+def test_nobody_is_revoked_where_the_pointer_was_destroyed(local_victim: Victim) -> None:
+    victim = local_victim
+    victim.write("_latest", b"not signed")
+    with pytest.raises(UntrustedError, match="Nobody was revoked yet: repair the root, and revoke then"):
+        victim.change(revoke=["driver"])
+    assert victim.client().signers().version == 1
+
+
+def test_the_same_call_finishes_a_revocation(local_victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim, zombie = local_victim, local_victim.client("driver")
+    zombie.restore()
+
+    async def crash(*given: Any) -> None:
+        raise DependencyError("failed by the test")
+
+    victim.commit(victim.client("owner"), 3)
+    zombie.restore()
+    monkeypatch.setattr("pyspark_checkpointer.admin.signers._Change._fence", crash)
+    with pytest.raises(DependencyError):
+        victim.change(revoke=["driver"])
+    monkeypatch.undo()
+    assert victim.change(revoke=["driver"]).version == 2
+    with pytest.raises(InvalidStateError, match=r"'driver' .* was revoked"):
+        victim.commit(zombie, 4)
+    assert victim.state() == {"n": 3}
+
+
+def test_a_revoked_signer_does_not_come_back_with_less(local_victim: Victim) -> None:
+    """All that it committed would not count any more."""
+    victim = local_victim
+    victim.change(revoke=["driver"])
+    with pytest.raises(IllegalArgumentError, match="'driver': could commit already: what it signed so far"):
+        victim.change(allow={victim.public("driver"): "clean"})
+    assert victim.state() == victim.states[2]
+
+
+# ---- an old list beside a new one ------------------------------------------------------------------------------------
+
+
+def test_an_owner_changes_no_older_list_than_the_one_that_is_named(
+    local_victim: Victim, forget: Callable[[], None]
+) -> None:
+    victim = local_victim
+    old = victim.read("_signers")
+    victim.change(revoke=["driver"])
+    forget()
+    victim.write("_signers", old)
+    with pytest.raises(UntrustedError, match="is version 1 of the list of signers, and version 2 is known"):
+        victim.client(more=",at-least:2").change_signers(
+            victim.private("owner"), allow={victim.public("stranger"): "commit"}
+        )
+    assert victim.read("_signers") == old
+
+
+def test_an_owner_makes_no_new_list_where_one_was_lost(local_victim: Victim) -> None:
+    """Otherwise the owner would sign whatever somebody put there, and nothing old would ever count again."""
+    victim = local_victim
+    list_of_signers, before = victim.read("_signers"), victim.objects()
+    run_delete(victim, ["_signers"])
+    with pytest.raises(InvalidStateError, match="is signed, and the root has lost its _signers: bring that back"):
+        victim.change(allow={victim.public("stranger"): "commit"})
+    # Where nothing there is signed any more, only the version tells that something was.
+    run_delete(victim, [path for path in before if path != "_signers" and not path.startswith("artifacts/")])
+    with pytest.raises(UntrustedError, match="has lost its _signers, which this client was told to find"):
+        victim.client(more=",at-least:2").change_signers(victim.private("owner"))
+    victim.put_back(before)
+    assert victim.read("_signers") == list_of_signers
+    assert victim.state() == victim.states[2]
+
+
+def run_delete(victim: Victim, paths: list[str]) -> None:
+    from pyspark_checkpointer.runtime import run_sync
+
+    run_sync(victim.raw.delete(paths))
