@@ -28,9 +28,6 @@ from pyspark_checkpointer.storage.signatures.signing_keys import SigningKey, sig
 COMMITS = f"{object_paths.LATEST} commits"
 """The name under which the time of the last `_latest` of one who may commit is remembered."""
 
-LAST_TIME = datetime.max.replace(tzinfo=UTC)
-"""The last time that can be written."""
-
 TIMES: Newest[datetime] = Newest()
 """The newest time of each object."""
 
@@ -119,12 +116,6 @@ def next_time(url: str, rules: Rules, path: str) -> datetime:
     now, seen = datetime.now(UTC), TIMES.seen((url, path)).get(rules.signers.root_id)
     if seen is None:
         return now
-    if seen == LAST_TIME:
-        raise InvalidStateError(
-            f"{url}/{path}: has the last time that there is, so no later version can be signed: its signer had a wrong "
-            "clock, or the key was stolen. Remove this object and start this process again; a lost `_latest` is "
-            "repaired with `checkpointer repair`"
-        )
     return max(now, seen + timedelta(microseconds=1))
 
 

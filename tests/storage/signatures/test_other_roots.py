@@ -129,16 +129,26 @@ def test_a_key_that_fails_is_an_error_of_the_tree(local_victim: Victim) -> None:
     assert local_victim.state() == local_victim.states[2]
 
 
-def test_the_last_time_that_there_is(local_victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One who may clean can sign with any time, and so stop the job, but not by an error outside the tree."""
+def test_a_signer_cannot_leave_no_time_for_others(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]
+) -> None:
+    """One who may clean can sign with any time. What is far ahead does not count, and a repair replaces it."""
     victim = local_victim
     monkeypatch.setattr(
         "pyspark_checkpointer.storage.signatures.store.next_time", lambda *given: datetime.max.replace(tzinfo=UTC)
     )
     victim.client("cleaner").savepoint("late")
     monkeypatch.undo()
-    with pytest.raises(InvalidStateError, match="has the last time that there is"):
+    forget()
+    with pytest.raises(
+        UntrustedError, match=r"more than a day ahead of the clock of this machine.*checkpointer repair"
+    ):
         victim.commit(victim.client("driver"), 3)
+    driver = victim.client("driver")
+    driver.repair(driver.repair_candidates()[0].id)
+    assert victim.state() == victim.states[2]
+    victim.commit(victim.client("driver"), 3)
+    assert victim.state() == {"n": 3}
 
 
 def test_a_cleaner_cannot_make_an_old_commit_look_new(local_victim: Victim, forget: Callable[[], None]) -> None:
