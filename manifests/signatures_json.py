@@ -14,7 +14,7 @@ from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields, Optional, Table, at_least
 from pyspark_checkpointer.manifests.json_text import SIGNED, dump, format_time, load
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
-from pyspark_checkpointer.manifests.object_paths import SIGNERS
+from pyspark_checkpointer.manifests.object_paths import CONSUMERS, LATEST, SIGNERS, is_manifest
 
 SUFFIX = ".signed"
 """The end of the stored name of a signed manifest."""
@@ -116,6 +116,27 @@ LINE_SIZE = len(encode_signed(encode_header(Header("0" * 64)), bytes(64), b""))
 """The bytes that a signature adds to an object that is written once."""
 
 
+def is_signed(path: str) -> bool:
+    """Return whether an object of a signed root carries a signature of its own.
+
+    All others are named by a digest in one that does.
+    """
+    return path == LATEST or path.startswith(CONSUMERS) or is_manifest(path)
+
+
+def stored_path(path: str) -> str:
+    """Return the path at which an object is stored."""
+    return path + SUFFIX if is_manifest(path) else path
+
+
+def logical_path(stored: str) -> str | None:
+    """Return the path of a stored object; None for one that is not of a signed root."""
+    if stored == SIGNERS or is_manifest(stored):  # an unsigned manifest: nobody may read it
+        return None
+    path = stored.removesuffix(SUFFIX)
+    return path if is_manifest(path) else stored
+
+
 # ---- the list of signers ---------------------------------------------------------------------------------------------
 
 
@@ -210,5 +231,8 @@ __all__ = [
     "encode_header",
     "encode_signed",
     "encode_signers",
+    "is_signed",
+    "logical_path",
     "signed_message",
+    "stored_path",
 ]

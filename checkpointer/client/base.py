@@ -174,6 +174,11 @@ class Client:
         twin._set_up(self._config, self._metrics)
         return twin
 
+    @property
+    def is_signed(self) -> bool:
+        """Whether this client was opened for a signed root, for other packages of this library."""
+        return self._config.signing is not None
+
     def for_tasks(self) -> Self:
         """Return a client for tasks of the job, for other packages of this library.
 

@@ -35,6 +35,7 @@ from pyspark_checkpointer.spark.executors import parallelism, share
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
+from pyspark_checkpointer.storage.signed_paths import SignedPaths
 
 LISTING_PREFIXES = 64
 """The approximate number of prefixes for a parallel listing.
@@ -205,12 +206,14 @@ def _over_objects(
     if classifier is None:
         return spark.createDataFrame([], schema)
     prefixes = run_sync(_listing_prefixes(client, classifier.sequence, newer=newer))
-    root = TaskRoot.of(client, spark)
+    root, signed = TaskRoot.of(client, spark), client.is_signed
     # The index of live objects can be large.
     sent = share(spark, classifier, f"{client.root}: the index of its live objects")
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store = root.open().session.store
+        # The client of tasks has no keys, and knows nothing of signatures.
+        stored = root.open().session.store
+        store: Store = SignedPaths(stored) if signed else stored
         for batch in batches:
             for prefix in batch.column("prefix").to_pylist():
                 yield from work(store, _rows(store, prefix, sent()))

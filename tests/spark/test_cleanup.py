@@ -13,6 +13,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup
 from pyspark_checkpointer.spark.cleanup import LISTING_PREFIXES, _id_prefixes, _listing_prefixes, _prefixes_above
 from pyspark_checkpointer.testing import Faults, injected
+from tests.signing_keys import make_keys
 
 NOW = RetentionPolicy(keep_last=2, grace=timedelta(0))
 
@@ -93,6 +94,21 @@ def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSessi
     assert other.plan(RetentionPolicy(grace=timedelta(0))).total("delete").objects == 0
     assert len(other.list_checkpoints()) == 3
     assert (tmp_path / "b/progress/group/0").read_bytes() == b"7"
+
+
+def test_the_manifests_of_a_signed_root_are_cleaned_by_executors(spark: SparkSession, tmp_path: Path) -> None:
+    """They are stored under other names, which the tasks have to know without a key."""
+    make_keys(tmp_path / "owner.pem")
+    root, signing = tmp_path / "root", f"sign:{tmp_path / 'owner.pem'}"
+    client = Checkpointer(root, signing=signing)
+    for number in range(5):
+        with client.begin(number) as cp:
+            cp.snapshot("op", 0, b"%d" % number)
+    live = {f"{one}.json.signed" for one in client.list_checkpoints()[-2:]}
+    assert plan_cleanup(spark, str(root), NOW, signing=signing).where("path like 'manifests/%.json'").count() == 5
+    clean(spark, str(root), NOW, signing=signing)
+    assert {path.name for path in (root / "manifests").iterdir()} == live
+    assert client.verify()
 
 
 def test_where_there_is_no_room_for_a_swap_garbage_goes_first(spark: SparkSession, tmp_path: Path) -> None:

@@ -127,12 +127,4 @@ def leaves_commits(before: bytes, after: bytes) -> bool:
     )
 
 
-def is_signed(path: str) -> bool:
-    """Return whether an object carries a signature of its own.
-
-    All others are named by a digest in one that does.
-    """
-    return path == object_paths.LATEST or path.startswith(object_paths.CONSUMERS) or object_paths.is_manifest(path)
-
-
-__all__ = ["NotAllowedError", "Rules", "is_signed", "leaves_commits", "roles_for"]
+__all__ = ["NotAllowedError", "Rules", "leaves_commits", "roles_for"]

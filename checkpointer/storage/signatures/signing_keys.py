@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, SwapNotSentError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL
 
-_FORM = "trust:FILE, sign:FILE or trust:FILE,sign:FILE"
+_FORM = "trust:FILE, sign:FILE or trust:FILE,sign:FILE, perhaps with at-least:VERSION and root:ID"
 _BEGIN_PUBLIC = b"-----BEGIN PUBLIC KEY-----"
 
 

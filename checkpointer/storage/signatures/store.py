@@ -12,7 +12,6 @@ those without signatures. `manifests/SIGNATURES.md` describes what is stored.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -23,11 +22,13 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.signatures_json import (
-    LINE_SIZE,
     SIGNERS,
     Header,
     Signers,
     decode_signed,
+    is_signed,
+    logical_path,
+    stored_path,
 )
 from pyspark_checkpointer.storage.base import (
     Blob,
@@ -40,13 +41,11 @@ from pyspark_checkpointer.storage.base import (
     Signed,
     SinkRead,
     Store,
-    WrappedStore,
-    WriteLeftover,
     check_path,
     check_swap_size,
     read_or_error,
 )
-from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules, is_signed
+from pyspark_checkpointer.storage.signatures.rules import NotAllowedError, Rules
 from pyspark_checkpointer.storage.signatures.signers import begin_signers, find_signers, holds_others, unsigned
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey
 from pyspark_checkpointer.storage.signatures.versions import (
@@ -54,17 +53,16 @@ from pyspark_checkpointer.storage.signatures.versions import (
     SignedVersion,
     all_seen_before,
     left_commit,
-    logical_path,
     next_time,
     open_object,
     see,
     seen_before,
     sign_object,
-    stored_path,
 )
+from pyspark_checkpointer.storage.signed_paths import SignedPaths, as_listed
 
 
-class SignedStore(WrappedStore):
+class SignedStore(SignedPaths):
     """`inner`, with signatures that are made by each write and checked by each read.
 
     The list of signers is read again with each object that is replaced.
@@ -285,33 +283,14 @@ class SignedStore(WrappedStore):
 
         Return None for one that is not of the signed root.
         """
-        path = logical_path(entry.path)
-        if path is None or not is_signed(path):
-            return None if path is None else entry
-        blob, size = entry.blob, entry.size
-        if blob is not None and self._rules is not None:
-            try:
-                blob = self._open(path, blob, self._rules, seen)
-            except UntrustedError:
-                blob = None  # Whoever needs it reads it, and gets this error.
-        if blob is not None:
-            size = len(blob.data)
-        elif object_paths.is_manifest(path):
-            size -= LINE_SIZE
-        return ListedObject(path, size, blob)
-
-    async def folders(self, prefix: str) -> Sequence[str]:
-        return await self.inner.folders(prefix)
-
-    async def delete(self, paths: Sequence[str]) -> None:
-        await self.inner.delete([stored_path(path) for path in paths])
-
-    async def leftovers(self) -> Sequence[WriteLeftover]:
-        found = await self.inner.leftovers()
-        return [replace(left, path=path) for left in found if (path := logical_path(left.path)) is not None]
-
-    async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
-        await self.inner.discard([replace(left, path=stored_path(left.path)) for left in leftovers])
+        listed = as_listed(entry)
+        if listed is None or entry.blob is None or not is_signed(listed.path) or self._rules is None:
+            return listed
+        try:
+            blob = self._open(listed.path, entry.blob, self._rules, seen)
+        except UntrustedError:
+            return listed  # Whoever needs it reads it, and gets this error.
+        return ListedObject(listed.path, len(blob.data), blob)
 
 
 __all__ = ["SignedStore"]

@@ -11,14 +11,13 @@ from pyspark_checkpointer.errors import InvalidStateError, MalformedError, Untru
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.signatures_json import (
-    SIGNERS,
-    SUFFIX,
     Header,
     SignedObject,
     decode_signed,
     encode_header,
     encode_signed,
     signed_message,
+    stored_path,
 )
 from pyspark_checkpointer.storage.base import Blob, Signed
 from pyspark_checkpointer.storage.signatures.freshness import Newest
@@ -154,29 +153,14 @@ def left_commit(url: str, key: SigningKey, rules: Rules, data: bytes, before: Si
     return last
 
 
-def stored_path(path: str) -> str:
-    """Return the path at which an object is stored."""
-    return path + SUFFIX if object_paths.is_manifest(path) else path
-
-
-def logical_path(stored: str) -> str | None:
-    """Return the path of a stored object; None for one that is not of a signed root."""
-    if stored == SIGNERS or object_paths.is_manifest(stored):  # an unsigned manifest: nobody may read it
-        return None
-    path = stored.removesuffix(SUFFIX)
-    return path if object_paths.is_manifest(path) else stored
-
-
 __all__ = [
     "Seen",
     "SignedVersion",
     "all_seen_before",
     "left_commit",
-    "logical_path",
     "next_time",
     "open_object",
     "see",
     "seen_before",
     "sign_object",
-    "stored_path",
 ]

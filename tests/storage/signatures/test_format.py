@@ -20,10 +20,11 @@ from pyspark_checkpointer.manifests.signatures_json import (
     encode_header,
     encode_signed,
     encode_signers,
+    logical_path,
     signed_message,
+    stored_path,
 )
 from pyspark_checkpointer.storage.signatures.signing_keys import is_signed_by
-from pyspark_checkpointer.storage.signatures.versions import logical_path, stored_path
 
 PAGE = (Path(__file__).parents[3] / "manifests" / "SIGNATURES.md").read_text("utf-8")
 EXAMPLES = dict(re.findall(r"^```text (.*)\n((?:.*\n)*?)```$", PAGE, re.M))
