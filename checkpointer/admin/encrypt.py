@@ -92,7 +92,7 @@ async def reencrypt_root(
     Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError` where
     its provider does not open the root.
     """
-    await _refuse_signed(session.store)
+    await _refuse_signed(session.store, "encrypted anew")
     stored, change = await change_keys(session.store, encryption, _check_names)
     work = _Encrypting(session.host, stored, change.before, change.after, progress)
     if change.before is not None:
@@ -106,13 +106,13 @@ async def reencrypt_root(
     return done
 
 
-async def _refuse_signed(store: Store) -> None:
+async def _refuse_signed(store: Store, what: str = "encrypted") -> None:
     """Raise `InvalidStateError` for a signed root: only its signers may write a manifest there."""
     # As it is stored: once an earlier call has committed, the keys of this client open nothing.
     stored = next((one.inner for one in layers(store) if isinstance(one, EncryptedStore)), store)
     if await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None:
         raise InvalidStateError(
-            f"{store.url}: is signed, and cannot be encrypted where it is: export a checkpoint to a new root, with "
+            f"{store.url}: is signed, and cannot be {what} where it is: export a checkpoint to a new root, with "
             "encryption and signing"
         )
 

@@ -55,6 +55,7 @@ def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tu
     if store.json:
         document: SignerList = {
             "root": store.ck.root,
+            "root_id": found.root_id,
             "version": found.version,
             "signers": [
                 {"name": one.name, "key": one.key, "roles": list(one.roles), "through": one.through} for one in rows
@@ -62,7 +63,7 @@ def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tu
         }
         print_json(document)
         return
-    print_line(f"version {found.version} of the list of signers of {store.ck.root}")
+    print_line(f"version {found.version} of the list of signers of {store.ck.root}, root {found.root_id}")
     if rows:
         print_table(
             _COLUMNS,

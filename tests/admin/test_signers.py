@@ -237,7 +237,7 @@ def test_a_signed_root_is_not_encrypted_where_it_is(keys: Path) -> None:
     assert copied is not None
     assert first is not None
     assert copied.keyed("totals").to_dict() == first.keyed("totals").to_dict()
-    with pytest.raises(InvalidStateError, match="is signed, and cannot be encrypted where it is"):
+    with pytest.raises(InvalidStateError, match="is signed, and cannot be encrypted anew where it is"):
         Checkpointer(target, encryption=encryption).reencrypt(encryption)
 
 

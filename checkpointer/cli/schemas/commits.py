@@ -64,6 +64,7 @@ class SignerList(TypedDict):
     """The list of signers of a signed root."""
 
     root: str
+    root_id: Annotated[str, "the random id of the root, for `root:` in `--signing`"]
     version: int
     signers: list[Signer]
 
