@@ -383,12 +383,13 @@ class MapPartition:
         if len(keys) == len(self.live):
             self.live, self.last_packed, self.unlisted = {}, {}, []
             return
+        live, last_packed = self.live, self.last_packed
         for key in keys:
-            self.last_packed.pop(key, None)
-            del self.live[key]
+            last_packed.pop(key, None)
+            del live[key]
         # A dict keeps the places of deleted keys, which every walk through it passes. A copy does not have them.
-        if len(keys) > len(self.live):
-            self.live, self.last_packed = dict(self.live), dict(self.last_packed)
+        if len(keys) > len(live):
+            self.live, self.last_packed = dict(live), dict(last_packed)
 
     def pack_in_steps(
         self, refused: dict[Any, UnsupportedValueError], free: list[Any], *, only_free: bool = False
@@ -412,16 +413,16 @@ class MapPartition:
                     self._set_differing(differing(self.data, keys, packed))
                 yield
             return
-        new: dict[Any, bytes] = {}
+        known, new = self.last_packed, dict[Any, bytes]()
         for keys, packed in batches:
             # What is as it was packed last is not looked up in `data`, which is large.
-            changed = differing(self.last_packed, keys, packed)
+            changed = differing(known, keys, packed)
             if changed:
                 self._set_differing(differing(self.data, changed, list(changed.values())))
-                new.update(changed)
+                # While it is empty, nothing has to be looked up there for the next batch, whose keys are others.
+                (known or new).update(changed)
             yield
-        # Not sooner: keys of the next batch would be looked up there, although no two batches have a key in common.
-        self.last_packed.update(new)
+        known.update(new)
 
     def _pack_first(self, refused: dict[Any, UnsupportedValueError], free: list[Any]) -> Iterator[None]:
         """Pack all values for the first time, as `pack_in_steps` does.
