@@ -28,7 +28,7 @@ from pyspark_checkpointer.cli.schemas.cleanup import (
     RemovedFollower,
     Total,
 )
-from pyspark_checkpointer.cli.schemas.commits import Commit, EncryptedRoot, Fork, Rekeyed, Rewind, SignerList
+from pyspark_checkpointer.cli.schemas.commits import Commit, EncryptedRoot, Fork, Rekeyed, Rewind, Signer, SignerList
 from pyspark_checkpointer.cli.schemas.contents import (
     Consumer,
     Exported,
@@ -48,6 +48,7 @@ from pyspark_checkpointer.cli.schemas.damage import (
     OlderState,
     Repair,
     RepairPlan,
+    Signed,
     Verification,
 )
 from pyspark_checkpointer.cli.schemas.diagnosis import Check, Contest, Diagnosis, Latency
@@ -163,6 +164,8 @@ __all__ = [
     "Retired",
     "Rewind",
     "Savepoint",
+    "Signed",
+    "Signer",
     "SignerList",
     "SparkProgress",
     "Spread",
