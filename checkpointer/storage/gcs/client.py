@@ -4,7 +4,6 @@ Credentials and session are those of gcsfs. The calls of gcsfs repeat a request,
 failure. So requests go through its session, and not through its calls.
 """
 
-import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -163,20 +162,6 @@ class GCSClient:
                 retry_after = answer.headers.get("Retry-After")
                 raise AnswerError(answer.status, await answer.read(), about_object, retry_after)
             yield answer
-
-
-async def document(answer: Any, label: str) -> dict[str, Any]:
-    """Return the JSON object of an answer.
-
-    Raises `DependencyError` for anything else, since it does not tell what the service did.
-    """
-    try:
-        found = json.loads(await answer.read())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise DependencyError(f"{label}: the answer is no JSON object")
-    return found
 
 
 async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> GCSClient:

@@ -4,7 +4,7 @@ Conditions are `ifGenerationMatch`; versions are generations. Every request is o
 repeat requests, are not used, since after a lost answer only the layers above can tell what happened.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
@@ -21,9 +21,10 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.gcs.bucket import rules_of
-from pyspark_checkpointer.storage.gcs.client import GCSClient, close_client, document, open_client
+from pyspark_checkpointer.storage.gcs.client import GCSClient, close_client, open_client
 from pyspark_checkpointer.storage.gcs.errors import AnswerError, meaning, status_of
 from pyspark_checkpointer.storage.gcs.upload import send_chunks, send_whole
+from pyspark_checkpointer.storage.http import AS_STORED, document, pieces, pour_object, read_object
 from pyspark_checkpointer.storage.url import Location
 
 _PAGE_SIZE = 1000
@@ -32,14 +33,8 @@ _PAGE_SIZE = 1000
 _DELETE_BATCH = 256
 """Objects that one request of the store deletes. Each takes a request of its own to the service."""
 
-_PIECE = 1 << 20
-"""Bytes of a body that are read at a time, at most."""
-
 _CONTENT = {"alt": "media"}
 """The parameter that asks for the bytes of an object, and not for its metadata."""
-
-_AS_STORED = {"Accept-Encoding": "identity"}
-"""Header that forbids compression on the way, so that the length is that of the object."""
 
 
 class GCSStore(CloudStore[GCSClient]):
@@ -75,10 +70,8 @@ class GCSStore(CloudStore[GCSClient]):
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         client = await self._connection.get()
-        async with client.ask("GET", self._at(path), _CONTENT, _AS_STORED) as answer:
-            size = self._check_size(path, answer, limit)
-            data = await cloud.gather_pieces(_pieces(answer))
-            self._check_whole(path, len(data), size)
+        async with client.ask("GET", self._at(path), _CONTENT, AS_STORED) as answer:
+            data = await read_object(answer, self._name(path), limit)
             generation = answer.headers.get("x-goog-generation")
             if generation is None:
                 raise DependencyError(f"{self._name(path)}: the answer names no generation")
@@ -86,40 +79,20 @@ class GCSStore(CloudStore[GCSClient]):
 
     async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
         client = await self._connection.get()
-        async with client.ask("GET", self._at(path), _CONTENT, _AS_STORED) as answer:
-            size = self._check_size(path, answer, limit)
-            self._check_whole(path, await cloud.pour(_pieces(answer), sink), size)
-            return sink
+        async with client.ask("GET", self._at(path), _CONTENT, AS_STORED) as answer:
+            return await pour_object(answer, sink, self._name(path), limit)
 
     async def _get_range(self, path: str, offset: int, length: int) -> bytes:
         client = await self._connection.get()
         span = f"bytes={offset}-{offset + length - 1}"
         try:
-            async with client.ask("GET", self._at(path), _CONTENT, {**_AS_STORED, "Range": span}) as answer:
-                return await cloud.gather_pieces(_pieces(answer))
+            async with client.ask("GET", self._at(path), _CONTENT, {**AS_STORED, "Range": span}) as answer:
+                return await cloud.gather_pieces(pieces(answer))
         except AnswerError as error:
             # The service refuses a range that starts after the end, where the contract asks for no bytes.
             if error.status != 416:
                 raise
             return b""
-
-    def _check_size(self, path: str, answer: Any, limit: int | None) -> int:
-        """Return the size of an object before its body is read.
-
-        Raises `CorruptionError` above `limit`.
-        """
-        size = answer.content_length
-        if size is None:
-            raise DependencyError(f"{self._name(path)}: the answer does not tell its length")
-        if limit is not None and size > limit:
-            answer.close()  # drops the connection in place of reading the rest
-            raise cloud.too_large(self._name(path), limit, size)
-        return int(size)
-
-    def _check_whole(self, path: str, found: int, size: int) -> None:
-        """Raise `DependencyError` where the body ended early."""
-        if found != size:
-            raise DependencyError(f"{self._name(path)}: the answer broke off after {found} of {size} bytes")
 
     async def _put(self, path: str, data: Bytes) -> None:
         client = await self._connection.get()
@@ -196,8 +169,3 @@ def _generation(expected: str, name: str) -> str:
     if not (expected.isascii() and expected.isdecimal()) or not int(expected):
         raise PreconditionFailedError(f"{name}: was changed by somebody else")
     return expected
-
-
-async def _pieces(answer: Any) -> AsyncIterator[bytes]:
-    async for piece in answer.content.iter_chunked(_PIECE):
-        yield piece

@@ -10,8 +10,9 @@ from typing import Any
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.gcs.client import GOES_ON, GCSClient, document
+from pyspark_checkpointer.storage.gcs.client import GOES_ON, GCSClient
 from pyspark_checkpointer.storage.gcs.errors import AnswerError
+from pyspark_checkpointer.storage.http import document
 
 # A multiple of 256 KiB, as the service demands of all chunks but the last one.
 _CHUNK = 16 << 20
