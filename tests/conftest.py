@@ -19,7 +19,15 @@ from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage.registry import STORES, folder_of
 from tests import jvm
 from tests.kafka import Broker, start_kafka
-from tests.servers import Server, ServerUnavailableError, Service, start_azurite, start_fake_gcs, start_minio
+from tests.servers import (
+    Server,
+    ServerUnavailableError,
+    Service,
+    start_azurite,
+    start_fake_gcs,
+    start_minio,
+    start_volumes,
+)
 from tests.world import World
 
 S = TypeVar("S", bound=Service)
@@ -91,7 +99,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An empty place for a store: local, memory, s3, azure or gcs."""
+    """An empty place for a store: local, memory, s3, azure, gcs or databricks."""
 
     url: str
     storage_options: dict[str, Any] = field(repr=False)
@@ -130,6 +138,12 @@ def azure_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Servic
 def gcs_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
     """A fake-gcs-server with an empty bucket."""
     return _started(start_fake_gcs, tmp_path_factory.mktemp("gcs"), _servers)
+
+
+@pytest.fixture(scope="session")
+def databricks_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
+    """A server of ours with an empty volume."""
+    return _started(start_volumes, tmp_path_factory.mktemp("volumes"), _servers)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,10 @@
 """The object stores that tests run against: MinIO for S3, Azurite for Azure, fake-gcs-server for Google; on 127.0.0.1.
 
+That of volumes of Databricks is ours (tests/volumes_server.py), as there is no other.
+
 `python -m tests.servers` installs them into a cache outside the work tree, where go and npm are there to do
-it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server`, `azure_server` and `gcs_server` start them.
+it. `CHECKPOINTER_CACHE` moves the cache. The fixtures `s3_server`, `azure_server`, `gcs_server` and `databricks_server`
+start them.
 tests/kafka.py has one more server.
 
 A server dies with the process that started it, even when that is killed: a watcher holds the reading end of a
@@ -25,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.volumes_server import VOLUME
 
 STARTUP_SECONDS = 60
 SHUTDOWN_SECONDS = 10
@@ -377,6 +382,21 @@ def start_fake_gcs(folder: Path) -> Server:
 
     options = {"token": "anon", "endpoint_url": address}
     return _serve(Server(url="gs://checkpoints", storage_options=options, process=process), create_bucket)
+
+
+def start_volumes(folder: Path) -> Server:
+    """A server of our own that has a volume. Raises: RuntimeError."""
+    port, token = free_port(), secrets.token_hex(16)
+    process = Process(
+        label="server of volumes",
+        command=[sys.executable, "-m", "tests.volumes_server", str(port), str(folder / "files"), token],
+        environment={"PYTHONPATH": os.pathsep.join(sys.path)},
+        ready=answers(port, "/"),
+        log=folder / "log",
+        crash=signal.SIGKILL,
+    )
+    options = {"endpoint_url": f"http://127.0.0.1:{port}", "token": token}
+    return _serve(Server(url=f"dbfs:{VOLUME}", storage_options=options, process=process), lambda: None)
 
 
 def _serve(server: Server, create: Callable[[], None]) -> Server:

@@ -37,6 +37,7 @@ EXTRAS = {
     "s3": ("s3fs", "botocore", "aiobotocore"),
     "azure": ("adlfs", "azure.storage", "azure.core"),
     "gcs": ("gcsfs", "google.auth", "google.oauth2"),
+    "databricks": ("aiohttp",),
     "encryption": ("cryptography",),
     "aws-kms": ("botocore",),
     "azure-key-vault": ("azure.identity",),

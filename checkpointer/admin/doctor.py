@@ -86,8 +86,8 @@ async def examine(
     """
     kind = parse(store.url).kind
     found = Diagnosis(store.url, kind.fenced_by if store.fencing else None)
-    # A directory bucket lists whole folders only, and a folder on a disk would stay behind.
-    end = "/" if kind.reach is Reach.CLOUD else "-"
+    # A directory bucket lists whole folders only, and a folder on a disk or in a volume would stay behind.
+    end = "/" if kind.reach is Reach.CLOUD and kind.volume is None else "-"
     prefix = f"_doctor-{host.token(16)}{end}"
     steps: tuple[Callable[[], Awaitable[None]], ...] = (
         lambda: _try_verbs(found, store, prefix, host),

@@ -50,7 +50,7 @@ from pyspark_checkpointer.cli import (
 )
 from pyspark_checkpointer.cli.failures import MISTYPED, ROOT_VARIABLE, Failed
 from pyspark_checkpointer.cli.screen import complain, print_error
-from pyspark_checkpointer.storage.registry import cloud_roots, enumerate_words, packages
+from pyspark_checkpointer.storage.registry import cloud_roots, credential_finders, enumerate_words
 
 VERBS = (
     lists.command,
@@ -149,7 +149,7 @@ Examples:
 
 ROOT is a folder, {", ".join(cloud_roots())}, or any other URL that fsspec knows. If CHECKPOINTER_ROOT is set, you may
 leave ROOT out when there are no other arguments; before other arguments write `-` for it. Credentials come from the
-environment, as {enumerate_words(packages(), "and")} find them, or from CHECKPOINTER_STORAGE_OPTIONS.
+environment, as {enumerate_words(credential_finders(), "and")} find them, or from CHECKPOINTER_STORAGE_OPTIONS.
 
 Exit status: 0 if it succeeded; 1 if it found a problem, found nothing of that name, or was refused; 2 for a mistake in
 the command; 3 if the store is damaged; 75 if the store does not answer: wait and try again.""",

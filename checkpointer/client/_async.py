@@ -56,8 +56,9 @@ class AsyncCheckpointer(AsyncFace):
 
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `gs://bucket/path`,
-            `memory://name`, or any other fsspec URL with `fencing="none"`. A relative folder is resolved once, here: a
-            later change of the working directory does not change what it means.
+            `dbfs:/Volumes/catalog/schema/volume/path`, `memory://name`, or any other fsspec URL with `fencing="none"`.
+            A relative folder is resolved once, here: a later change of the working directory does not change what it
+            means.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         fencing: "required" refuses a store that cannot swap an object atomically. "none" accepts it; then nothing
             protects two writers of one root from each other.

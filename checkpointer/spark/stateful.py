@@ -66,7 +66,7 @@ def stateful(
 
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`,
-            `gs://bucket/path`. One root for each query.
+            `gs://bucket/path` or `dbfs:/Volumes/catalog/schema/volume/path`. One root for each query.
         storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
         checkpoint_location: The query's `checkpointLocation`, which a query of Spark Connect needs: nothing else tells
             its function which query calls it. The same options serve for both if they are on the same kind of store.

@@ -65,8 +65,10 @@ def open_store(
 
     Args:
         url: A folder, `file:///…`, `memory://name`, `s3://bucket/path`, `abfs://container/path`,
-            `gs://bucket/path`, or any other URL that fsspec knows (those with `fencing="none"` only).
-        storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
+            `gs://bucket/path`, `dbfs:/Volumes/catalog/schema/volume/path`, or any other URL that fsspec knows
+            (those with `fencing="none"` only).
+        storage_options: What s3fs, adlfs or another fsspec file system takes, or `databricks/login.py`. Never shown or
+            logged.
         fencing: "required" writes under conditions that the store keeps against every other writer; "none"
             writes without them, and two writers of one root can then overwrite each other.
         concurrency: Requests that may run at the same time; of small reads and writes sixteen times as many.

@@ -95,8 +95,15 @@ class StoreKind:
 
     Values of variables with a key, secret, token or password are left out of every message.
     """
+    credentials: str | None = None
+    """Whose way of finding credentials the store follows, where it is not that of the package."""
     has_accounts: bool = False
     """True if its URLs may name an account, as in container@account."""
+    volume: str | None = None
+    """The path of a volume, by the names of its parts, where its roots are in volumes and not in buckets.
+
+    Its URLs have one slash, as in dbfs:/Volumes/…, and its machines mount its volumes at this path.
+    """
     costs: StoreCosts | None = None
     """Its costs; None where no prices are known."""
     fenced_by: str | None = None
@@ -161,6 +168,16 @@ STORES = (
         costs=_GCS_COSTS,
         fenced_by="conditions on generations (ifGenerationMatch)",
     ),
+    StoreKind(
+        ("dbfs",),
+        f"{_BELOW}.databricks",
+        Reach.CLOUD,
+        package="aiohttp",
+        environment="DATABRICKS",
+        credentials="the tools of Databricks",
+        volume="/Volumes/catalog/schema/volume",
+        fenced_by="conditions on ETags (If-Match, If-None-Match)",
+    ),
 )
 """All stores of this library."""
 
@@ -181,7 +198,18 @@ def known_protocols() -> str:
 
     An error that refuses another beginning shows it.
     """
-    return ", ".join(f"{protocol}://" for kind in STORES for protocol in kind.protocols)
+    return ", ".join(_beginning(kind, protocol) for kind in STORES for protocol in kind.protocols)
+
+
+def _beginning(kind: StoreKind, protocol: str) -> str:
+    """Return how the URLs of a store begin."""
+    return f"{protocol}:{volumes_of(kind)}" if kind.volume else f"{protocol}://"
+
+
+def volumes_of(kind: StoreKind) -> str:
+    """Return the folder of all volumes of a kind of store, with a slash at its end."""
+    assert kind.volume is not None
+    return f"/{kind.volume.split('/')[1]}/"
 
 
 def cloud_roots() -> list[str]:
@@ -189,13 +217,18 @@ def cloud_roots() -> list[str]:
 
     Errors and the help of the command show it.
     """
-    clouds = (kind for kind in STORES if kind.reach is Reach.CLOUD)
-    return [f"{kind.protocols[0]}://{'container' if kind.has_accounts else 'bucket'}/path" for kind in clouds]
+    return [_example(kind) for kind in STORES if kind.reach is Reach.CLOUD]
 
 
-def packages() -> list[str]:
-    """Return the packages that stores need."""
-    return [kind.package for kind in STORES if kind.package]
+def _example(kind: StoreKind) -> str:
+    if kind.volume:
+        return f"{kind.protocols[0]}:{kind.volume}/path"
+    return f"{kind.protocols[0]}://{'container' if kind.has_accounts else 'bucket'}/path"
+
+
+def credential_finders() -> list[str]:
+    """Return who finds credentials in the environment as the stores do."""
+    return [kind.credentials or kind.package for kind in STORES if kind.package]
 
 
 def enumerate_words(words: list[str], last: str) -> str:

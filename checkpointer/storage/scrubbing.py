@@ -36,6 +36,7 @@ _HARMLESS = {
     "defaultendpointsprotocol",
     "endpoint_url",
     "endpointsuffix",
+    "host",
     "location_mode",
     "mode",
     "profile",

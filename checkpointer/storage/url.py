@@ -2,13 +2,14 @@
 
 import os
 import re
+import sys
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import fsspec
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, store_kind_of
+from pyspark_checkpointer.storage.registry import STORES, Reach, StoreKind, store_kind_of, volumes_of
 
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 
@@ -33,9 +34,10 @@ class Location:
     protocol: str
     """In lower case."""
     host: str
-    """The bucket or container; empty for a local folder."""
+    """The bucket or container; empty for a local folder, and for a root in a volume."""
     path: str
-    """The path without slashes around it; of a local folder, the absolute path."""
+    """The path without slashes around it; of a local folder, the absolute path. It names the volume, if there is one.
+    """
     account_host: str | None = None
     """The host of the account, where the URL names one."""
 
@@ -49,6 +51,8 @@ class Location:
         """Return the URL in its normal form, which `parse` takes again."""
         if self.kind.reach is Reach.MACHINE:
             return self.path
+        if self.kind.volume:
+            return f"{self.protocol}:/{self.path}"
         host = f"{self.host}@{self.account_host}" if self.account_host else self.host
         return f"{self.protocol}://{host}/{self.path}" if self.path else f"{self.protocol}://{host}"
 
@@ -77,9 +81,10 @@ def parse(url: str | os.PathLike[str]) -> Location:
             )
         return _local(text)
     scheme = match["scheme"].lower()
-    if store_kind_of(scheme).reach is Reach.MACHINE:
+    kind = store_kind_of(scheme)
+    if kind.reach is Reach.MACHINE:
         return _file_url(text, scheme)
-    return _remote(scheme, text)
+    return _in_volume(kind, scheme, text) if kind.volume else _remote(scheme, text)
 
 
 def absolute(url: str | os.PathLike[str]) -> str:
@@ -92,11 +97,30 @@ def absolute(url: str | os.PathLike[str]) -> str:
 
 def _local(path: str) -> Location:
     try:
-        return Location("file", "", os.path.abspath(os.path.expanduser(path)))
+        folder = os.path.abspath(os.path.expanduser(path))
     except FileNotFoundError:
         raise IllegalArgumentError(
             f"{path}: a relative folder, but the current one was removed; give an absolute one"
         ) from None
+    _refuse_mounted_volume(folder)
+    return Location("file", "", folder)
+
+
+def _refuse_mounted_volume(folder: str) -> None:
+    """Raise `IllegalArgumentError` for a folder in a mounted volume.
+
+    A mount has no conditional writes, and a lock there holds on one machine. The store of the volume has conditions.
+    """
+    if sys.platform == "darwin":
+        return  # this system mounts all of its disks at /Volumes
+    for kind in [kind for kind in STORES if kind.volume]:
+        # The older mount of all files, which has the name of the protocol, has the volumes in it too.
+        inside = folder.removeprefix(f"/{kind.protocols[0]}")
+        if f"{inside}/".startswith(volumes_of(kind)):
+            raise IllegalArgumentError(
+                f"{folder}: is a mount, on which writes cannot be made conditional; give the URL of this folder, "
+                f"{kind.protocols[0]}:{inside}"
+            )
 
 
 def _file_url(text: str, scheme: str) -> Location:
@@ -108,6 +132,26 @@ def _file_url(text: str, scheme: str) -> Location:
             raise IllegalArgumentError(f"{scheme}://…: names a host; write {scheme}:///absolute/path")
         return _local(f"~/{path}" if host == "~" else f"/{path}")
     return _local(rest)
+
+
+def _in_volume(kind: StoreKind, scheme: str, text: str) -> Location:
+    """Return the location of a URL that names a volume in place of a bucket."""
+    assert kind.volume is not None
+    rest = text[len(scheme) + 1 :]
+    # Three slashes are an empty host, which means the same as none.
+    path = rest[2:] if rest.startswith("///") else rest
+    # What is there in place of a volume may be a password, and is not shown.
+    if not f"{path}/".startswith(volumes_of(kind)):
+        raise IllegalArgumentError(f"{scheme}:…: names no volume; expected {scheme}:{kind.volume}/path")
+    if "?" in path or "#" in path:
+        shown = re.split("[?#]", path)[0]
+        raise IllegalArgumentError(f"{scheme}:{shown}: a root has no query and no fragment")
+    parts = path.strip("/").split("/")
+    if any(part in ("", ".", "..") for part in parts):
+        raise IllegalArgumentError(f"{scheme}:{path}: a root has no empty, '.' or '..' parts in its path")
+    if len(parts) < kind.volume.count("/"):
+        raise IllegalArgumentError(f"{scheme}:{path}: names no volume; expected {scheme}:{kind.volume}/path")
+    return Location(scheme, "", "/".join(parts))
 
 
 def _remote(scheme: str, text: str) -> Location:

@@ -119,7 +119,7 @@ class TestTheSecondJob:
 
 
 class TestElsewhere:
-    @pytest.mark.prove  # three starts of Spark; tests/spark/test_gcs.py has tasks that write to a bucket
+    @pytest.mark.prove  # three starts of Spark; tests/spark/test_buckets.py has tasks that write to a bucket
     def test_the_state_may_be_in_a_bucket(
         self, tmp_path: Path, gcs_server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:

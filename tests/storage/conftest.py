@@ -19,7 +19,7 @@ from tests import s3_servers
 from tests.servers import Server, ServerUnavailableError
 
 MORE_S3 = os.environ.get("CHECKPOINTER_S3_SERVERS", "").split()
-CONDITIONAL = ["memory", "local", "s3", "azure", "gcs"]
+CONDITIONAL = ["memory", "local", "s3", "azure", "gcs", "databricks"]
 PLAIN = [*CONDITIONAL, "generic"]
 EVERY = [*PLAIN, "encrypted", "hidden"]
 
@@ -41,7 +41,7 @@ class Place:
 
 @pytest.fixture
 def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
-    """Return a function that makes a root of a kind. The servers of three kinds start with their first root."""
+    """Return a function that makes a root of a kind. The servers of four kinds start with their first root."""
 
     def make(kind: str) -> Place:
         name = uuid.uuid4().hex

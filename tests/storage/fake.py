@@ -31,6 +31,9 @@ class FakeServer(ThreadingHTTPServer):
             from google.oauth2.credentials import Credentials
 
             return Place(kind, "gs://bucket/root", {"endpoint_url": endpoint, "token": Credentials("hunter22hunter22")})
+        if kind == "databricks":
+            options = {"endpoint_url": endpoint, "token": "hunter22hunter22"}
+            return Place(kind, "dbfs:/Volumes/main/default/checkpoints/root", options)
         connection = (
             "DefaultEndpointsProtocol=http;AccountName=account;"
             f"AccountKey=aHVudGVyMjJodW50ZXIyMg==;BlobEndpoint={endpoint}/account;"
@@ -88,6 +91,11 @@ def says(status: int, code: str, message: str = "as the test says") -> Answer:
 def tells(status: int, reason: str, message: str) -> Answer:
     """Return an error of Google Cloud Storage."""
     return gives(status, {"error": {"code": status, "message": message, "errors": [{"reason": reason}]}})
+
+
+def refuses(status: int, code: str, message: str) -> Answer:
+    """Return an error of the Files API of Databricks."""
+    return gives(status, {"error_code": code, "message": message, "details": []})
 
 
 def gives(status: int, document: object, **headers: str) -> Answer:

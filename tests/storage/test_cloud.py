@@ -28,7 +28,7 @@ from tests.storage.conftest import Place
 from tests.storage.fake import Answer, says, serves, serving
 
 MIB = 1 << 20
-CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure", "gcs"])
+CLOUDS = pytest.mark.parametrize("kind", ["s3", "azure", "gcs", "databricks"])
 
 MEASURE = r"""if True:
     import re, sys
@@ -57,7 +57,7 @@ MEASURE = r"""if True:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what was in use")
-@pytest.mark.parametrize("kind", ["s3", "azure", "gcs", "local"])
+@pytest.mark.parametrize("kind", ["s3", "azure", "gcs", "databricks", "local"])
 def test_a_large_object_takes_little_more_memory_than_itself(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     for verb in ("put", "get"):
@@ -327,6 +327,9 @@ def test_the_time_in_a_header_is_read(date: str | None, seconds: float | None, m
         ("gcs", "Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
         ("gcs", None, None),
         ("gcs", "yesterday", None),
+        ("databricks", "Sun, 06 Nov 1994 08:49:37 GMT", 784111777),
+        ("databricks", None, None),
+        ("databricks", "yesterday", None),
     ],
 )
 def test_a_read_tells_what_the_clock_of_the_server_said(kind: str, date: str | None, seconds: float | None) -> None:

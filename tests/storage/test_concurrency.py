@@ -16,7 +16,7 @@ from tests.storage import workers
 from tests.storage.conftest import CONDITIONAL, Place
 from tests.storage.workers import WRITERS, together
 
-SEVERAL = ["local", "s3", "azure", "gcs"]
+SEVERAL = ["local", "s3", "azure", "gcs", "databricks"]
 
 
 @pytest.mark.kinds(*CONDITIONAL)

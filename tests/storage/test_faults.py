@@ -30,9 +30,9 @@ from pyspark_checkpointer.storage.request_path import SMALL_SLOTS, LimitedStore
 from pyspark_checkpointer.storage.scrubbing import scrub
 from tests.servers import Server
 from tests.storage.conftest import Place
-from tests.storage.fake import breaks_off, says, says_nothing, serving, tells
+from tests.storage.fake import breaks_off, refuses, says, says_nothing, serving, tells
 
-KINDS = ["s3", "azure", "gcs"]
+KINDS = ["s3", "azure", "gcs", "databricks"]
 CLOUDS = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -99,12 +99,25 @@ CALLS: dict[str, Callable[[Store], Any]] = {
         ("gcs", 307, "", StoreRefusedError),
         ("gcs", 501, "notImplemented", StoreRefusedError),
         ("gcs", 400, "invalid", StoreRefusedError),
+        ("databricks", 503, "TEMPORARILY_UNAVAILABLE", ThrottlingError),
+        ("databricks", 429, "REQUEST_LIMIT_EXCEEDED", ThrottlingError),
+        ("databricks", 500, "INTERNAL_ERROR", DependencyError),
+        ("databricks", 502, "", DependencyError),
+        ("databricks", 504, "DEADLINE_EXCEEDED", DependencyError),
+        ("databricks", 408, "", DependencyError),
+        ("databricks", 409, "ABORTED", DependencyError),
+        ("databricks", 401, "UNAUTHENTICATED", StoreRefusedError),
+        ("databricks", 403, "PERMISSION_DENIED", StoreRefusedError),
+        ("databricks", 302, "", StoreRefusedError),
+        ("databricks", 501, "NOT_IMPLEMENTED", StoreRefusedError),
+        ("databricks", 400, "INVALID_PARAMETER_VALUE", StoreRefusedError),
+        ("databricks", 404, "ENDPOINT_NOT_FOUND", StoreNotFoundError),
     ],
 )
 def test_a_refusal_becomes_the_error_that_says_what_to_do(
     kind: str, status: int, code: str, expected: type[CheckpointError], call: str
 ) -> None:
-    answer = tells(status, code, "as the test says") if kind == "gcs" else says(status, code)
+    answer = {"gcs": tells, "databricks": refuses}.get(kind, says)(status, code, "as the test says")
     with serving(answer) as server:
         place = server.place(kind)
         with pytest.raises(expected, match=place.url) as raised:
@@ -140,12 +153,12 @@ def test_a_refused_request_is_tried_again_but_a_swap_never(kind: str) -> None:
 @CLOUDS
 def test_a_swap_on_what_is_gone_is_refused(kind: str) -> None:
     answers = {"s3": (404, "NoSuchKey"), "azure": (404, "BlobNotFound"), "gcs": (412, "conditionNotMet")}
-    missing = says(*answers[kind])
+    missing = says(*answers.get(kind, (412, "PRECONDITION_FAILED")))
     with serving(missing) as server, pytest.raises(PreconditionFailedError):
         run_sync(once(server.place(kind)).compare_and_swap("x", b"1", "1"))
 
 
-@pytest.mark.parametrize("kind", ["s3", "gcs"])
+@pytest.mark.parametrize("kind", ["s3", "gcs", "databricks"])
 def test_every_turn_has_a_connection(kind: str) -> None:
     turns = 8 * SMALL_SLOTS
     all_there = threading.Barrier(turns)
@@ -211,14 +224,14 @@ def test_a_server_that_comes_back_is_used_again(kind: str, request: pytest.Fixtu
 def wrong(place: Place) -> Place:
     """Return the same root with a wrong secret."""
     options = dict(place.storage_options)
-    if place.kind == "s3":
-        options["secret"] = "hunter22" * 4
+    if place.kind in ("s3", "databricks"):
+        options["secret" if place.kind == "s3" else "token"] = "hunter22" * 4
     else:
         options["connection_string"] = options["connection_string"].replace("AccountKey=E", "AccountKey=hunter22")
     return Place(place.kind, place.url, options)
 
 
-@pytest.mark.parametrize("kind", ["s3", "azure"])  # the server of gcs asks for none: test_gcs.py
+@pytest.mark.parametrize("kind", ["s3", "azure", "databricks"])  # the server of gcs asks for none: test_gcs.py
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_wrong_credentials(
     kind: str, place_of: Any, caplog: pytest.LogCaptureFixture, call: Callable[[Store], Any]
@@ -232,7 +245,9 @@ def test_wrong_credentials(
         assert "hunter22" not in text
 
 
-@pytest.mark.parametrize("kind", ["s3", "azure"])  # the server of gcs does not tell it from no object: test_gcs.py
+@pytest.mark.parametrize(
+    "kind", ["s3", "azure", "databricks"]
+)  # the server of gcs does not tell it from no object: test_gcs.py
 def test_no_bucket(kind: str, place_of: Any) -> None:
     place: Place = place_of(kind)
     url = place.url.replace("checkpoints", "no-such-place", 1)

@@ -46,7 +46,7 @@ FORK = """if True:
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["used in the child", "unused in the child"])
-@pytest.mark.parametrize("kind", ["local", "s3", "azure", "gcs"])
+@pytest.mark.parametrize("kind", ["local", "s3", "azure", "gcs", "databricks"])
 def test_a_forked_child_works_and_ends(place_of: Callable[[str], Place], kind: str, used: bool) -> None:
     place = place_of(kind)
     output = run_python(FORK.format(url=place.url, options=place.storage_options, used=used))

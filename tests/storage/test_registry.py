@@ -23,7 +23,8 @@ from tests.test_layers import parse as parse_module
 _FOLDERS = {
     f"pyspark_checkpointer.storage.{path.name}"
     for path in (ROOT / "checkpointer" / "storage").iterdir()
-    if (path / "__init__.py").exists() and path.name != "encryption"  # it stands before a store of any kind
+    if (path / "__init__.py").exists()
+    and path.name not in ("encryption", "signatures")  # they stand before a store of any kind
 }
 
 
@@ -48,6 +49,7 @@ def test_every_folder_is_in_the_table_and_opens_roots() -> None:
         ("az://c/x", "azure", "adlfs"),
         ("gs://b/x", "gcs", "gcsfs"),
         ("gcs://b/x", "gcs", "gcsfs"),
+        ("dbfs:/Volumes/c/s/v/x", "databricks", "aiohttp"),
         ("oss://b/x", "fsspec_any", None),
     ],
 )
@@ -93,11 +95,13 @@ def test_a_new_store_is_a_folder_and_a_line(monkeypatch: pytest.MonkeyPatch) -> 
 def test_errors_name_every_store_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "STORES", (*STORES, StoreKind(("toy", "toys"), "toy", Reach.CLOUD)))
     known = ", ".join(f"{protocol}://" for kind in registry.STORES for protocol in kind.protocols)
+    known = known.replace("dbfs://", "dbfs:/Volumes/")
     with pytest.raises(
         IllegalArgumentError, match=f"unknown protocol 'nosuch'; a root is a folder, {known} or anything"
     ):
         open_store("nosuch://b/x")
-    clouds = "a folder, s3://bucket/path, abfs://container/path, gs://bucket/path or toy://bucket/path"
+    clouds = "a folder, s3://bucket/path, abfs://container/path, gs://bucket/path, "
+    clouds += "dbfs:/Volumes/catalog/schema/volume/path or toy://bucket/path"
     with pytest.raises(IllegalArgumentError, match=f"use {clouds}, or accept"):
         open_store("https://host/x")
 
@@ -114,11 +118,13 @@ checkpointer(["--help"])
 def test_the_help_of_the_command_names_every_store_of_the_table() -> None:
     command = [sys.executable, "-c", HELP_WITH_A_NEW_STORE]
     told = " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
-    assert "ROOT is a folder, s3://bucket/path, abfs://container/path, gs://bucket/path, toy://bucket/path, or" in told
-    assert "as s3fs, adlfs, gcsfs and toyfs find them" in told
+    clouds = "s3://bucket/path, abfs://container/path, gs://bucket/path, dbfs:/Volumes/catalog/schema/volume/path"
+    assert f"ROOT is a folder, {clouds}, toy://bucket/path, or" in told
+    assert "as s3fs, adlfs, gcsfs, the tools of Databricks and toyfs find them" in told
 
 
 _NAMES = {protocol for kind in STORES for protocol in kind.protocols} - {"file", "memory", "local"}
+_NAMES |= {"dbfs:/", "/Volumes/"}
 _NAMES |= {f"{protocol}://" for kind in STORES for protocol in kind.protocols}
 """Text that names a protocol, and is no word of English besides."""
 

@@ -49,7 +49,7 @@ def asking(kind: str) -> Answer:
     return gives(503, body if kind == "gcs" else {}, **{"Retry-After": "1"})
 
 
-@pytest.mark.parametrize("kind", ["s3", "azure", "gcs"])
+@pytest.mark.parametrize("kind", ["s3", "azure", "gcs", "databricks"])
 @pytest.mark.parametrize("call", ["put", "swap"])
 def test_a_request_is_not_sent_again_before_the_time_that_the_server_asked_for(kind: str, call: str) -> None:
     with serving(asking(kind)) as server:

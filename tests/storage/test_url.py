@@ -36,6 +36,12 @@ from pyspark_checkpointer.storage.url import Location, parse
         ("file://localhost/tmp/x", Location("file", "", "/tmp/x")),
         ("/tmp/a?b#c/../d/", Location("file", "", "/tmp/d")),
         (Path("/tmp/x"), Location("file", "", "/tmp/x")),
+        ("dbfs:/Volumes/c/s/v", Location("dbfs", "", "Volumes/c/s/v")),
+        ("DBFS:/Volumes/c/s/v/jobs/orders/", Location("dbfs", "", "Volumes/c/s/v/jobs/orders")),
+        ("dbfs:///Volumes/c/s/v/me@home.example/a%20b", Location("dbfs", "", "Volumes/c/s/v/me@home.example/a%20b")),
+        ("/volumes/c/s/v", Location("file", "", "/volumes/c/s/v")),
+        ("/Volumes-2/c/s/v", Location("file", "", "/Volumes-2/c/s/v")),
+        ("/data/Volumes/c/s/v", Location("file", "", "/data/Volumes/c/s/v")),
     ],
 )
 def test_roots_are_understood(url: Any, location: Location) -> None:
@@ -65,6 +71,23 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
         ("s3://a\u2100b/x", "not a URL"),
         ("x y://bucket", "not the protocol of a URL"),
         ("simplecache::s3://bucket", "not the protocol of a URL"),
+        ("/Volumes/c/s/v/x", "is a mount, on which.*the URL of this folder, dbfs:/Volumes/c/s/v/x$"),
+        ("/tmp/../Volumes/c/s/v/x/", "the URL of this folder, dbfs:/Volumes/c/s/v/x$"),
+        (Path("/Volumes/c/s/v"), "the URL of this folder, dbfs:/Volumes/c/s/v$"),
+        ("file:/Volumes/c/s/v/x", "the URL of this folder, dbfs:/Volumes/c/s/v/x$"),
+        ("file:///Volumes/c/s/v/x", "the URL of this folder, dbfs:/Volumes/c/s/v/x$"),
+        ("local:///Volumes/c/s/v/x", "the URL of this folder, dbfs:/Volumes/c/s/v/x$"),
+        ("/dbfs/Volumes/c/s/v/x", "/dbfs/Volumes/c/s/v/x: is a mount.*this folder, dbfs:/Volumes/c/s/v/x$"),
+        ("/Volumes", "is a mount"),
+        ("dbfs:/Volumes/c/s", "dbfs:/Volumes/c/s: names no volume; expected dbfs:/Volumes/catalog/schema/volume/path"),
+        ("dbfs:/Volumes", "names no volume"),
+        ("dbfs:/mnt/x", "dbfs:…: names no volume; expected dbfs:/Volumes/catalog/schema/volume/path"),
+        ("dbfs:/volumes/c/s/v/x", "names no volume"),
+        ("dbfs://Volumes/c/s/v/x", "dbfs:…: names no volume"),
+        ("dbfs:Volumes/c/s/v/x", "a URL has two slashes"),
+        ("dbfs:/Volumes/c/s/v/../x", "no empty, '.' or '..' parts"),
+        ("dbfs:/Volumes/c//v/x", "no empty"),
+        ("dbfs:/Volumes/c/s/v/x?o=1", "dbfs:/Volumes/c/s/v/x: a root has no query"),
         ("nosuch://bucket/x", "unknown protocol 'nosuch'"),
         ("oss://bucket/x", "needs the package ossfs"),
         ("https://host/x", r'cannot be made conditional.*fencing="none"'),
@@ -73,6 +96,12 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
 def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:
     with pytest.raises(IllegalArgumentError, match=reason):
         open_store(url)
+
+
+def test_a_disk_of_a_mac_is_no_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That system mounts each of its disks at this path."""
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert parse("/Volumes/Backup/state") == Location("file", "", "/Volumes/Backup/state")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +132,10 @@ def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:
         b"s3://AKIAKEY:hunter22@bucket/x",
         ["s3://AKIAKEY:hunter22@bucket/x"],
         "s3://AKIAKEY%3Ahunter22%40bucket/x",
+        "dbfs://AKIAKEY:hunter22@host/Volumes/c/s/v/x",
+        "dbfs:/AKIAKEY:hunter22@host/x",
+        "dbfs:/Volumes/c/s/v/x?token=hunter22",
+        "dbfs:/Volumes/c/s/v/x#hunter22",
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_repeated(url: Any) -> None:
@@ -127,17 +160,22 @@ def test_opening_does_no_io_and_imports_no_cloud_package() -> None:
         def refuse(*_): raise AssertionError("opened a connection")
         socket.socket = socket.create_connection = refuse
         stores = [open_store(url) for url in ("s3://b/x", "abfs://c/x", "abfss://c@a.dfs.core.windows.net/x")]
+        stores.append(open_store("dbfs:/Volumes/c/s/v/x"))
         assert not {"s3fs", "adlfs", "gcsfs", "google", "botocore", "azure", "aiohttp"} & sys.modules.keys()
         print(*stores)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.strip() == (
-        "<S3Store s3://b/x> <AzureStore abfs://c/x> <AzureStore abfss://c@a.dfs.core.windows.net/x>"
+        "<S3Store s3://b/x> <AzureStore abfs://c/x> <AzureStore abfss://c@a.dfs.core.windows.net/x> "
+        "<VolumeStore dbfs:/Volumes/c/s/v/x>"
     )
 
 
-@pytest.mark.parametrize(("package", "url"), [("s3fs", "s3://b/x"), ("adlfs", "abfs://c/x"), ("gcsfs", "gs://b/x")])
+@pytest.mark.parametrize(
+    ("package", "url"),
+    [("s3fs", "s3://b/x"), ("adlfs", "abfs://c/x"), ("gcsfs", "gs://b/x"), ("aiohttp", "dbfs:/Volumes/c/s/v/x")],
+)
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str, url: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(IllegalArgumentError, match=rf"{url}: needs the package {package}: pip install"):

@@ -41,7 +41,8 @@ def test_without_faults_it_is_the_store_it_wraps(store: FaultyStore) -> None:
     assert list(run_sync(store.folders(""))) == ["a/"]
     run_sync(store.delete(["a/b"]))
     assert (store.url, store.fencing) == (store.inner.url, True)
-    assert store.faults.counts == {"put": 1, "swap": 1, "get": 2, "get_range": 1, "list": 2, "delete": 1}
+    lists = 3 if store.url.startswith("dbfs") else 2  # a volume lists each directory by itself
+    assert store.faults.counts == {"put": 1, "swap": 1, "get": 2, "get_range": 1, "list": lists, "delete": 1}
     run_sync(store.close())
 
 

@@ -1,4 +1,4 @@
-"""A table in a bucket of Google Cloud Storage: Spark's tasks write it and read it."""
+"""A table in a bucket of Google Cloud Storage, and in a volume of Databricks: Spark's tasks write it and read it."""
 
 import uuid
 
@@ -13,11 +13,13 @@ from tests.spark.conftest import Job
 from tests.spark.tables import rows
 
 
+@pytest.mark.parametrize("kind", ["gcs", "databricks"])
 def test_tasks_write_and_read_a_table_in_a_bucket(
-    job: Job, spark: SparkSession, gcs_server: Server, monkeypatch: pytest.MonkeyPatch
+    kind: str, job: Job, spark: SparkSession, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server: Server = request.getfixturevalue(f"{kind}_server")
     monkeypatch.setattr(table_hints, "MAX_DRIVER_ROWS", 0)  # else the driver writes so few rows itself
-    root, options = f"{gcs_server.url}/{uuid.uuid4().hex}", gcs_server.storage_options
+    root, options = f"{server.url}/{uuid.uuid4().hex}", server.storage_options
     keys, seen = 2_000, []
 
     @stateful(root, storage_options=options)
