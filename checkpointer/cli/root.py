@@ -10,7 +10,9 @@ from typing import Any
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
+from pyspark_checkpointer.storage.base import is_empty
 from pyspark_checkpointer.storage.registry import Reach
+from pyspark_checkpointer.storage.url import above
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
 _MAX_PARENTS = 3
@@ -57,7 +59,7 @@ async def _look_around(store: Store, options: Mapping[str, Any] | None) -> tuple
         folder = Path(store.url)
         found = [parent for parent in folder.parents[:_MAX_PARENTS] if _is_root(parent)]
         return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MAX_SUGGESTIONS))]
-    if (await store.list_page(object_paths.MANIFESTS)).entries:
+    if not await is_empty(store, object_paths.MANIFESTS):
         return _LOST, []
     above = await _above(store.url, options)
     return "it has no `_latest`", [] if above is None else [above]
@@ -102,10 +104,10 @@ async def _above(url: str, options: Mapping[str, Any] | None) -> str | None:
     The root is on a store that is not of this machine.
     """
     for _ in range(_MAX_PARENTS):
-        url = url.rpartition("/")[0]
-        # Only `s3:/` is left: above a bucket there is nothing to look at.
-        if url.endswith(":/"):
+        folder = above(url)
+        if folder is None:
             return None
+        url = folder
         store = open_store(url, options, fencing="none")
         try:
             with suppress(CheckpointError):  # a missing permission there is not what the user asked about

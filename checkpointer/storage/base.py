@@ -364,6 +364,17 @@ async def pages(store: PagedStore | Store, prefix: str) -> AsyncIterator[Sequenc
         yield page.entries
 
 
+async def is_empty(store: PagedStore | Store, prefix: str) -> bool:
+    """Return whether no object has a path that starts with `prefix`.
+
+    The first page of a listing does not tell: it may be empty although others are not.
+    """
+    async for entries in pages(store, prefix):
+        if entries:
+            return False
+    return True
+
+
 class WrappedStore(PagedStore):
     """Base class of stores that hand requests on to another store, `inner`.
 

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import fsspec
@@ -93,6 +93,18 @@ def absolute(url: str | os.PathLike[str]) -> str:
     It does not depend on the current directory either. Keep or send this form of a location. Raises as `parse` does.
     """
     return parse(url).url
+
+
+def above(url: str) -> str | None:
+    """Return the URL of the folder that a root lies in.
+
+    Return None for a whole bucket, container or volume: above it there is nothing to look at.
+    """
+    location = parse(url)
+    parts = location.path.split("/") if location.path else []
+    if len(parts) <= (location.kind.volume or "").count("/"):
+        return None
+    return replace(location, path="/".join(parts[:-1])).url
 
 
 def _local(path: str) -> Location:

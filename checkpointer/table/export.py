@@ -25,7 +25,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime.host import Progress, tell
-from pyspark_checkpointer.storage.base import ObjectExistsError, Store
+from pyspark_checkpointer.storage.base import ObjectExistsError, Store, is_empty
 from pyspark_checkpointer.table.parquet_file import PlainRows, RowKind, open_writer
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -90,7 +90,7 @@ async def _export(
     reader = CheckpointReader(session, manifest, None)
     wanted = _choose(reader, operators)
     # All files of a folder together are the table: older files would add rows of another checkpoint.
-    if (await target.list_page("")).entries:
+    if not await is_empty(target, ""):
         raise InvalidStateError(f"{target.url}: is not empty, and nothing is overwritten: give a new folder")
     total = sum(len(reader.operator(name).chains) for name in wanted)
     done = 0

@@ -41,7 +41,7 @@ from pyspark_checkpointer.display import cut, facts
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store, is_empty
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -226,7 +226,7 @@ async def _refuse_used_root(target: Session) -> None:
 
 async def _refuse_used_log(target_log: Store) -> None:
     """Raise `InvalidStateError` unless the folder for Spark's checkpoint is empty."""
-    if (await target_log.list_page("")).entries:
+    if not await is_empty(target_log, ""):
         raise InvalidStateError(f"{target_log.url}: is not empty: give a new checkpointLocation")
 
 
