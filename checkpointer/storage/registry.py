@@ -6,9 +6,10 @@ How to add a store:
    a cloud is a `CloudStore` (`cloud_store.py`): it writes the requests only, as `gcs/store.py` does.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
 3. Add an entry for it to `STORES` below: with `environment`, so that its credentials are hidden, and with its list
-   prices as `costs` if it is paid for, and with `fenced_by`. Messages and the help of the command then name it. If it
-   needs a package, add the extra of that name to `pyproject.toml`, there also to the group `dev`, and to `EXTRAS` in
-   `tests/test_imports.py`; and the package to the overrides of mypy in `pyproject.toml` if it has no types.
+   prices as `costs` if it is paid for, with `volume` if its roots are in no bucket, and with `fenced_by`. Messages and
+   the help of the command then name it. If it needs a package, add the extra of that name to `pyproject.toml`, there
+   also to the group `dev`, and to `EXTRAS` in `tests/test_imports.py`; and the package to the overrides of mypy in
+   `pyproject.toml` if it has no types.
 4. Let `tests/test_layers.py` allow that package in the layer `store`.
 5. The tests use `oss` as a protocol that no line here names (`tests/storage/test_registry.py`,
    `tests/storage/test_url.py`). If this is the store of `oss`, choose another one there.

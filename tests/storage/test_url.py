@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage import open_store
-from pyspark_checkpointer.storage.url import Location, parse
+from pyspark_checkpointer.storage.url import Location, above, parse
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,22 @@ def test_roots_are_understood(url: Any, location: Location) -> None:
 def test_roots_are_refused_with_a_reason(url: Any, reason: str) -> None:
     with pytest.raises(IllegalArgumentError, match=reason):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        ("s3://bucket/a/b", "s3://bucket/a"),
+        ("s3://bucket/a", "s3://bucket"),
+        ("s3://bucket", None),
+        ("abfss://container@account.dfs.core.windows.net/a", "abfss://container@account.dfs.core.windows.net"),
+        ("dbfs:/Volumes/c/s/v/a/b", "dbfs:/Volumes/c/s/v/a"),
+        ("dbfs:/Volumes/c/s/v/a", "dbfs:/Volumes/c/s/v"),
+        ("dbfs:/Volumes/c/s/v", None),
+    ],
+)
+def test_above_a_root_is_a_folder_up_to_the_bucket_or_the_volume(url: str, folder: str | None) -> None:
+    assert above(url) == folder
 
 
 def test_a_disk_of_a_mac_is_no_volume(monkeypatch: pytest.MonkeyPatch) -> None:

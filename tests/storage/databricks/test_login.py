@@ -55,7 +55,7 @@ def single(**options: Any) -> Store:
 
 
 def test_a_service_principal_gets_a_token_and_keeps_it(server: VolumesServer) -> None:
-    store = open_store(ROOT, {"host": server.address, **PRINCIPAL})
+    store = open_store(ROOT, {"host": server.address, "endpoint_url": server.address, **PRINCIPAL})
 
     async def many() -> None:
         await asyncio.gather(*(store.put(f"a/{number}", b"") for number in range(20)))

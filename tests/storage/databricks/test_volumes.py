@@ -30,6 +30,7 @@ from pyspark_checkpointer.storage import (
     PreconditionFailedError,
     open_store,
 )
+from pyspark_checkpointer.storage.base import is_empty
 from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
 from pyspark_checkpointer.storage.conditional_write_check import probe
 from tests.programs import run_python
@@ -315,6 +316,17 @@ def test_a_page_of_a_listing_asks_for_few_directories(server: VolumesServer) -> 
     second = run_sync(store.list_page("a/", page.more))
     assert (len(second.entries), len(server.requests)) == (8, 9)
     assert len(run_sync(store.list_page("a/", page.more)).entries) == 8  # a page can be asked for again
+
+
+def test_a_folder_with_nothing_but_folders_in_it_is_not_empty(server: VolumesServer) -> None:
+    """Its first page is empty. Whoever took that for all would write into a folder that is in use."""
+    store = place_on(server).open()
+    assert run_sync(is_empty(store, ""))
+    run_sync(store.put("a/b/c", b""))
+    assert run_sync(store.list_page("")).entries == []
+    assert not run_sync(is_empty(store, ""))
+    run_sync(store.delete(["a/b/c"]))
+    assert run_sync(is_empty(store, ""))
 
 
 def test_a_job_lives_with_listings_that_are_late(server: VolumesServer) -> None:
