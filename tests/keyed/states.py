@@ -3,11 +3,19 @@
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.keyed import references
 from tests.world import World
 
 BULK = 400
 """Keys that make a snapshot large enough for deltas to be written on top of it."""
+
+exact_counts = pytest.mark.skipif(
+    not references._COUNTED,
+    reason="a Python that can run without the GIL does not count references exactly: every value counts as held",
+)
 
 
 def filled(partitions: int = 1, **more: Any) -> KeyedState:

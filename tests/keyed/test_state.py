@@ -10,7 +10,7 @@ from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.keyed import state as state_module
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
-from tests.keyed.states import BULK, filled, kinds, live_keys, save, saved
+from tests.keyed.states import BULK, exact_counts, filled, kinds, live_keys, save, saved
 from tests.world import World
 
 Change = Callable[[KeyedState], object]
@@ -114,6 +114,7 @@ def test_what_was_popped_or_replaced_no_longer_belongs_to_the_state(world: World
     assert saved(world) == {"c": [9]}
 
 
+@exact_counts
 def test_more_values_than_are_kept_alive_are_all_saved(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "MIN_LIVE_VALUES", 10)
     client = world.actor()
@@ -130,6 +131,7 @@ def test_more_values_than_are_kept_alive_are_all_saved(world: World, monkeypatch
     assert saved(world) == {n: [n, "held"] if n % 7 == 0 else [n] for n in range(500)}
 
 
+@exact_counts
 def test_values_nobody_holds_are_put_to_rest_by_a_save(world: World) -> None:
     client = world.actor()
     state = KeyedState({n: {"n": n, "list": [n]} for n in range(50)})
@@ -304,6 +306,7 @@ def test_what_makes_the_pairs_sees_those_before_as_in_a_dict() -> None:
     assert dict(state) == model == {"a": [900], "b": [300]}
 
 
+@exact_counts
 def test_a_state_made_of_a_stream_lets_go_of_it() -> None:
     state = KeyedState((f"{n}", [n]) for n in range(20_000))
     assert len(live_keys(state)) < state_module.MIN_LIVE_VALUES // 2

@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed import packing, references
 from pyspark_checkpointer.keyed.references import counts_are_exact, unheld
 from pyspark_checkpointer.manifests import object_paths
-from tests.keyed.states import filled, live_keys, save, saved
+from tests.keyed.states import exact_counts, filled, live_keys, save, saved
 from tests.world import World, put
 
 # ---- what cannot be stored -------------------------------------------------------------------------------------------
@@ -143,11 +143,13 @@ def is_held(values: dict[str, Any]) -> bool:
     return not free
 
 
+@exact_counts
 @pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}, lambda: ([],), lambda: ((), 1)])
 def test_a_value_nobody_else_has_is_not_held(make: Callable[[], Any]) -> None:
     assert not is_held({"v": make()})
 
 
+@exact_counts
 @pytest.mark.parametrize("make", [list, dict, set, lambda: [[]], lambda: {"a": [{}]}])
 def test_a_value_somebody_else_has_is_held(make: Callable[[], Any]) -> None:
     values = {"v": make()}
@@ -157,6 +159,7 @@ def test_a_value_somebody_else_has_is_held(make: Callable[[], Any]) -> None:
     assert not is_held(values)
 
 
+@exact_counts
 @pytest.mark.parametrize(("value", "reach"), INNER)
 def test_a_value_is_held_by_whoever_has_something_inside_it(value: Any, reach: Callable[[Any], Any]) -> None:
     values = {"v": copy.deepcopy(value)}
@@ -167,6 +170,7 @@ def test_a_value_is_held_by_whoever_has_something_inside_it(value: Any, reach: C
     assert not is_held(values)
 
 
+@exact_counts
 def test_what_cannot_change_does_not_count_as_held() -> None:
     text, pair = "x" * 50, (1, "y")
     assert not is_held({"v": [text, pair, 1, None]})
@@ -174,6 +178,7 @@ def test_what_cannot_change_does_not_count_as_held() -> None:
     assert pair
 
 
+@exact_counts
 def test_values_outside_of_a_dict_are_held_by_others_alone() -> None:
     values: list[Any] = [[1], {"a": 1}, ([],)]
     assert unheld(values, dicts=0) == [True, True, True]
