@@ -89,7 +89,7 @@ def _raw(keys: list[Any], values: list[bytes | None], size: int) -> Iterator[byt
 
 
 def _chunks(records: Records) -> Iterator[tuple[list[Any], list[bytes | None], int]]:
-    """Yield keys, values and the bytes of the values, in chunks of at most `CHUNK_ENTRIES`.
+    """Yield keys, values and their bytes, in chunks of at most `CHUNK_ENTRIES`.
 
     Where values are large, a chunk has about `CHUNK_BYTES`.
     """

@@ -87,10 +87,12 @@ async def encrypt_root(
 async def reencrypt_root(
     session: Session, encryption: Encryption | str | None, progress: Progress | None = None
 ) -> EncryptedRoot:
-    """Encrypt an encrypted root anew, with another data key, which another provider opens.
+    """Encrypt an encrypted root anew, with another data key.
 
-    Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError` where
-    its provider does not open the root.
+    Another provider opens it.
+
+    Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError`
+    where its provider does not open the root.
     """
     await _refuse_signed(session.store, "encrypted anew")
     stored, change = await change_keys(session.store, encryption, _check_names)
@@ -107,7 +109,10 @@ async def reencrypt_root(
 
 
 async def _refuse_signed(store: Store, what: str = "encrypted") -> None:
-    """Raise `InvalidStateError` for a signed root: only its signers may write a manifest there."""
+    """Raise `InvalidStateError` for a signed root.
+
+    Only its signers may write a manifest there.
+    """
     # As it is stored: once an earlier call has committed, the keys of this client open nothing.
     stored = next((one.inner for one in layers(store) if isinstance(one, EncryptedStore)), store)
     if await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None:
@@ -118,7 +123,7 @@ async def _refuse_signed(store: Store, what: str = "encrypted") -> None:
 
 
 async def _check_names(store: Store) -> None:
-    """Raise `IllegalArgumentError` for a root that has a name which is too long to be hidden.
+    """Raise `IllegalArgumentError` for a root with a name that is too long to hide.
 
     Done before its keys say that they are hidden: nothing could finish the work then.
     """
@@ -136,7 +141,7 @@ class _Encrypting:
     def __init__(
         self, host: Host, stored: Store, before: DataKeys | None, keys: DataKeys, progress: Progress | None
     ) -> None:
-        """Take the root as it is stored, and its keys; `before` is None where it is not encrypted."""
+        """Take the root as stored, and its keys; `before` is None for a plain root."""
         self._stored, self._host, self._before, self._keys = stored, host, before, keys
         self._source: Store = stored if before is None else EncryptedStore(stored, before)
         self._target: Store = EncryptedStore(stored, keys)
@@ -246,7 +251,7 @@ class _Encrypting:
             await self._encrypt_in_place(stored, path)
 
     async def _positions(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield every position with its path as stored, and its path; not those that have their new path already."""
+        """Yield the stored path and the path of every position not at its new path."""
         async for entries in pages(self._stored, object_paths.CONSUMERS):
             for entry in entries:
                 if self._keys.hides_names and self._keys.logical_path(entry.path) is not None:
@@ -256,7 +261,10 @@ class _Encrypting:
                     yield entry.path, path
 
     async def _encrypt_in_place(self, stored: str, path: str) -> None:
-        """Encrypt an object where it is stored, then give it its new path: no old writer can replace it meanwhile."""
+        """Encrypt an object where it is stored, then give it its new path.
+
+        So no old writer can replace it meanwhile.
+        """
         for _ in range(ROUNDS):
             blob = await find_object(self._stored, stored, SWAP_LIMIT)
             if blob is None:
@@ -277,7 +285,7 @@ class _Encrypting:
         )
 
     async def _move(self, stored: str, target: str, data: bytes) -> None:
-        """Give an object that is encrypted its new path, which differs where names are hidden."""
+        """Give an encrypted object its new path, which differs where names are hidden."""
         if stored == target:
             return
         # Where something is there, an earlier call wrote it, and a consumer may have replaced it since.
@@ -286,9 +294,9 @@ class _Encrypting:
         await self._stored.delete([stored])
 
     async def delete_originals(self) -> EncryptedRoot:
-        """Delete the objects of the format that have older keys, or none, and what is left of their writes.
+        """Delete the objects of the format that have older keys, or none.
 
-        Nothing reads them any more.
+        What is left of their writes is deleted too. Nothing reads them any more.
         """
         names, deleted = self._keys.names, 0
         async for entries in pages(self._stored, ""):

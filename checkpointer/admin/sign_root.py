@@ -35,7 +35,10 @@ ROUNDS = 100
 
 
 async def sign_root(session: Session, store: SignedStore) -> Signers:
-    """Sign all that is live in a root whose list is marked, and return the list without the mark."""
+    """Sign all that is live in a root whose list is marked.
+
+    Return the list without the mark.
+    """
     rules = await store.read_rules()
     assert rules is not None
     return await _Adoption(session, store, rules).run()
@@ -56,7 +59,7 @@ class _Adoption:
         self._rules = rules
 
     async def run(self) -> Signers:
-        """Sign everything that is live, take the mark from the list, and return the new list."""
+        """Sign everything that is live, and return the list without the mark."""
         await self._sign_commits()
         await self._sign_positions()
         async for entries in pages(self._plain, object_paths.MANIFESTS):

@@ -162,7 +162,7 @@ class _Change:
                 await self._sign_position(path)
 
     async def _fence(self, gone: Collection[str]) -> None:
-        """Replace what those who were revoked could replace by a swap that they began before.
+        """Replace what those who were revoked could replace by a swap begun before.
 
         Their client may still have the old list, and the version that such a swap expects.
         """

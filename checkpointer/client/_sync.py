@@ -747,7 +747,7 @@ class Checkpointer(SyncFace):
         self._run(rekey(self.session.store, new))
 
     def reencrypt(self, encryption: "KeyProvider | str", *, progress: Progress | None = None) -> "EncryptedRoot":
-        """Encrypt an encrypted root anew: it gets another data key, which another key opens.
+        """Encrypt an encrypted root anew: another key opens its new data key.
 
         After it, an old key opens nothing that is in the root, whatever old copy of `_keys` somebody has. Each live
         object is copied, and the original is deleted. A swap of `_latest` is the commit. After it every client that was

@@ -176,7 +176,10 @@ class Client:
 
     @property
     def is_signed(self) -> bool:
-        """Whether this client was opened for a signed root, for other packages of this library."""
+        """Whether this client was opened for a signed root.
+
+        This is for other packages of this library.
+        """
         return self._config.signing is not None
 
     def for_tasks(self) -> Self:

@@ -151,7 +151,10 @@ def _signed(store: Store, signing: "Signing | str") -> Store:
 
 
 async def find_keys(store: Store) -> "DataKeys | None":
-    """Return the opened keys of an encrypted root; None for a root that is not encrypted, or has no keys yet."""
+    """Return the opened keys of an encrypted root.
+
+    Return None for a root that is not encrypted, or has no keys yet.
+    """
     while isinstance(store, WrappedStore):
         # Asked by name: the class of encrypted roots needs a package that others may not have.
         find = getattr(store, "find_keys", None)

@@ -1,4 +1,4 @@
-"""List and delete the objects of a signed root by the paths that the layers above know.
+"""List and delete the objects of a signed root by their own paths.
 
 This needs no key and no package for signatures, so tasks of Spark can do it.
 """
@@ -49,7 +49,10 @@ class SignedPaths(WrappedStore):
 
 
 def as_listed(entry: ListedObject) -> ListedObject | None:
-    """Return a listed object with its path and size without a signature, and without its content if it is signed.
+    """Return a listed object with its path and size without a signature.
+
+    It has no content if it is signed.
+
 
     Return None for one that is not of a signed root.
     """

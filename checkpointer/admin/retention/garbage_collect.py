@@ -107,7 +107,7 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
 
 
 async def load_plan(session: Session, path: str | os.PathLike[str]) -> CleanupPlan:
-    """Return a plan that was saved, also one that is encrypted with the keys of the root."""
+    """Return a plan that was saved, also one that the keys of the root encrypt."""
     keys = await find_keys(session.store)
     return await session.host.run(lambda: read_plan(path, keys))
 

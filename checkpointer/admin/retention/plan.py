@@ -259,7 +259,10 @@ class CleanupPlan:
 
 
 def read_plan(path: str | os.PathLike[str], keys: "DataKeys | None") -> CleanupPlan:
-    """Return a plan that was saved, perhaps encrypted with some keys. Raises as `CleanupPlan.load` does."""
+    """Return a plan that was saved, perhaps encrypted with some keys.
+
+    Raises as `CleanupPlan.load` does.
+    """
     try:
         file: BinaryIO = open(path, "rb")  # noqa: SIM115  # only opening may raise this error
     except OSError as error:

@@ -1,4 +1,6 @@
-"""Encrypt the saved plan of an encrypted root: it has digests of contents, and names.
+"""Encrypt the saved plan of an encrypted root.
+
+It has digests of contents, and names.
 
 It has the keys of its root, and nobody reads it once these are gone.
 """

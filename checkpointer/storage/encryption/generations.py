@@ -1,4 +1,6 @@
-"""Give an encrypted root another data key: `_keys` holds two of them until all is encrypted anew.
+"""Give an encrypted root another data key.
+
+`_keys` holds two of them until all is encrypted anew.
 
     one generation → two (the next one is made) → one (objects of others are to be deleted) → one
 
@@ -70,7 +72,10 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
 
 
 async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> DataKeys | None:
-    """Return the opened keys of a generation; None where the provider's key does not open them."""
+    """Return the opened keys of a generation.
+
+    Return None where the provider's key does not open them.
+    """
     try:
         return await unwrap_keys(store, provider, keys, chosen)
     except InvalidStateError:
@@ -89,7 +94,7 @@ async def end_change(store: Store, after: DataKeys, *, deletes: bool) -> None:
 
 
 async def check_change(store: Store, after: DataKeys) -> None:
-    """Raise `ConflictError` where a root has got newer keys than these meanwhile, or is another root."""
+    """Raise `ConflictError` where a root has newer keys by now, or is another root."""
     await _read_own(store, after)
 
 

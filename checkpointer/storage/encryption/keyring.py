@@ -37,7 +37,7 @@ _ROOT_BYTES = 16
 
 
 async def find_root_keys(store: Store) -> RootKeys | None:
-    """Return the content of `_keys`, which nobody has opened yet; None for a root without it."""
+    """Return the content of `_keys`, not opened yet; None for a root without it."""
     blob = await find_object(store, KEYS, MAX_KEYS)
     return None if blob is None else decode_keys(blob.data)
 
@@ -87,7 +87,7 @@ async def unwrap_keys(store: Store, provider: KeyProvider, keys: RootKeys, chose
 
 
 async def find_wrapping(provider: KeyProvider, chosen: KeyGeneration) -> WrappedKey | None:
-    """Return the wrapping of a generation that a provider made, by the name of its key."""
+    """Return the wrapping of a generation by a provider, found by its key's name."""
     name = await runtime.in_thread(lambda: provider.key)
     return next((one for one in chosen.wrappings if (one.provider, one.key) == (provider.provider, name)), None)
 
@@ -136,7 +136,7 @@ async def holds_others(store: Store) -> bool:
 
 
 def check_generation(store: Store, found: RootKeys, keys: DataKeys) -> None:
-    """Raise `InvalidStateError` where a root has another data key by now, or is just getting one."""
+    """Raise `InvalidStateError` where a root has, or is getting, another data key."""
     if [each.number for each in found.generations] != [keys.generation]:
         raise _replaced(store)
 
@@ -173,7 +173,7 @@ async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> 
 
 
 async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
-    """Return `_keys`, and its content. Raises `InvalidStateError` for a root without it."""
+    """Return `_keys` and its content; `InvalidStateError` for a root without it."""
     blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
         raise InvalidStateError(f"{store.url}: is not encrypted: there is no key to replace")

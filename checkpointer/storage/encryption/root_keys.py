@@ -78,7 +78,7 @@ async def change_keys(
 
 
 def _providers(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyProvider, KeyProvider]:
-    """Return the root as it is stored, its provider of keys, and the provider that is to take its place."""
+    """Return the root as stored, its provider of keys, and the one that follows."""
     encrypted = _encrypted_store(store)
     if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
         raise IllegalArgumentError(f"{store.url}: rekey needs a provider of keys, of the new key and of the old one")

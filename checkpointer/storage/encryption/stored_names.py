@@ -1,4 +1,4 @@
-"""Say at which path an object of an encrypted root is stored, and which object a stored path is.
+"""Say at which path an object of an encrypted root is stored, and the reverse.
 
 Digests in paths are encrypted, and so are names of operators, groups and partitions where the root hides them. A path
 is encrypted part by part, always to the same text, so that a folder can still be listed.
@@ -151,7 +151,10 @@ class StoredNames:
 
 
 def check_length(name: str) -> str:
-    """Return an encoded name after checking that it can be hidden; `IllegalArgumentError` if it is too long."""
+    """Return an encoded name that can be hidden.
+
+    Raises `IllegalArgumentError` if it is too long.
+    """
     if len(name.encode()) > MAX_HIDDEN_NAME:
         raise IllegalArgumentError(
             f"{name[:40]!r}…: {len(name.encode())} bytes once encoded, at most {MAX_HIDDEN_NAME} are allowed in a root "
@@ -166,7 +169,10 @@ def has_fixed_salt(path: str) -> bool:
 
 
 def _hidden_parts(path: str) -> range:
-    """Return the numbers of the parts of a path that are names: the operator's, or all below `progress/`."""
+    """Return the numbers of the parts of a path that are names.
+
+    These are the operator's, or all below `progress/`.
+    """
     parts = path.count("/") + 1
     if path.startswith(object_paths.ARTIFACTS):
         return range(1, 2)

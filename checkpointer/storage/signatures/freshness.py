@@ -32,7 +32,7 @@ class Newest(Generic[V]):
         return dict(self._seen.get(name, {}))
 
     def below(self, url: str, prefix: str) -> dict[str, Mapping[str, V]]:
-        """Return the newest versions of the objects whose path starts with `prefix`, by path."""
+        """Return the newest versions of the objects below a prefix, by path."""
         return {path: dict(seen) for (at, path), seen in self._seen.items() if at == url and path.startswith(prefix)}
 
     def see(self, name: Name, root_id: str, version: V) -> None:

@@ -57,7 +57,9 @@ def seen_before(url: str, path: str) -> Seen:
 
 
 def all_seen_before(url: str, prefix: str) -> Seen:
-    """Return the newest versions that are known of all objects below a prefix, before they are listed.
+    """Return the newest known versions of all objects below a prefix.
+
+    Asked before they are listed.
 
     Another client of this process may have seen a newer one than the client that lists.
     """
@@ -140,7 +142,9 @@ def sign_object(rules: Rules, key: SigningKey, header: Header, path: str, conten
 
 
 def left_commit(url: str, key: SigningKey, rules: Rules, data: bytes, before: SignedVersion | None) -> str:
-    """Return the last `_latest` of one who may commit, which one who may not adds to a new one.
+    """Return the last `_latest` of one who may commit.
+
+    One who may not adds it to a new one.
 
     Raises `InvalidStateError` where the new one does not leave its commits alone.
     """
