@@ -118,7 +118,7 @@ def live(life: Life, search: Search, caplog: pytest.LogCaptureFixture, *, typed:
 # ---- where all is well -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["s3", "azure"])
+@pytest.mark.parametrize("kind", ["s3", "azure", "databricks"])
 def test_no_credentials_come_back_from_a_store(
     kind: str,
     request: pytest.FixtureRequest,
@@ -156,6 +156,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "s3 nested": {"client_kwargs": {"aws_access_key_id": "AKIAc4nary", "aws_secret_access_key": KEY}},
     "azure key": {"connection_string": f"{ACCOUNT}AccountKey={LONG};"},
     "azure signature": {"connection_string": f"{ACCOUNT}SharedAccessSignature=sv=2024&ss=b&sig=c4nary%2Bsignature%3D;"},
+    "databricks token": {"token": "c4nary/token+x="},
+    "databricks secret": {"client_id": "c4nary-client", "client_secret": KEY},
     "not for this": {"key": "AKIAc4nary", "secret": KEY, "c4naryoption": "c4naryvalue"},
 }
 
@@ -167,6 +169,9 @@ def place(name: str, server: FakeServer) -> tuple[str, dict[str, Any]]:
     if name.startswith("azure"):
         options["connection_string"] += f"BlobEndpoint={endpoint}/account;"
         return "abfs://container/root", options
+    if name.startswith("databricks"):
+        options |= {"host": endpoint, "endpoint_url": endpoint}
+        return "dbfs:/Volumes/main/default/checkpoints/root", options
     options.setdefault("client_kwargs", {}).update(endpoint_url=endpoint, region_name="us-east-1")
     return "s3://bucket/root", options
 

@@ -254,3 +254,14 @@ def test_permissions_that_are_missing_are_named() -> None:
     denied = refuses(403, "PERMISSION_DENIED", "User does not have WRITE VOLUME on Volume 'main.default.checkpoints'.")
     with serving(denied) as fake, pytest.raises(StoreRefusedError, match="give them READ VOLUME and WRITE VOLUME"):
         run_sync(once(fake.place("databricks")).put("x", b""))
+
+
+@pytest.mark.parametrize("name", ["TOKEN", "CLIENT_SECRET"])
+def test_a_secret_of_the_environment_is_shown_to_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_CLIENT_ID", CLIENT[0])
+    monkeypatch.setenv(f"DATABRICKS_{name}", "hunter22hunter22")
+    with serving(refuses(403, "PERMISSION_DENIED", "no right for hunter22hunter22")) as fake:
+        address = fake.place("databricks").storage_options["endpoint_url"]
+        with pytest.raises(StoreRefusedError, match="no right for") as raised:
+            run_sync(single(host=address, endpoint_url=address).get("x"))
+    assert "hunter22" not in str(raised.value)
