@@ -32,7 +32,9 @@ def test_a_table_on_spark_is_what_a_dict_would_be(
 ) -> None:
     count = PARTS[master, root]
     command = [sys.executable, "-m", "tests.proof.table_job", master, str(tmp_path), root, "0", str(count)]
-    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT)}
+    # What is there already may lead to another PySpark than `.venv` has.
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, env=env, timeout=7200, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     for name, number in json.loads(done.stdout.strip().splitlines()[-1]).items():

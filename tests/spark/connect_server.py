@@ -16,6 +16,8 @@ import pyspark
 from tests.servers import Process, Service, free_port
 
 PROJECT = Path(__file__).parents[2]
+SPARK = Path(pyspark.__file__).parents[1]
+"""Where PySpark is: `make matrix` runs the tests on another one than `.venv` has."""
 CLIENT = Path(__file__).with_name("connect_client.py")
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 SETTINGS = {
@@ -88,7 +90,7 @@ class ConnectClient:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PROJECT / "src", PROJECT)))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PROJECT / "src", PROJECT, SPARK)))},
         )
 
     @property
