@@ -36,7 +36,8 @@ def install_spark(version: str) -> Path:
 def install_python(name: str) -> Path:
     """Return an interpreter with all that `make setup` installs, for a Python such as `python3.12`.
 
-    It does not have this package itself: each checkout puts its own on the PYTHONPATH. Raises: ServerUnavailableError.
+    It does not have this package itself: each checkout puts its own on the PYTHONPATH. The packages are compiled, since
+    Spark Connect waits only ten seconds for a process that imports them. Raises: ServerUnavailableError.
     """
     pyproject = PROJECT / "pyproject.toml"
     asked = tomllib.loads(pyproject.read_text())
@@ -47,7 +48,7 @@ def install_python(name: str) -> Path:
     steps = [
         f"{name} -m venv .",
         f"{pip} install --quiet 'pip>=25.1'",
-        f"{pip} install --no-compile '{PROJECT}' --group '{pyproject}:dev'",
+        f"{pip} install '{PROJECT}' --group '{pyproject}:dev'",
         f"{pip} uninstall --yes {asked['project']['name']}",
     ]
     program = Program(
