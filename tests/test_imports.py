@@ -121,6 +121,7 @@ NEEDS = {
     "pyspark_checkpointer.admin.encrypt": "encryption",
     "pyspark_checkpointer.storage.signatures": "encryption",
     "pyspark_checkpointer.admin.signers": "encryption",
+    "pyspark_checkpointer.admin.sign_root": "encryption",
 }
 """The parts of the package that cannot be imported without an extra."""
 

@@ -31,13 +31,17 @@ _OF_THE_JOB = "made and read by processes of one job, and never stored"
 _OF_THE_CALLER = "reads what its caller wrote"
 _OWN_TEXT = "reads what it encoded itself, a moment before"
 _OF_A_SERVER = "reads an answer of the service: any other form is an error that tests/storage/gcs/test_gcs.py provokes"
+_OF_VOLUMES = "reads an answer of the service, whose forms tests/storage/databricks provokes"
 _OF_A_KEY_SERVICE = "reads an answer of a key service, whose forms tests/storage/encryption/key_services provokes"
 _NONE = "decodes nothing"
 
 REASONS = {
     "pyspark_checkpointer.spark.versions.frame_of_rows": _OWN_TEXT,
     "pyspark_checkpointer.spark.versions.parse_schema": _OF_THE_CALLER,
-    "pyspark_checkpointer.storage.gcs.client.document": _OF_A_SERVER,
+    "pyspark_checkpointer.storage.http.document": _OF_A_SERVER,
+    "pyspark_checkpointer.storage.databricks.client.VolumesClient.find_endpoint": _OF_VOLUMES,
+    "pyspark_checkpointer.storage.databricks.errors.AnswerError.__init__": _OF_VOLUMES,
+    "pyspark_checkpointer.storage.databricks.login.address_of": _OF_THE_CALLER,
     "pyspark_checkpointer.storage.gcs.errors.AnswerError.__init__": _OF_A_SERVER,
     "pyspark_checkpointer.storage.azure.listed_copies.listed_blob": _HANDS_ON,
     "pyspark_checkpointer.manifests.msgpack_checks.refuse_torn": _OWN_TEXT,

@@ -143,15 +143,15 @@ PLANTED = (
     Planted(
         "no read-back",
         compare_and_swap.swap_until_decided,
-        "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
-        "except (RetryableError, PreconditionFailedError) as error:\n            raise",
+        "refused = undecided is None and isinstance(error, PreconditionFailedError)\n            undecided = error",
+        "raise",
         scene="two takeovers",
     ),
     Planted(
         "a refused read-back taken for a failure",
         compare_and_swap.swap_until_decided,
         "except READ_FAILURES as error:",
-        "except RetryableError as error:",
+        "except (StoreRefusedError, StoreNotFoundError):\n            raise\n        except READ_FAILURES as error:",
         walk=243,
     ),
     Planted(

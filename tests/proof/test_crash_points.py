@@ -89,8 +89,8 @@ FOUND = [
         Planted(
             "an answer that was lost is a failure",
             compare_and_swap.swap_until_decided,
-            "except (RetryableError, PreconditionFailedError) as error:\n            undecided = error",
-            "except (RetryableError, PreconditionFailedError) as error:\n            raise",
+            "refused = undecided is None and isinstance(error, PreconditionFailedError)\n            undecided = error",
+            "raise",
         ),
         "takeover",
         "retried",
