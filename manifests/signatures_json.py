@@ -164,7 +164,7 @@ class Signers:
     signers: Mapping[str, Signer] = field(default_factory=lambda: MappingProxyType({}))
     """The signers by key."""
     adopting: bool = False
-    """Whether the root was begun without signatures, and not all of it is signed yet."""
+    """True if the root was begun without signatures, and not all of it is signed yet."""
 
 
 def encode_signers(signers: Signers) -> bytes:

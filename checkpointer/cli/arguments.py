@@ -86,24 +86,17 @@ KEY_FORMS = (
 
 def encryption_option(name: str, variable: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that says what opens the keys of a root."""
-    return click.option(
-        name,
-        metavar="PROVIDER:KEY",
-        envvar=variable,
-        show_envvar=True,
-        help=f"What opens the keys of {what}: {KEY_FORMS}",
-    )
+    return _keys_option(name, variable, "PROVIDER:KEY", f"What opens the keys of {what}: {KEY_FORMS}")
 
 
 def signing_option(name: str, variable: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return an option that says whom to trust for a root, and what to sign with."""
-    return click.option(
-        name,
-        metavar="trust:FILE[,sign:FILE]",
-        envvar=variable,
-        show_envvar=True,
-        help=f"The owners of {what}, by their public keys, and the private key to sign with.",
-    )
+    told = f"The owners of {what}, by their public keys, and the private key to sign with."
+    return _keys_option(name, variable, "trust:FILE[,sign:FILE]", told)
+
+
+def _keys_option(name: str, variable: str, form: str, told: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(name, metavar=form, envvar=variable, show_envvar=True, help=told)
 
 
 def common_options(run: Callable[..., Any], writes: bool) -> Callable[..., Any]:

@@ -176,7 +176,7 @@ class Client:
 
     @property
     def is_signed(self) -> bool:
-        """Whether this client was opened for a signed root.
+        """True if this client was opened for a signed root.
 
         This is for other packages of this library.
         """

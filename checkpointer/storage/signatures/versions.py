@@ -31,7 +31,10 @@ TIMES: Newest[datetime] = Newest()
 """The newest time of each object."""
 
 MAX_AHEAD = timedelta(days=1)
-"""How far ahead of the reader's clock a version may be: else one signer could leave no time for later versions."""
+"""The longest time by which a version may be ahead of the reader's clock.
+
+Without it one signer could leave no time for later versions.
+"""
 
 Seen = dict[str, Mapping[str, datetime]]
 """The newest versions that were seen before a request, by object and root."""
