@@ -6,8 +6,9 @@ has one data key. While it is rewritten, it has two: each is a generation.
 
 import base64
 from dataclasses import dataclass, field
+from typing import Literal
 
-from pyspark_checkpointer.manifests.json_fields import Fields
+from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields
 from pyspark_checkpointer.manifests.json_text import dump_sealed
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
 from pyspark_checkpointer.manifests.object_paths import KEYS
@@ -15,6 +16,12 @@ from pyspark_checkpointer.manifests.shown import show
 
 MAX_KEYS = 1 << 20
 """The most bytes of the object."""
+
+Opens = Literal["all", "structure"]
+"""What a key of a root opens: all of it, or all but its artifacts and packs."""
+
+ALL: Opens = "all"
+STRUCTURE: Opens = "structure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,13 @@ class WrappedKey:
     key: str
     """The provider's name of the key that wraps, such as its address; empty where it has no name."""
     wrapped: bytes = field(repr=False)
+    opens: Opens = ALL
+    """Whether it holds the data key, or the structure key alone."""
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The provider and its key. No other wrapping of a data key has both."""
+        return self.provider, self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,7 @@ class KeyGeneration:
     hides_names: bool
     """True if names of operators, groups and partitions are encrypted in paths."""
     wrappings: tuple[WrappedKey, ...]
-    """The same data key, once for each key that may open the root."""
+    """The data key, or what is derived from it, once for each key that may open the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,12 @@ def encode_keys(keys: RootKeys) -> bytes:
                     "number": each.number,
                     "hides_names": each.hides_names,
                     "wrappings": [
-                        {"provider": one.provider, "key": one.key, "wrapped": base64.b64encode(one.wrapped).decode()}
+                        {
+                            "provider": one.provider,
+                            "key": one.key,
+                            "opens": one.opens,
+                            "wrapped": base64.b64encode(one.wrapped).decode(),
+                        }
                         for one in each.wrappings
                     ],
                 }
@@ -77,7 +96,9 @@ def encode_keys(keys: RootKeys) -> bytes:
 def decode_keys(data: bytes) -> RootKeys:
     """Return the content of `_keys`, with its digest compared."""
     fields = Fields.parse_sealed(KEYS, data)
-    root_id = fields.filled_text("root")
+    root_id = fields.text("root")
+    if len(root_id) != 32 or set(root_id) - HEXADECIMAL:
+        fields.fail(f"root: expected 32 hexadecimal digits, found {show(root_id)}")
     generations = tuple(_decode_generation(value) for value in fields.items("generations"))
     numbers = [each.number for each in generations]
     if len(numbers) not in (1, 2) or numbers != [*range(numbers[0], numbers[0] + len(numbers))]:
@@ -91,8 +112,10 @@ def _decode_generation(value: Json) -> KeyGeneration:
     number = fields.integer("number", minimum=1)
     hides_names = fields.check_boolean("hides_names", fields.take("hides_names"))
     wrappings = tuple(_decode_wrapping(value) for value in fields.items("wrappings"))
-    if not wrappings:
-        fields.fail("expected at least one wrapping")
+    if all(one.opens != ALL for one in wrappings):
+        fields.fail("expected at least one wrapping that opens all")
+    if len({one.named for one in wrappings}) < len(wrappings):
+        fields.fail("wrappings: one key is there twice")
     return KeyGeneration(number, hides_names, wrappings)
 
 
@@ -103,7 +126,21 @@ def _decode_wrapping(value: Json) -> WrappedKey:
         wrapped = base64.b64decode(text, validate=True)
     except ValueError:
         fields.fail("wrapped: expected base64")
-    return WrappedKey(fields.filled_text("provider"), fields.text("key"), wrapped)
+    opens = fields.text("opens")
+    if opens not in (ALL, STRUCTURE):
+        fields.fail(f"opens: expected {ALL!r} or {STRUCTURE!r}, found {show(opens)}")
+    return WrappedKey(fields.filled_text("provider"), fields.text("key"), wrapped, ALL if opens == ALL else STRUCTURE)
 
 
-__all__ = ["KEYS", "MAX_KEYS", "KeyGeneration", "RootKeys", "WrappedKey", "decode_keys", "encode_keys"]
+__all__ = [
+    "ALL",
+    "KEYS",
+    "MAX_KEYS",
+    "STRUCTURE",
+    "KeyGeneration",
+    "Opens",
+    "RootKeys",
+    "WrappedKey",
+    "decode_keys",
+    "encode_keys",
+]

@@ -161,6 +161,11 @@ def is_manifest(path: str) -> bool:
     return path.startswith(MANIFESTS) and _MANIFEST.fullmatch(path) is not None
 
 
+def holds_state(path: str) -> bool:
+    """Return whether an object holds keys and values, as artifacts and packs do."""
+    return path.startswith(ARTIFACTS)
+
+
 def begins_state(path: str) -> bool:
     """Return whether a state or positions of consumers begin with this object."""
     return path == LATEST or path.startswith(CONSUMERS)

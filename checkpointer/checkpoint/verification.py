@@ -75,6 +75,8 @@ class Verification:
     """
     signed: Signed | None = None
     """Who signed the last commit, and when; None in a root that is not signed."""
+    unread: int = 0
+    """Of `objects`, those that the key of a cleaner does not open. Only their stored bytes were checked."""
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -91,6 +93,7 @@ class Verification:
             f"{count(self.checkpoints, 'checkpoint')}, {count(self.objects, 'object')} with {size(self.bytes)} compared"
         )
         left = f", {count(self.skipped, 'object')} left out" if self.skipped else ""
+        left += f", {count(self.unread, 'object')} as stored" if self.unread else ""
         found = count(len(self.findings), "finding") if self.findings else "all is well"
         return f"{seen}{left}: {found}{f', {len(self.elsewhere)} elsewhere' if self.elsewhere else ''}"
 
@@ -103,6 +106,7 @@ class Verification:
 
     def __str__(self) -> str:
         left = f", {self.skipped} left out" if self.skipped else ""
+        left += f", {self.unread} as stored" if self.unread else ""
         seen = f"{self.checkpoints} checkpoints, {self.objects} objects with {self.bytes} bytes verified{left}"
         elsewhere = [f"elsewhere: {finding}" for finding in self.elsewhere]
         return "\n".join([f"{seen}: {len(self.findings) or 'no'} findings", *map(str, self.findings), *elsewhere])

@@ -36,7 +36,7 @@ from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, Signed, SinkRead, Store
+from pyspark_checkpointer.storage.base import ArtifactCheck, ObjectNotFoundError, Signed, SinkRead, Store
 
 MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
@@ -46,6 +46,9 @@ MAX_BATCH = 8 << 20
 
 MAX_CONCURRENT_DECODING = 2
 """Objects of tables whose keys are decoded at the same time. Parts of them are in memory."""
+
+_Batch = Sequence[tuple[str, set[Artifact]]]
+"""Objects, and the artifacts that each holds."""
 
 PlaceCheck = Callable[[Store, Host, str, Operator, Artifact], Awaitable[None]]
 """A function that raises `CorruptionError` if an object of a table has a key that belongs to another partition.
@@ -129,7 +132,7 @@ class Verifier:
         """
         self.refusals: list[StoreRefusedError] = []
         """Findings of objects that the store refused to show. They may be intact."""
-        self.objects = self.bytes = self.skipped = 0
+        self.objects = self.bytes = self.skipped = self.unread = 0
         self.signed: Signed | None = None
 
     @contextmanager
@@ -174,7 +177,7 @@ class Verifier:
             tuple(sorted(group, key=lambda finding: finding.path)) for group in (self.findings, self.elsewhere)
         )
         return Verification(
-            len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere, self.signed
+            len(self.manifests), self.objects, self.bytes, self.skipped, findings, elsewhere, self.signed, self.unread
         )
 
     async def run(self, head: Head, checkpoint: CheckpointId | None) -> None:
@@ -326,14 +329,13 @@ class Verifier:
         queue = _batches(sorted(drawn.items()), self._store.reads_at_once)
         done, total = 0, sum(_size(artifacts) for artifacts in drawn.values())
 
+        check = await self._store.artifact_check()
+
         async def work() -> None:
             nonlocal done
             for batch in queue:
-                reads = [
-                    SinkRead(path, partial(Comparison, path, _size(artifacts), artifacts), _size(artifacts))
-                    for path, artifacts in batch
-                ]
-                for (path, artifacts), found in zip(batch, await self._store.read_each_into(reads), strict=True):
+                answers = await (self._compare(batch) if check is None else self._check(batch, check))
+                for (path, artifacts), found in zip(batch, answers, strict=True):
                     await self._judge_object(path, artifacts, found, tables.get(path))
                     done += _size(artifacts)
                     await tell(self._host, self._progress, done, total)
@@ -346,6 +348,29 @@ class Verifier:
                 # `gather` lets the others run on after an error of one.
                 worker.cancel()
 
+    async def _compare(self, batch: _Batch) -> list[Comparison | CheckpointError]:
+        """Read objects, and compare them with what manifests say; return the comparison or the error of each."""
+        reads = [
+            SinkRead(path, partial(Comparison, path, _size(artifacts), artifacts), _size(artifacts))
+            for path, artifacts in batch
+        ]
+        return await self._store.read_each_into(reads)
+
+    async def _check(self, batch: _Batch, check: ArtifactCheck) -> list[CheckpointError | None]:
+        """Check objects as they are stored; return the error of each, or None.
+
+        What manifests say of their parts is not compared: this client cannot read them.
+        """
+        answers: list[CheckpointError | None] = []
+        for path, artifacts in batch:
+            answer = None
+            try:
+                await check(path, _size(artifacts))
+            except CheckpointError as error:
+                answer = error
+            answers.append(answer)
+        return answers
+
     def _draws(self, path: str) -> bool:
         # A hash of the path and one random seed, because randomness comes from the host, which a test can replay.
         # 13 digits are 52 bits, which a float holds exactly.
@@ -355,7 +380,7 @@ class Verifier:
         self,
         path: str,
         artifacts: set[Artifact],
-        found: Comparison | CheckpointError,
+        found: Comparison | CheckpointError | None,
         table: tuple[str, Operator] | None,
     ) -> None:
         """Count an object that was read, or note what is wrong with it."""
@@ -364,11 +389,14 @@ class Verifier:
         with self.noting(path):
             if isinstance(found, CheckpointError):
                 raise found
-            found.finish()
+            if found is not None:
+                found.finish()
+            else:
+                self.unread += 1
             self.objects += 1
             self.bytes += _size(artifacts)
             held = next((artifact for artifact in artifacts if artifact.length), None)
-            if self._check_places is not None and table is not None and held is not None:
+            if found is not None and self._check_places is not None and table is not None and held is not None:
                 async with self._decoding:
                     await self._check_places(self._store, self._host, *table, held)
 
@@ -415,7 +443,7 @@ def _size(artifacts: set[Artifact]) -> int:
     return min(artifact.size for artifact in artifacts)
 
 
-def _batches(objects: Sequence[tuple[str, set[Artifact]]], most: int) -> Iterator[Sequence[tuple[str, set[Artifact]]]]:
+def _batches(objects: _Batch, most: int) -> Iterator[_Batch]:
     """Yield the objects in batches to read: small ones together, others alone."""
     # Few objects are spread over all workers.
     most = min(most, max(len(objects) // MAX_CONCURRENT_READS, 1))

@@ -25,6 +25,7 @@ import click
 
 from pyspark_checkpointer.cli import (
     cat,
+    cleaners,
     cleanup,
     consumers,
     cost,
@@ -76,6 +77,7 @@ VERBS = (
     export.command,
     encrypt.command,
     rekey.command,
+    cleaners.command,
     signers.command,
     repair.command,
 )

@@ -202,6 +202,7 @@ def verification(found: Verification) -> schemas.Verification:
         "findings": list(map(finding, found.findings)),
         "elsewhere": list(map(finding, found.elsewhere)),
         "signed": None if found.signed is None else {"at": time(found.signed.at), "signer": found.signed.signer},
+        "unread": found.unread,
     }
 
 

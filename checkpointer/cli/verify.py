@@ -42,7 +42,8 @@ def command(
 
     It compares every stored byte with the digests in `_latest` and the manifests, for all checkpoints or for one.
     With pyarrow it also finds keys of tables that are in another partition than their own. It only reads, and may run
-    while the job runs. Each finding says what was expected, what was found, and which checkpoints it hurts. With
+    while the job runs. With a cleaner's key of an encrypted root, artifacts are checked as they are stored, without
+    their content. Each finding says what was expected, what was found, and which checkpoints it hurts. With
     CHECKPOINT, damage that does not hurt that one is only a warning.
     """
     wanted = None if checkpoint is None else store.read(lambda session: find(session, checkpoint))
@@ -63,6 +64,8 @@ def _print(found: Verification) -> None:
     )
     left = f", {count(found.skipped, 'object')} left out" if found.skipped else ""
     print_line(f"{seen}{left}: {count(len(found.findings), 'finding') if found.findings else 'all is well'}")
+    if found.unread:
+        print_line(f"{count(found.unread, 'object')} checked as stored: a cleaner's key does not open them")
     if found.signed is not None:
         print_line(f"the last commit was signed by {found.signed.signer} at {moment(found.signed.at)}")
     if found.findings:

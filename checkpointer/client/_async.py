@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
     from pyspark_checkpointer.admin.streaming.fork import Fork
     from pyspark_checkpointer.admin.streaming.rewind_result import Rewind
+    from pyspark_checkpointer.manifests.keys_json import WrappedKey
     from pyspark_checkpointer.manifests.signatures_json import Signers
     from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
     from pyspark_checkpointer.storage.signatures.signing_keys import SigningKey
@@ -717,6 +718,59 @@ class AsyncCheckpointer(AsyncFace):
         signing = replace(known, trust=(key.public_key, *known.trust), key=key)
         session = self._connect(config.root, config.storage_options, config.fencing, config.encryption, signing)
         return await self._run(change_signers(session, as_signers(allow or {}), tuple(revoke)))
+
+    async def cleaners(self) -> "Sequence[WrappedKey]":
+        """Return the keys that open this encrypted root, those of cleaners too.
+
+        Raises:
+            IllegalArgumentError: This client was opened without encryption.
+            InvalidStateError: The root is not encrypted yet, or is getting another data key.
+
+        Examples:
+            >>> import secrets
+            >>> from pathlib import Path
+            >>> for name in ("all", "cleaner"):
+            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> sealed = AsyncCheckpointer("state/cleaned", encryption="key-file:all.key")
+            >>> async with sealed.begin() as cp:
+            ...     cp.properties["model"] = "v7"
+            >>> [(one.provider, one.opens) for one in await sealed.cleaners()]
+            [('key-file', 'all')]
+        """
+        require("cryptography", "encryption", "encryption")
+        from pyspark_checkpointer.storage.encryption.root_keys import cleaners
+
+        return await self._run(cleaners(self.session.store))
+
+    async def change_cleaners(
+        self, *, allow: "Sequence[KeyProvider | str]" = (), remove: Sequence[str] = ()
+    ) -> "Sequence[WrappedKey]":
+        """Let keys open the structure of this encrypted root, or no more, and return all keys that open it.
+
+        Who has such a key can clean and verify the root, and read none of its artifacts and packs: no key and no value
+        of its state. Manifests and positions can be read. Only the object `_keys` is written; running jobs continue.
+
+        A cleaner that was removed may have kept what its key opened. Where that matters, use `reencrypt` after it.
+
+        Args:
+            allow: What opens the structure from now on, as for a client.
+            remove: Names of the keys of cleaners.
+
+        Raises:
+            IllegalArgumentError: One of `allow` opens all of the root, or no cleaner has one of these names.
+            InvalidStateError: The root is not encrypted yet, or the key of this client is that of a cleaner.
+            ConflictError: Somebody else replaced the keys at the same time.
+
+        Examples:
+            >>> _ = await sealed.change_cleaners(allow=["key-file:cleaner.key"])
+            >>> cleaner = AsyncCheckpointer("state/cleaned", encryption="key-file:cleaner.key")
+            >>> bool(await cleaner.verify())
+            True
+        """
+        from pyspark_checkpointer.storage.encryption.root_keys import change_cleaners
+
+        fixed = [fix(one) for one in allow]  # it refuses what is missing by name
+        return await self._run(change_cleaners(self.session.store, fixed, tuple(remove)))
 
     async def rekey(self, encryption: "KeyProvider | str") -> None:
         """Let another key open an encrypted root, in place of the present one.

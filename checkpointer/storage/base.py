@@ -14,7 +14,7 @@ If `compare_and_swap` raises `RetryableError`, nobody knows whether it took effe
 the bytes may be in place, but the disk has not confirmed them. Reading them back proves nothing.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
@@ -158,6 +158,13 @@ class Signed:
     at: datetime
     signer: str
     """The name and the key of the signer, as messages show them."""
+
+
+ArtifactCheck = Callable[[str, int], Awaitable[None]]
+"""A function that checks that an object is stored as it was written, without its content.
+
+It is given the path and the size of the content. It raises as `Store.get` does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +313,13 @@ class Store(Protocol):
         Return None in a root that is not signed.
         """
 
+    async def artifact_check(self) -> ArtifactCheck | None:
+        """Return what checks artifacts and packs of which this client can read nothing.
+
+        Return None for a client that can read them, as nearly all can. The client of a cleaner of an encrypted root
+        cannot.
+        """
+
     async def close(self) -> None:
         """Release connections. The store opens them again when it is used again."""
 
@@ -331,6 +345,9 @@ class PagedStore:
         return ()
 
     async def signed(self, path: str) -> Signed | None:
+        return None
+
+    async def artifact_check(self) -> ArtifactCheck | None:
         return None
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
@@ -397,6 +414,9 @@ class WrappedStore(PagedStore):
 
     async def bucket_rules(self) -> Sequence[BucketRule]:
         return await self.inner.bucket_rules()
+
+    async def artifact_check(self) -> ArtifactCheck | None:
+        return await self.inner.artifact_check()
 
     async def close(self) -> None:
         await self.inner.close()

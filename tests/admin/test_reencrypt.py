@@ -133,7 +133,7 @@ def test_a_key_may_stay_and_the_data_key_changes_each_time(root: Root, old: str)
         assert known[-1].generation == number
         assert states(client_of(root, old)) == before
         assert not any(opens(keys, objects(root)) for keys in known[:-1])
-    assert len({keys.data_key for keys in known}) == 3
+    assert len({keys.key for keys in known}) == 3
     assert client_of(root, old).verify().findings == ()
 
 

@@ -140,11 +140,13 @@ def calls(folder: Path) -> Iterator[Call]:
     yield Call(
         "export --format parquet", (root, SAVEPOINT, str(folder / ("tables-" + "p" * 60)), "--format", "parquet")
     )
-    keys = [folder / f"{name}-{'k' * 60}.key" for name in ("old", "new")]
+    keys = [folder / f"{name}-{'k' * 60}.key" for name in ("old", "new", "cleaner")]
     for key in keys:
         key.write_text(secrets.token_hex(32))
-    old, new = (f"key-file:{key}" for key in keys)
+    old, new, cleaner = (f"key-file:{key}" for key in keys)
     write(folder / "encrypted", old)
+    yield Call("cleaners --allow", (str(folder / "encrypted"), "--encryption", old, "--allow", cleaner))
+    yield Call("cleaners", (str(folder / "encrypted"), "--encryption", old))
     yield Call("rekey", (str(folder / "encrypted"), "--encryption", old, "--new-encryption", new))
     owner, driver = (folder / f"{name}-{'k' * 60}.pem" for name in ("owner", "driver"))
     make_keys(owner, driver)

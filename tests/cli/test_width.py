@@ -82,6 +82,7 @@ CHANGING = {
     "export --format parquet",
     "encrypt",
     "rekey",
+    "cleaners --allow",
     "signers --owner",
     "repair --to",
     "fork",

@@ -216,6 +216,7 @@ CHANGING: tuple[tuple[str, ...], ...] = (
     ("clean", "--keep-last", "1", "--yes"),
     ("encrypt", "--encryption", "key-file:new.key", "--yes"),
     ("rekey", "--new-encryption", "key-file:new.key"),
+    ("cleaners", "--allow", "key-file:cleaner.key"),
     ("signers", "--owner", "owner.pem"),
     ("rekey", "--new-encryption", "key-file:new.key", "--rewrite", "--yes"),
 )

@@ -95,7 +95,7 @@ def test_the_data_source_opens_the_keys_once_and_shows_them_nowhere(
     keys = run_sync(keys_of(Checkpointer(job.root, encryption=key).session.store))
     shown = capfd.readouterr().out
     assert "totals" in shown or "checkpointer" in shown
-    assert keys.data_key.hex() not in shown
+    assert keys.key.hex() not in shown
     views = spark.read.format("checkpointer").option("view", "checkpoints").option("encryption", key)
     assert views.load(job.root).count() == 3
 
@@ -105,12 +105,12 @@ def test_tasks_get_opened_keys_and_not_what_opens_them(spark: SparkSession, job:
     root = TaskRoot.of(client, spark)
     assert key.partition(":")[2].encode() not in root.client
     keys = run_sync(keys_of(client.session.store))
-    assert keys.data_key in root.client
-    assert keys.data_key.hex() not in repr(root)
+    assert keys.key in root.client
+    assert keys.key.hex() not in repr(root)
     restored = pickle.loads(root.client).restore()
     assert restored.keyed("batches").to_dict() == {"alice": 2}
     # A pickle of the client itself has the path alone.
-    assert keys.data_key not in pickle.dumps(client)
+    assert keys.key not in pickle.dumps(client)
 
 
 def test_a_query_without_the_key_or_on_a_plain_root_is_refused(

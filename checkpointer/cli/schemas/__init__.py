@@ -28,7 +28,17 @@ from pyspark_checkpointer.cli.schemas.cleanup import (
     RemovedFollower,
     Total,
 )
-from pyspark_checkpointer.cli.schemas.commits import Commit, EncryptedRoot, Fork, Rekeyed, Rewind, Signer, SignerList
+from pyspark_checkpointer.cli.schemas.commits import (
+    Commit,
+    EncryptedRoot,
+    Fork,
+    Rekeyed,
+    Rewind,
+    RootKey,
+    RootKeys,
+    Signer,
+    SignerList,
+)
 from pyspark_checkpointer.cli.schemas.contents import (
     Consumer,
     Exported,
@@ -96,6 +106,8 @@ PRINTED: tuple[tuple[str, object], ...] = (
     ("export --format parquet", Exported),
     ("encrypt", EncryptedRoot),
     ("rekey", Rekeyed),
+    ("cleaners", RootKeys),
+    ("cleaners --allow", RootKeys),
     ("signers", SignerList),
     ("signers --owner", SignerList),
     ("repair", list[Candidate]),
@@ -163,6 +175,8 @@ __all__ = [
     "RequestCost",
     "Retired",
     "Rewind",
+    "RootKey",
+    "RootKeys",
     "Savepoint",
     "Signed",
     "Signer",

@@ -1,6 +1,6 @@
 """Define the JSON of new commits: copy, rollback, fork, rewind; and a new key."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from pyspark_checkpointer.cli.schemas.values import Id
 
@@ -67,6 +67,21 @@ class SignerList(TypedDict):
     root_id: Annotated[str, "the random id of the root, for `root:` in `--signing`"]
     version: int
     signers: list[Signer]
+
+
+class RootKey(TypedDict):
+    """A key that opens an encrypted root."""
+
+    provider: Annotated[str, "its kind, such as `key-file`"]
+    key: Annotated[str, "its name; empty for a passphrase"]
+    opens: Annotated[Literal["all", "structure"], "`structure` for the key of a cleaner, which opens no artifact"]
+
+
+class RootKeys(TypedDict):
+    """The keys that open an encrypted root."""
+
+    root: str
+    keys: list[RootKey]
 
 
 class Rekeyed(TypedDict):

@@ -33,6 +33,7 @@ class Verification(TypedDict):
     findings: list[Finding]
     elsewhere: Annotated[list[Finding], "damage that does not hurt the one checkpoint that was asked for"]
     signed: Annotated[Signed | None, "null in a root that is not signed"]
+    unread: Annotated[int, "of `objects`, those that a cleaner's key does not open: their stored bytes were checked"]
 
 
 class Candidate(TypedDict):

@@ -27,10 +27,9 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.storage.base import S
+from pyspark_checkpointer.storage.encryption.outer_tags import KEY_BYTES, TAG_BYTES, OuterTag
 
-KEY_BYTES = 32
 SALT_BYTES = 24
-TAG_BYTES = 16
 CHUNK_BYTES = 16 << 10
 """Bytes of a chunk before it is encrypted."""
 
@@ -114,10 +113,14 @@ class MessageKey:
         self.header = salt + derived[KEY_BYTES + _NONCE_BYTES :]
         """Bytes with which the message begins: the salt, and the commitment to the key."""
 
-    def encrypt(self, data: Bytes) -> bytes:
-        """Encrypt a message."""
-        view, message = memoryview(data).cast("B"), _sized(encrypted_size(len(data)))
+    def encrypt(self, data: Bytes, tag: OuterTag | None = None) -> bytes:
+        """Encrypt a message. If an outer tag is given, it stands before the message."""
+        view, before = memoryview(data).cast("B"), 0 if tag is None else TAG_BYTES
+        message = _sized(before + encrypted_size(len(data)))
+        message.seek(before)
         message.write(self.header)
+        if tag is not None:
+            tag.update(self.header)
         # One small buffer stays in the processor's cache; memory for each chunk would cost more than to encrypt it.
         chunk = memoryview(bytearray(_STORED_CHUNK))
         # Up to and with the end, so that the last chunk is short: an empty one, if need be.
@@ -126,6 +129,11 @@ class MessageKey:
             stored = chunk[: len(content) + TAG_BYTES]
             self._cipher.encrypt_into(self._nonce_of(number), content, None, stored)
             message.write(stored)
+            if tag is not None:
+                tag.update(stored)
+        if tag is not None:
+            message.seek(0)
+            message.write(tag.value())
         return message.getvalue()
 
     def check_header(self, header: Bytes) -> None:
@@ -279,6 +287,7 @@ __all__ = [
     "KEY_BYTES",
     "MARK",
     "SALT_BYTES",
+    "TAG_BYTES",
     "DecryptingSink",
     "MessageKey",
     "check_mark",

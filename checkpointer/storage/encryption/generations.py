@@ -21,7 +21,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     moved,
     read_root_keys,
     swap_keys,
-    unwrap_keys,
+    unwrap_all,
     wrap_keys,
 )
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
@@ -53,7 +53,7 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
         if await find_wrapping(new, each) is None:
             known = ", ".join(one.key or one.provider for one in each.wrappings)
             raise InvalidStateError(f"{store.url}: {UNFINISHED}, with the new key {known!r:.200}")
-        return KeyChange(await unwrap_keys(store, old, keys, present), await unwrap_keys(store, new, keys, each))
+        return KeyChange(await unwrap_all(store, old, keys, present), await unwrap_all(store, new, keys, each))
     before = await _try_unwrap(store, old, keys, present)
     # An earlier call has finished but for the deletion, or wholly, and its answer was lost.
     if keys.deletes or (present.number > 1 and before is None):
@@ -61,7 +61,7 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
         if after is not None:
             return KeyChange(None, after)
     if before is None:
-        before = await unwrap_keys(store, old, keys, present)  # it raises, and says why
+        before = await unwrap_all(store, old, keys, present)  # it raises, and says why
     # Names that are hidden once stay so: their owner would not expect that another key shows them.
     after = before.next_generation(hides_names=before.hides_names or hides_names(new))
     if after.hides_names and not before.hides_names:
@@ -74,10 +74,10 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
 async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> DataKeys | None:
     """Return the opened keys of a generation.
 
-    Return None where the provider's key does not open them.
+    Return None where the provider's key does not open all of them.
     """
     try:
-        return await unwrap_keys(store, provider, keys, chosen)
+        return await unwrap_all(store, provider, keys, chosen)
     except InvalidStateError:
         return None
 

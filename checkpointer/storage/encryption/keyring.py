@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import (
+    ALL,
     KEYS,
     MAX_KEYS,
     KeyGeneration,
@@ -31,9 +32,6 @@ from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
 from pyspark_checkpointer.storage.encryption.key_providers import HIDE_NAMES, KeyProvider, UnwrapError, hides_names
 
 UNFINISHED = "`checkpointer rekey --rewrite` was interrupted, or is under way: let it finish, or call it again"
-
-_ROOT_BYTES = 16
-"""Bytes of a root's id. They are wrapped with the data key, so that keys cannot be moved to another root."""
 
 
 async def find_root_keys(store: Store) -> RootKeys | None:
@@ -70,26 +68,48 @@ async def unwrap_keys(store: Store, provider: KeyProvider, keys: RootKeys, chose
 
     Raises `InvalidStateError` where the provider's key does not open them.
     """
+    check_hiding(store, provider, chosen)
+    one = await find_wrapping(provider, chosen)
+    if one is not None:
+        return await _unwrap(store, provider, keys.root_id, chosen, one)
+    known = ", ".join(shown_key(one.provider, one.key) for one in chosen.wrappings)
+    name = await runtime.in_thread(lambda: provider.key)
+    raise InvalidStateError(
+        f"{store.url}: is encrypted, and its keys are opened by {known}, not by "
+        f"{shown_key(provider.provider, name)}: give that one as encryption"
+    )
+
+
+def check_hiding(store: Store, provider: KeyProvider, chosen: KeyGeneration) -> None:
+    """Raise `InvalidStateError` for a provider for hidden names where a root does not hide its own."""
     if hides_names(provider) and not chosen.hides_names:
         raise InvalidStateError(
             f"{store.url}: its names are not hidden: that is chosen when a root gets its data key. Open it without "
             f"`{HIDE_NAMES}:`; to hide its names, use `checkpointer rekey --rewrite`"
         )
-    one = await find_wrapping(provider, chosen)
-    if one is not None:
-        return await _unwrap(store, provider, keys.root_id, chosen, one)
-    known = ", ".join(_shown(one.provider, one.key) for one in chosen.wrappings)
-    name = await runtime.in_thread(lambda: provider.key)
-    raise InvalidStateError(
-        f"{store.url}: is encrypted, and its keys are opened by {known}, not by "
-        f"{_shown(provider.provider, name)}: give that one as encryption"
-    )
+
+
+async def unwrap_all(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> DataKeys:
+    """Return the opened keys of one generation, as `unwrap_keys` does.
+
+    Raises `InvalidStateError` also for the key of a cleaner.
+    """
+    return require_all(store, await unwrap_keys(store, provider, keys, chosen))
+
+
+def require_all(store: Store, keys: DataKeys) -> DataKeys:
+    """Return keys that open all of a root; raise `InvalidStateError` for those of a cleaner."""
+    if keys.opens != ALL:
+        raise InvalidStateError(
+            f"{store.url}: the given key is that of a cleaner, which cannot do this: give one that opens the whole root"
+        )
+    return keys
 
 
 async def find_wrapping(provider: KeyProvider, chosen: KeyGeneration) -> WrappedKey | None:
     """Return the wrapping of a generation by a provider, found by its key's name."""
     name = await runtime.in_thread(lambda: provider.key)
-    return next((one for one in chosen.wrappings if (one.provider, one.key) == (provider.provider, name)), None)
+    return next((one for one in chosen.wrappings if one.named == (provider.provider, name)), None)
 
 
 async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
@@ -155,19 +175,20 @@ def _replaced(store: Store) -> InvalidStateError:
 
 
 async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
-    """Wrap the data key for another provider in place of all the old ones.
+    """Wrap the data key for another provider in place of all others that open the whole root.
 
-    The content of the root stays as it is: whoever has an old key and an old copy of `_keys` can still open it.
+    The keys of cleaners stay. So does the content of the root: whoever has an old key and an old copy of `_keys` can
+    still open it.
     """
     blob, keys = await read_root_keys(store)
     if len(keys.generations) > 1:
         raise InvalidStateError(f"{store.url}: {UNFINISHED}")
-    opened = await unwrap_keys(store, old, keys, keys.generations[0])
-    if hides_names(new) and not opened.hides_names:
-        raise InvalidStateError(
-            f"{store.url}: its names are not hidden: only `checkpointer rekey --rewrite` hides them"
-        )
-    planned = replace(keys, generations=(await wrap_keys(new, opened),))
+    [present] = keys.generations
+    opened = await unwrap_all(store, old, keys, present)
+    check_hiding(store, new, present)
+    made = await wrap_keys(new, opened)
+    cleaners = [one for one in present.wrappings if one.opens != ALL and one.named != made.wrappings[0].named]
+    planned = replace(keys, generations=(replace(made, wrappings=(*made.wrappings, *cleaners)),))
     if not await swap_keys(store, encode_keys(planned), blob.version):
         raise moved(store)
 
@@ -198,7 +219,12 @@ async def swap_keys(store: Store, data: bytes, expected: str | None) -> bool:
 
 async def wrap_keys(provider: KeyProvider, keys: DataKeys) -> KeyGeneration:
     """Return opened keys as `_keys` has them, wrapped by one provider."""
-    data = bytes.fromhex(keys.root_id) + keys.data_key
+    return KeyGeneration(keys.generation, keys.hides_names, (await wrap_key(provider, keys),))
+
+
+async def wrap_key(provider: KeyProvider, keys: DataKeys) -> WrappedKey:
+    """Return opened keys as one provider wrapped them."""
+    data = keys.wrapped_content
     wrapped = await runtime.in_thread(provider.wrap, data)
     # Before anything is written with it: a data key that cannot be opened again would lose the whole root.
     try:
@@ -207,8 +233,7 @@ async def wrap_keys(provider: KeyProvider, keys: DataKeys) -> KeyGeneration:
         opened = b""
     if opened != data:
         raise IllegalArgumentError(f"the provider {provider.provider!r} does not return what it wrapped")
-    one = WrappedKey(provider.provider, await runtime.in_thread(lambda: provider.key), wrapped)
-    return KeyGeneration(keys.generation, keys.hides_names, (one,))
+    return WrappedKey(provider.provider, await runtime.in_thread(lambda: provider.key), wrapped, keys.opens)
 
 
 async def _unwrap(
@@ -218,21 +243,24 @@ async def _unwrap(
         data = await runtime.in_thread(provider.unwrap, one.wrapped)
     except UnwrapError:
         data = b""
-    if len(data) != _ROOT_BYTES + KEY_BYTES or data[:_ROOT_BYTES].hex() != root_id:
-        raise InvalidStateError(
-            f"{store.url}: {_shown(provider.provider, one.key)} does not open the keys of this root: give the right "
-            f"one, or bring back {KEYS} if somebody changed it"
-        )
-    return DataKeys(root_id, data[_ROOT_BYTES:], chosen.number, chosen.hides_names)
+    if len(data) > KEY_BYTES:
+        keys = DataKeys(root_id, data[-KEY_BYTES:], chosen.number, chosen.hides_names, one.opens)
+        if keys.wrapped_content == data:
+            return keys
+    raise InvalidStateError(
+        f"{store.url}: {shown_key(provider.provider, one.key)} does not open the keys of this root: give the right "
+        f"one, or bring back {KEYS} if somebody changed it"
+    )
 
 
-def _shown(provider: str, key: str) -> str:
+def shown_key(provider: str, key: str) -> str:
     return f"{provider!r:.60} ({key!r:.200})" if key else f"{provider!r:.60}"
 
 
 __all__ = [
     "UNFINISHED",
     "check_generation",
+    "check_hiding",
     "check_same_generation",
     "create_keys",
     "find_root_keys",
@@ -243,7 +271,11 @@ __all__ = [
     "open_keys",
     "read_root_keys",
     "replace_wrapping",
+    "require_all",
+    "shown_key",
     "swap_keys",
+    "unwrap_all",
     "unwrap_keys",
+    "wrap_key",
     "wrap_keys",
 ]

@@ -4,15 +4,17 @@ It parses what they give as `encryption`, gives a root its first keys, replaces 
 the opened keys to tasks. `keyring.py` reads and writes `_keys` for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.keys_json import WrappedKey
 from pyspark_checkpointer.storage.base import Store, WrappedStore
+from pyspark_checkpointer.storage.encryption.cleaners import allow_cleaner, read_wrappings, remove_cleaner
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import CheckNames, KeyChange, begin_change
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
-from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping
+from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping, require_all
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 
 
@@ -53,7 +55,8 @@ async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
         raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
     if any(isinstance(one, EncryptedStore) for one in layers(store)):
         raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
-    return await open_keys(store, encryption) or await make_keys(store, encryption)
+    found = await open_keys(store, encryption)
+    return await make_keys(store, encryption) if found is None else require_all(store, found)
 
 
 async def rekey(store: Store, encryption: Encryption | str | None) -> None:
@@ -77,12 +80,39 @@ async def change_keys(
     return inner, await begin_change(inner, old, new, check_names)
 
 
+async def cleaners(store: Store) -> Sequence[WrappedKey]:
+    """Return the keys that open a root, those of cleaners too."""
+    return await read_wrappings(_encrypted_store(store).inner)
+
+
+async def change_cleaners(
+    store: Store, allow: Sequence[Encryption | str | None], remove: Sequence[str]
+) -> Sequence[WrappedKey]:
+    """Give the structure key of a root to cleaners, and take it away; return all keys that open the root.
+
+    Raises as `rekey`.
+    """
+    for encryption in allow:
+        inner, owner, cleaner = _providers(store, encryption)
+        await allow_cleaner(inner, owner, cleaner)
+    for name in remove:
+        encrypted = _encrypted_store(store)
+        await remove_cleaner(encrypted.inner, _provider(encrypted), name)
+    return await cleaners(store)
+
+
 def _providers(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyProvider, KeyProvider]:
     """Return the root as stored, its provider of keys, and the one that follows."""
     encrypted = _encrypted_store(store)
-    if not isinstance(encryption, KeyProvider) or encrypted.provider is None:
-        raise IllegalArgumentError(f"{store.url}: rekey needs a provider of keys, of the new key and of the old one")
-    return encrypted.inner, encrypted.provider, encryption
+    if not isinstance(encryption, KeyProvider):
+        raise IllegalArgumentError(f"{store.url}: needs a provider of keys that wraps, got opened keys or none")
+    return encrypted.inner, _provider(encrypted), encryption
+
+
+def _provider(store: EncryptedStore) -> KeyProvider:
+    if store.provider is None:
+        raise IllegalArgumentError(f"{store.url}: was opened with the keys themselves: open it with their provider")
+    return store.provider
 
 
 def _encrypted_store(store: Store) -> EncryptedStore:
@@ -100,4 +130,14 @@ def layers(store: Store) -> Iterator[Store]:
         yield store
 
 
-__all__ = ["adopt", "as_encryption", "change_keys", "find_keys_of", "keys_of", "layers", "rekey"]
+__all__ = [
+    "adopt",
+    "as_encryption",
+    "change_cleaners",
+    "change_keys",
+    "cleaners",
+    "find_keys_of",
+    "keys_of",
+    "layers",
+    "rekey",
+]

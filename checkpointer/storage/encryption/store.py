@@ -18,9 +18,10 @@ from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.manifests.keys_json import KEYS
+from pyspark_checkpointer.manifests.keys_json import ALL, KEYS
 from pyspark_checkpointer.runtime.host import HASH_INLINE
 from pyspark_checkpointer.storage.base import (
+    ArtifactCheck,
     Blob,
     ListedObject,
     ListingPage,
@@ -34,7 +35,7 @@ from pyspark_checkpointer.storage.base import (
     WriteLeftover,
     check_path,
 )
-from pyspark_checkpointer.storage.encryption.chunked import DecryptingSink, cut_ranges, merged_ranges, stored_range
+from pyspark_checkpointer.storage.encryption.chunked import cut_ranges, merged_ranges
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.keyring import (
@@ -45,6 +46,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     holds_others,
     open_keys,
 )
+from pyspark_checkpointer.storage.encryption.outer_tags import TAG_BYTES, Finishing
 from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
@@ -154,7 +156,8 @@ class EncryptedStore(WrappedStore):
     async def read_each_into(self, reads: Sequence[SinkRead[S]]) -> list[S | CheckpointError]:
         keys = await self._readable(reads[0].path)
 
-        def stored(read: SinkRead[S]) -> SinkRead[DecryptingSink[S]]:
+        def stored(read: SinkRead[S]) -> SinkRead[Finishing[S]]:
+            keys.check_opens(read.path)
             path, make = read.path, read.make
             most = stored_size(path, read.limit, keys.generation)
             return SinkRead(keys.stored_path(path), lambda: keys.decrypting(path, make()), most)
@@ -166,7 +169,7 @@ class EncryptedStore(WrappedStore):
         keys = await self._readable(path)
         if not keys.has_fixed_salt(path):  # Such objects are small, and are read as a whole nearly always.
             return (await self.get(path)).data[offset : offset + length]
-        stored = await self.inner.get_range(keys.stored_path(path), *stored_range(offset, length))
+        stored = await self.inner.get_range(keys.stored_path(path), *keys.stored_range(path, offset, length))
         return await _compute(len(stored), lambda: keys.key_for(path).decrypt_range(offset, length, stored))
 
     @property
@@ -180,7 +183,7 @@ class EncryptedStore(WrappedStore):
             return [data[offset : offset + length] for offset, length in ranges]
         # Ranges that lie near each other share chunks, each of which is read and decrypted once.
         spans = merged_ranges(ranges)
-        found = await self.inner.get_ranges(keys.stored_path(path), [stored_range(*span) for span in spans])
+        found = await self.inner.get_ranges(keys.stored_path(path), [keys.stored_range(path, *span) for span in spans])
 
         def decrypt() -> list[bytes]:
             key = keys.key_for(path)
@@ -190,12 +193,29 @@ class EncryptedStore(WrappedStore):
         return await _compute(sum(map(len, found)), decrypt)
 
     async def _readable(self, path: str) -> DataKeys:
-        """Return the keys of the root, or raise where nothing of it can be read."""
+        """Return the keys of the root, or raise where they cannot read an object."""
         check_path(path)
         keys = await self.find_keys() or await self._find_late_keys()
         if keys is None:
             raise ObjectNotFoundError(f"{self.url}/{path}: not found")
+        keys.check_opens(path)
         return keys
+
+    async def artifact_check(self) -> ArtifactCheck | None:
+        keys = await self.find_keys()
+        if keys is None or keys.opens == ALL:
+            return None
+
+        async def check(path: str, size: int) -> None:
+            most = stored_size(path, size, keys.generation)
+            sink = await self.inner.read_into(
+                keys.stored_path(path), lambda: keys.checking_tag(path, _Measure()), limit=most
+            )
+            found = logical_size(path, await runtime.on_cpu(sink.finish) + TAG_BYTES)
+            if found != size:
+                raise CorruptionError(f"{keys.stored_path(path)}: expected {size} bytes of content, found {found}")
+
+        return check
 
     async def _find_late_keys(self) -> DataKeys | None:
         """Return the keys that another client made meanwhile, or None for an empty root.
@@ -283,7 +303,20 @@ def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
     return ListedObject(path, logical_size(path, entry.size, keys.generation), blob)
 
 
-def _finished(answer: DecryptingSink[S] | CheckpointError) -> S | CheckpointError:
+class _Measure:
+    """A sink that counts bytes."""
+
+    def __init__(self) -> None:
+        self._size = 0
+
+    def update(self, piece: bytes, /) -> None:
+        self._size += len(piece)
+
+    def finish(self) -> int:
+        return self._size
+
+
+def _finished(answer: Finishing[S] | CheckpointError) -> S | CheckpointError:
     """Return the sink that was fed, or the error of its read."""
     if isinstance(answer, CheckpointError):
         return answer

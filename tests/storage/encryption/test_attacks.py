@@ -370,7 +370,7 @@ def test_two_clients_that_create_a_root_at_once_get_the_same_keys(key: str) -> N
         return list(await asyncio.gather(*(create_keys(store, parse_provider(key)) for store in stores)))
 
     found = run_sync(both())
-    assert len({(one.root_id, one.data_key) for one in found}) == 1
+    assert len({(one.root_id, one.key) for one in found}) == 1
 
 
 def test_a_root_that_another_client_begins_meanwhile_is_used(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,5 +533,5 @@ def test_keys_are_shown_nowhere(key: str) -> None:
         repr(client._config),
         f"{client.for_tasks()._config}",
     ):
-        assert repr(keys.data_key)[2:-1] not in shown
-        assert keys.data_key.hex() not in shown
+        assert repr(keys.key)[2:-1] not in shown
+        assert keys.key.hex() not in shown

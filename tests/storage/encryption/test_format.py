@@ -1,11 +1,15 @@
 """The examples of manifests/ENCRYPTION.md are what the library writes and reads."""
 
+import hashlib
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA512
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests.json_text import dump
@@ -24,14 +28,21 @@ def test_every_example_is_tested() -> None:
 
 
 def test_the_keys_are_opened_as_the_page_says(tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(bytes(range(32, 64)))
-    provider, keys = KeyFile(str(tmp_path / "key")), decode_keys(STORED)
+    keys = decode_keys(STORED)
     assert encode_keys(keys) == STORED
     [generation] = keys.generations
-    [wrapping] = generation.wrappings
     assert (generation.number, generation.hides_names, keys.deletes) == (1, False, False)
-    assert (keys.root_id, wrapping.provider, wrapping.key) == (KEYS.root_id, "key-file", provider.key)
-    assert provider.unwrap(wrapping.wrapped) == bytes.fromhex(KEYS.root_id) + KEYS.data_key
+    assert keys.root_id == KEYS.root_id
+    structure = HKDFExpand(SHA512(), 32, b"spark-state-checkpointer/encryption@1 structure").derive(KEYS.key)
+    root = bytes.fromhex(KEYS.root_id)
+    other = hashlib.sha256(b"spark-state-checkpointer/encryption@1 structure of " + root).digest()[:16]
+    wrapped = {(32, "all"): root + KEYS.key, (64, "structure"): other + structure}
+    for ((first, opens), content), wrapping in zip(wrapped.items(), generation.wrappings, strict=True):
+        (tmp_path / "key").write_bytes(bytes(range(first, first + 32)))
+        provider = KeyFile(str(tmp_path / "key"))
+        assert (wrapping.provider, wrapping.key, wrapping.opens) == ("key-file", provider.key, opens)
+        assert provider.unwrap(wrapping.wrapped) == content
+    assert KEYS.structure() == DataKeys(KEYS.root_id, structure, opens="structure")
 
 
 def test_objects_that_are_replaced_begin_as_the_page_says() -> None:
@@ -93,6 +104,9 @@ def test_a_stored_artifact() -> None:
     stored = bytes.fromhex(EXAMPLES["stored artifact"])
     assert KEYS.encrypt(path, b"abc") == stored
     assert KEYS.decrypt(path, stored) == b"abc"
+    tags = HKDFExpand(SHA512(), 32, b"spark-state-checkpointer/encryption@1 tags").derive(KEYS.structure_key)
+    key = HKDFExpand(SHA512(), 32, stored[16:40] + KEYS.root_id.encode() + b"\0" + path.encode()).derive(tags)
+    assert AESGCM(key).encrypt(bytes(12), b"", stored[16:]) == stored[:16]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +145,10 @@ def generation(number: int, *wrappings: WrappedKey) -> KeyGeneration:
     "changed",
     [
         keys_with(generation(1), root_id=""),
+        keys_with(generation(1), root_id="0" * 31 + "A"),
+        keys_with(generation(1, replace(SOUND, opens="structure"))),
+        keys_with(generation(1, replace(SOUND, opens="nothing"))),  # type: ignore[arg-type]
+        keys_with(generation(1, SOUND, replace(SOUND, opens="structure", wrapped=b"y"))),
         keys_with(KeyGeneration(1, False, ())),
         keys_with(generation(1, WrappedKey("", "", b"x"))),
         keys_with(generation(1, WrappedKey("key-file", "", b""))),

@@ -139,7 +139,11 @@ def test_nothing_of_a_shredded_root_opens_in_any_version_of_any_object(tmp_path:
                 assert all(unwraps(encryption, one.wrapped) is None for one in each.wrappings)
     # Whatever was written, to the store and beside it: no content, and nothing of a data key.
     beside = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    derived = {key for keys in known for key in (keys.data_key, keys._content, keys._salts)}
+    derived = {
+        key
+        for keys in known
+        for key in (keys.key, keys.structure_key, keys._state, keys._metadata, keys._tags, keys._salts)
+    }
     for data in [data for _, data in versions] + beside:
         assert SECRET not in data
         assert not any(form in data for key in derived for form in shown(key))
@@ -186,6 +190,6 @@ def test_one_savepoint_is_shredded_by_its_own_key(tmp_path: Path) -> None:
         for each in decode_keys(data).generations:
             for one in each.wrappings:
                 assert all(
-                    (found := unwraps(encryption, one.wrapped)) is None or found[16:] == remains.data_key
+                    (found := unwraps(encryption, one.wrapped)) is None or found[16:] == remains.key
                     for encryption in (key, new, savepoint)
                 )

@@ -1,0 +1,99 @@
+"""Give the structure key of an encrypted root to cleaners, and take it away.
+
+Such a key lists, cleans and verifies the root. It opens no artifact and no pack.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.keys_json import STRUCTURE, KeyGeneration, RootKeys, WrappedKey, encode_keys
+from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
+from pyspark_checkpointer.storage.encryption.keyring import (
+    UNFINISHED,
+    check_hiding,
+    find_wrapping,
+    moved,
+    read_root_keys,
+    shown_key,
+    swap_keys,
+    unwrap_all,
+    wrap_key,
+)
+
+
+async def read_wrappings(store: Store) -> Sequence[WrappedKey]:
+    """Return the keys that open a root, as `_keys` names them."""
+    return (await _Change.begin(store)).present.wrappings
+
+
+async def allow_cleaner(store: Store, owner: KeyProvider, cleaner: KeyProvider) -> None:
+    """Let another key open the structure of a root, if it does not yet.
+
+    Raises `InvalidStateError` where `owner` does not open all of the root, and `IllegalArgumentError` where `cleaner`
+    does.
+    """
+    change = await _Change.begin(store)
+    opened = await change.unwrap(owner)
+    check_hiding(store, cleaner, change.present)
+    known = await find_wrapping(cleaner, change.present)
+    if known is None:
+        made = await wrap_key(cleaner, opened.structure())
+        await change.end((*change.present.wrappings, made))
+    elif known.opens != STRUCTURE:
+        raise IllegalArgumentError(
+            f"{store.url}: {shown_key(*known.named)} opens all of this root already: give another key to the cleaner, "
+            "and a key file if both are passphrases"
+        )
+
+
+async def remove_cleaner(store: Store, owner: KeyProvider, name: str) -> None:
+    """Take the structure key away from a cleaner.
+
+    `name` is that of its key, or the kind of its provider. Raises `IllegalArgumentError` where not exactly one cleaner
+    has it, and `InvalidStateError` as `allow_cleaner`.
+    """
+    change = await _Change.begin(store)
+    await change.unwrap(owner)
+    cleaners = [one for one in change.present.wrappings if one.opens == STRUCTURE]
+    gone = [one for one in cleaners if name in one.named]
+    if len(gone) != 1:
+        known = ", ".join(shown_key(*one.named) for one in cleaners)
+        raise IllegalArgumentError(
+            f"{store.url}: {name!r:.200}: expected the name of one cleaner's key, of these: {known or 'none'}"
+        )
+    await change.end([one for one in change.present.wrappings if one not in gone])
+
+
+class _Change:
+    """A change of the wrappings of a root's data key: `_keys` as it was read."""
+
+    def __init__(self, store: Store, keys: RootKeys, version: str) -> None:
+        self._store, self._keys, self._version = store, keys, version
+        self.present: KeyGeneration = keys.generations[0]
+
+    @classmethod
+    async def begin(cls, store: Store) -> "_Change":
+        """Read `_keys`.
+
+        Raises `InvalidStateError` where the root is not encrypted, or is getting another data key.
+        """
+        blob, keys = await read_root_keys(store)
+        if len(keys.generations) > 1:
+            raise InvalidStateError(f"{store.url}: {UNFINISHED}")
+        return cls(store, keys, blob.version)
+
+    async def unwrap(self, owner: KeyProvider) -> DataKeys:
+        """Return the opened data key."""
+        return await unwrap_all(self._store, owner, self._keys, self.present)
+
+    async def end(self, wrappings: Sequence[WrappedKey]) -> None:
+        """Swap `_keys`; raise `ConflictError` if somebody else did so first."""
+        planned = replace(self._keys, generations=(replace(self.present, wrappings=tuple(wrappings)),))
+        if not await swap_keys(self._store, encode_keys(planned), self._version):
+            raise moved(self._store)
+
+
+__all__ = ["allow_cleaner", "read_wrappings", "remove_cleaner"]
