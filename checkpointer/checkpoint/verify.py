@@ -349,7 +349,7 @@ class Verifier:
                 worker.cancel()
 
     async def _compare(self, batch: _Batch) -> list[Comparison | CheckpointError]:
-        """Read objects, and compare them with what manifests say; return the comparison or the error of each."""
+        """Read objects; return the comparison or the error of each."""
         reads = [
             SinkRead(path, partial(Comparison, path, _size(artifacts), artifacts), _size(artifacts))
             for path, artifacts in batch

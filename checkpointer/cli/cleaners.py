@@ -1,4 +1,4 @@
-"""Implement `checkpointer cleaners`: say which keys only clean and verify an encrypted root."""
+"""Implement `checkpointer cleaners`: say who cleans an encrypted root unread."""
 
 import click
 
@@ -7,6 +7,7 @@ from pyspark_checkpointer.cli.schemas import RootKeys
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 
 _COLUMNS = (TextColumn("OPENS"), TextColumn("PROVIDER"), TextColumn("KEY"))
 
@@ -36,7 +37,11 @@ def command(store: Opened, allow: tuple[str, ...], remove: tuple[str, ...]) -> N
     written, and a running job is not disturbed. A cleaner whose key was removed may have kept what it opened: where
     that matters, use `checkpointer rekey --rewrite`.
     """
-    found = store.ck.change_cleaners(allow=allow, remove=remove) if allow or remove else store.ck.cleaners()
+    try:
+        found = store.ck.change_cleaners(allow=allow, remove=remove) if allow or remove else store.ck.cleaners()
+    except (IllegalArgumentError, InvalidStateError):
+        store.require()  # a mistyped root is one without keys too
+        raise
     if store.json:
         document: RootKeys = {
             "root": store.ck.root,

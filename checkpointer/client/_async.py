@@ -729,8 +729,7 @@ class AsyncCheckpointer(AsyncFace):
         Examples:
             >>> import secrets
             >>> from pathlib import Path
-            >>> for name in ("all", "cleaner"):
-            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> _ = Path("all.key").write_text(secrets.token_hex(32))
             >>> sealed = AsyncCheckpointer("state/cleaned", encryption="key-file:all.key")
             >>> async with sealed.begin() as cp:
             ...     cp.properties["model"] = "v7"
@@ -745,10 +744,11 @@ class AsyncCheckpointer(AsyncFace):
     async def change_cleaners(
         self, *, allow: "Sequence[KeyProvider | str]" = (), remove: Sequence[str] = ()
     ) -> "Sequence[WrappedKey]":
-        """Let keys open the structure of this encrypted root, or no more, and return all keys that open it.
+        """Let keys open the structure of this encrypted root, or no more.
 
-        Who has such a key can clean and verify the root, and read none of its artifacts and packs: no key and no value
-        of its state. Manifests and positions can be read. Only the object `_keys` is written; running jobs continue.
+        Return all keys that open it. Who has such a key can clean and verify the root, and read none of its artifacts
+        and packs: no key and no value of its state. Manifests and positions can be read. Only the object `_keys` is
+        written; running jobs continue.
 
         A cleaner that was removed may have kept what its key opened. Where that matters, use `reencrypt` after it.
 
@@ -762,6 +762,13 @@ class AsyncCheckpointer(AsyncFace):
             ConflictError: Somebody else replaced the keys at the same time.
 
         Examples:
+            >>> import secrets
+            >>> from pathlib import Path
+            >>> for name in ("all", "cleaner"):
+            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> sealed = AsyncCheckpointer("state/cleaned", encryption="key-file:all.key")
+            >>> async with sealed.begin() as cp:
+            ...     cp.properties["model"] = "v7"
             >>> _ = await sealed.change_cleaners(allow=["key-file:cleaner.key"])
             >>> cleaner = AsyncCheckpointer("state/cleaned", encryption="key-file:cleaner.key")
             >>> bool(await cleaner.verify())

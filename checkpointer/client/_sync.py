@@ -725,8 +725,7 @@ class Checkpointer(SyncFace):
         Examples:
             >>> import secrets
             >>> from pathlib import Path
-            >>> for name in ("all", "cleaner"):
-            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> _ = Path("all.key").write_text(secrets.token_hex(32))
             >>> sealed = Checkpointer("state/cleaned", encryption="key-file:all.key")
             >>> with sealed.begin() as cp:
             ...     cp.properties["model"] = "v7"
@@ -741,10 +740,11 @@ class Checkpointer(SyncFace):
     def change_cleaners(
         self, *, allow: "Sequence[KeyProvider | str]" = (), remove: Sequence[str] = ()
     ) -> "Sequence[WrappedKey]":
-        """Let keys open the structure of this encrypted root, or no more, and return all keys that open it.
+        """Let keys open the structure of this encrypted root, or no more.
 
-        Who has such a key can clean and verify the root, and read none of its artifacts and packs: no key and no value
-        of its state. Manifests and positions can be read. Only the object `_keys` is written; running jobs continue.
+        Return all keys that open it. Who has such a key can clean and verify the root, and read none of its artifacts
+        and packs: no key and no value of its state. Manifests and positions can be read. Only the object `_keys` is
+        written; running jobs continue.
 
         A cleaner that was removed may have kept what its key opened. Where that matters, use `reencrypt` after it.
 
@@ -758,6 +758,13 @@ class Checkpointer(SyncFace):
             ConflictError: Somebody else replaced the keys at the same time.
 
         Examples:
+            >>> import secrets
+            >>> from pathlib import Path
+            >>> for name in ("all", "cleaner"):
+            ...     _ = Path(f"{name}.key").write_text(secrets.token_hex(32))
+            >>> sealed = Checkpointer("state/cleaned", encryption="key-file:all.key")
+            >>> with sealed.begin() as cp:
+            ...     cp.properties["model"] = "v7"
             >>> _ = sealed.change_cleaners(allow=["key-file:cleaner.key"])
             >>> cleaner = Checkpointer("state/cleaned", encryption="key-file:cleaner.key")
             >>> bool(cleaner.verify())

@@ -48,7 +48,7 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for line in block.text.splitlines() if block.language == "sh" else ():
             if line.startswith("checkpointer "):
                 ran.append(reader.run("sh", "-ec", line))
-    assert len(ran) == 7
+    assert len(ran) == 10
     assert Checkpointer("state/sealed", encryption="key-file:newer.key").restore().keyed("totals").to_dict() == {  # type: ignore[union-attr]
         "alice": 41
     }

@@ -77,7 +77,7 @@ class DataKeys:
         return _derive(self.key, b"structure") if self.opens == ALL else self.key
 
     def structure(self) -> "DataKeys":
-        """Return the keys of one who may clean and verify, and not read any artifact or pack."""
+        """Return the keys of a cleaner, who reads no artifact and no pack."""
         return DataKeys(self.root_id, self.structure_key, self.generation, self.hides_names, STRUCTURE)
 
     @property
@@ -149,7 +149,7 @@ class DataKeys:
         return MessageKey(partial(self.stored_path, path), key, salt, self._context(path))
 
     def check_opens(self, path: str) -> None:
-        """Raise `InvalidStateError` for an artifact or a pack where only the structure key is known."""
+        """Raise `InvalidStateError` where a cleaner asks for an artifact or a pack."""
         if self._state is None and object_paths.holds_state(path):
             raise InvalidStateError(
                 f"{self.stored_path(path)}: the given key is that of a cleaner, which opens no artifact: give a key as "

@@ -81,7 +81,7 @@ async def unwrap_keys(store: Store, provider: KeyProvider, keys: RootKeys, chose
 
 
 def check_hiding(store: Store, provider: KeyProvider, chosen: KeyGeneration) -> None:
-    """Raise `InvalidStateError` for a provider for hidden names where a root does not hide its own."""
+    """Raise `InvalidStateError` where a provider asks for hidden names in vain."""
     if hides_names(provider) and not chosen.hides_names:
         raise InvalidStateError(
             f"{store.url}: its names are not hidden: that is chosen when a root gets its data key. Open it without "
@@ -98,7 +98,7 @@ async def unwrap_all(store: Store, provider: KeyProvider, keys: RootKeys, chosen
 
 
 def require_all(store: Store, keys: DataKeys) -> DataKeys:
-    """Return keys that open all of a root; raise `InvalidStateError` for those of a cleaner."""
+    """Return keys; raise `InvalidStateError` for those of a cleaner."""
     if keys.opens != ALL:
         raise InvalidStateError(
             f"{store.url}: the given key is that of a cleaner, which cannot do this: give one that opens the whole root"
@@ -175,7 +175,7 @@ def _replaced(store: Store) -> InvalidStateError:
 
 
 async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
-    """Wrap the data key for another provider in place of all others that open the whole root.
+    """Wrap the data key for another provider, in place of the present one.
 
     The keys of cleaners stay. So does the content of the root: whoever has an old key and an old copy of `_keys` can
     still open it.

@@ -1,4 +1,4 @@
-"""Authenticate encrypted bytes as they are stored, with a key that does not decrypt them.
+"""Authenticate encrypted bytes with a key that does not decrypt them.
 
 An artifact or a pack begins with such a tag. It is the GMAC of the encrypted message behind it: AES-256-GCM of no
 content, with the message as associated data. Whoever has the structure key of a root can check that an object is stored

@@ -88,9 +88,9 @@ async def cleaners(store: Store) -> Sequence[WrappedKey]:
 async def change_cleaners(
     store: Store, allow: Sequence[Encryption | str | None], remove: Sequence[str]
 ) -> Sequence[WrappedKey]:
-    """Give the structure key of a root to cleaners, and take it away; return all keys that open the root.
+    """Give the structure key of a root to cleaners, and take it away.
 
-    Raises as `rekey`.
+    Return all keys that open the root. Raises as `rekey`.
     """
     for encryption in allow:
         inner, owner, cleaner = _providers(store, encryption)

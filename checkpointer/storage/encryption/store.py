@@ -18,7 +18,7 @@ from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, InvalidStateError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.manifests.keys_json import ALL, KEYS
+from pyspark_checkpointer.manifests.keys_json import KEYS
 from pyspark_checkpointer.runtime.host import HASH_INLINE
 from pyspark_checkpointer.storage.base import (
     ArtifactCheck,
@@ -35,6 +35,7 @@ from pyspark_checkpointer.storage.base import (
     WriteLeftover,
     check_path,
 )
+from pyspark_checkpointer.storage.encryption.artifact_check import make_artifact_check
 from pyspark_checkpointer.storage.encryption.chunked import cut_ranges, merged_ranges
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, logical_size, stored_size
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
@@ -46,7 +47,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     holds_others,
     open_keys,
 )
-from pyspark_checkpointer.storage.encryption.outer_tags import TAG_BYTES, Finishing
+from pyspark_checkpointer.storage.encryption.outer_tags import Finishing
 from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
@@ -202,20 +203,7 @@ class EncryptedStore(WrappedStore):
         return keys
 
     async def artifact_check(self) -> ArtifactCheck | None:
-        keys = await self.find_keys()
-        if keys is None or keys.opens == ALL:
-            return None
-
-        async def check(path: str, size: int) -> None:
-            most = stored_size(path, size, keys.generation)
-            sink = await self.inner.read_into(
-                keys.stored_path(path), lambda: keys.checking_tag(path, _Measure()), limit=most
-            )
-            found = logical_size(path, await runtime.on_cpu(sink.finish) + TAG_BYTES)
-            if found != size:
-                raise CorruptionError(f"{keys.stored_path(path)}: expected {size} bytes of content, found {found}")
-
-        return check
+        return make_artifact_check(self.inner, await self.find_keys())
 
     async def _find_late_keys(self) -> DataKeys | None:
         """Return the keys that another client made meanwhile, or None for an empty root.
@@ -301,19 +289,6 @@ def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:
         except (CorruptionError, InvalidStateError):
             blob = None  # Whoever needs it reads it, and gets this error. Nobody else is to go without the listing.
     return ListedObject(path, logical_size(path, entry.size, keys.generation), blob)
-
-
-class _Measure:
-    """A sink that counts bytes."""
-
-    def __init__(self) -> None:
-        self._size = 0
-
-    def update(self, piece: bytes, /) -> None:
-        self._size += len(piece)
-
-    def finish(self) -> int:
-        return self._size
 
 
 def _finished(answer: Finishing[S] | CheckpointError) -> S | CheckpointError:
