@@ -21,6 +21,9 @@ KEYS = "_keys"
 """The object with the keys of an encrypted root."""
 SIGNERS = "_signers"
 """The object that says whose signatures count in a signed root."""
+SIGNED = ".signed"
+"""The end of the stored name of a signed manifest."""
+
 MANIFESTS = "manifests/"
 SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"
@@ -330,6 +333,14 @@ def owner(path: str) -> CheckpointId | None:
             return None  # what is not exactly of the format's form belongs to somebody else, and is never deleted
     match = _MANIFEST.fullmatch(path) or _SEGMENT.fullmatch(path) or _CATALOG.fullmatch(path)
     return None if match is None else CheckpointId.parse(match["id"])
+
+
+def is_written_once(path: str) -> bool:
+    """Return whether an object is of the format, and never replaced.
+
+    In a signed root a manifest has another name.
+    """
+    return is_manifest(path.removesuffix(SIGNED)) or owner(path) is not None
 
 
 def digest_of(path: str) -> str:

@@ -15,9 +15,7 @@ from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields, Opti
 from pyspark_checkpointer.manifests.json_text import SIGNED, dump, format_time, load
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
 from pyspark_checkpointer.manifests.object_paths import CONSUMERS, LATEST, SIGNERS, is_manifest
-
-SUFFIX = ".signed"
-"""The end of the stored name of a signed manifest."""
+from pyspark_checkpointer.manifests.object_paths import SIGNED as SUFFIX
 
 MAX_SIGNERS = 1 << 20
 """The most bytes of the object `_signers`."""

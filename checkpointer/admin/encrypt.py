@@ -9,9 +9,9 @@ kinds never have one path (`storage/encryption/stored_names.py`).
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from pyspark_checkpointer.admin.encrypt_in_place import ROUNDS, InPlace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import read_by_path, verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history
@@ -19,34 +19,27 @@ from pyspark_checkpointer.checkpoint.latest import Head, read_head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue, put_once
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError, OutcomeUnknownError
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import object_paths, signatures_json
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
-from pyspark_checkpointer.storage.base import (
-    SWAP_LIMIT,
-    Blob,
-    ObjectExistsError,
-    ObjectNotFoundError,
-    PreconditionFailedError,
-    Store,
-    pages,
-)
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, Store, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
-from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import check_change, end_change
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
-from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys, layers
+from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 from pyspark_checkpointer.storage.encryption.stored_names import check_length
+from pyspark_checkpointer.storage.signatures.signers import unsigned
+from pyspark_checkpointer.storage.signatures.signing_keys import Signing
+from pyspark_checkpointer.storage.signatures.store import SignedStore
 
 logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_CONCURRENT_COPIES = 16
 """Objects that are copied at the same time. Fewer are, where they are large."""
-
-ROUNDS = 100
-"""Largest number of times that the work begins again because a job committed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +62,19 @@ async def encrypt_root(
 
     Raises `InvalidStateError` where nothing was committed yet.
     """
-    await _refuse_signed(session.store)
+    stored, signing = await _open(session)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
-    if await find_object(session.store, object_paths.LATEST, SWAP_LIMIT) is None:
+    if await find_object(stored, object_paths.LATEST, SWAP_LIMIT) is None:
         raise InvalidStateError(
-            f"{session.store.url}: nothing was committed here yet: let the first client have the encryption"
+            f"{stored.url}: nothing was committed here yet: let the first client have the encryption"
         )
     if isinstance(encryption, HiddenNames):
-        await _check_names(session.store)
-    keys = await adopt(session.store, encryption)
-    work = _Encrypting(session.host, session.store, None, keys, progress)
+        await _check_names(stored)
+    keys = await adopt(stored, encryption)
+    work = _Encrypting(session.host, stored, None, keys, signing, progress)
     await work.commit()
-    await work.encrypt_positions()
+    await work.in_place.encrypt_positions()
+    await work.in_place.encrypt_signers()
     return await work.delete_originals()
 
 
@@ -94,32 +88,50 @@ async def reencrypt_root(
     Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError`
     where its provider does not open the root.
     """
-    await _refuse_signed(session.store, "encrypted anew")
-    stored, change = await change_keys(session.store, encryption, _check_names)
-    work = _Encrypting(session.host, stored, change.before, change.after, progress)
+    encrypted, signing = await _open(session)
+    stored, change = await change_keys(encrypted, encryption, _check_names)
+    work = _Encrypting(session.host, stored, change.before, change.after, signing, progress)
     if change.before is not None:
         await work.commit()
-        await work.encrypt_positions()
+        await work.in_place.encrypt_positions()
         # A job may have begun the root meanwhile, in which there were only positions.
         await work.commit()
+        # Last, since the signatures of all that is not encrypted anew yet are checked by this list.
+        await work.in_place.encrypt_signers()
         await end_change(stored, change.after, deletes=True)
     done = await work.delete_originals()
     await end_change(stored, change.after, deletes=False)
     return done
 
 
-async def _refuse_signed(store: Store, what: str = "encrypted") -> None:
-    """Raise `InvalidStateError` for a signed root.
+async def _open(session: Session) -> tuple[Store, Signing | None]:
+    """Return a root below its signatures, and what it is signed with.
 
-    Only its signers may write a manifest there.
+    Raises an error for a signed root where this client may not sign a new version of `_latest`.
     """
+    signed = session.store if isinstance(session.store, SignedStore) else None
+    below = session.store if signed is None else signed.inner
     # As it is stored: once an earlier call has committed, the keys of this client open nothing.
-    stored = next((one.inner for one in layers(store) if isinstance(one, EncryptedStore)), store)
-    if await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None:
-        raise InvalidStateError(
-            f"{store.url}: is signed, and cannot be {what} where it is: export a checkpoint to a new root, with "
-            "encryption and signing"
-        )
+    stored = below.inner if isinstance(below, EncryptedStore) else below
+    is_signed = await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None
+    if signed is None:
+        if is_signed:
+            raise InvalidStateError(
+                f"{stored.url}: is signed: say what it is signed with, as in signing='trust:owner.pub,sign:driver.pem'"
+            )
+        return below, None
+    if not is_signed:
+        raise InvalidStateError(unsigned(stored))
+    latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
+    # What an earlier call has committed opens with the new keys alone, and is not signed again.
+    if latest is not None and (below is not stored or not latest.data.startswith(ENCRYPTED)):
+        try:
+            await signed.get(object_paths.LATEST)
+        except InvalidStateError:
+            pass  # other keys: of an earlier call, or `change_keys` says why
+        else:
+            await signed.check_may_write(object_paths.LATEST)
+    return below, signed.signing
 
 
 async def _check_names(store: Store) -> None:
@@ -139,13 +151,22 @@ class _Encrypting:
     """One call: the root as it is, and as it is going to be."""
 
     def __init__(
-        self, host: Host, stored: Store, before: DataKeys | None, keys: DataKeys, progress: Progress | None
+        self,
+        host: Host,
+        stored: Store,
+        before: DataKeys | None,
+        keys: DataKeys,
+        signing: Signing | None,
+        progress: Progress | None,
     ) -> None:
         """Take the root as stored, and its keys; `before` is None for a plain root."""
-        self._stored, self._host, self._before, self._keys = stored, host, before, keys
+        self._stored, self._host, self._keys, self._progress = stored, host, keys, progress
         self._source: Store = stored if before is None else EncryptedStore(stored, before)
         self._target: Store = EncryptedStore(stored, keys)
-        self._progress = progress
+        self._signed = None if signing is None else SignedStore(self._source, signing)
+        self._reader: Store = self._signed or self._source
+        """The root as it was, with its signatures checked."""
+        self.in_place = InPlace(stored, before, keys, self._count)
         self._copied: set[str] = set()
         self._total = 0
         self.objects = self.bytes = 0
@@ -154,23 +175,19 @@ class _Encrypting:
         """Copy what is live, and swap `_latest`."""
         for _ in range(ROUNDS):
             blob = await find_object(self._stored, object_paths.LATEST, SWAP_LIMIT)
-            if blob is not None and self._is_done(object_paths.LATEST, blob):
+            if blob is not None and self.in_place.is_done(object_paths.LATEST, blob):
                 return  # an earlier call got so far
-            head = await read_head(self._source)
+            head = await read_head(self._reader)
             if head.pointer is None:
                 return  # there are only positions here
             try:
                 await self._copy_live(head)
             except ObjectNotFoundError as error:
-                await refresh(self._source, head, error)  # it raises unless somebody moved `_latest` meanwhile
+                await refresh(self._reader, head, error)  # it raises unless somebody moved `_latest` meanwhile
                 continue
             if await self._swap(head):
                 return
         raise ConflictError(f"{self._stored.url}: a job commits all the time: stop it, and call this again")
-
-    def _is_done(self, path: str, blob: Blob) -> bool:
-        """Return whether an object that is replaced has the new keys already."""
-        return blob.data.startswith(mark_of(path, self._keys.generation))
 
     async def _copy_live(self, head: Head) -> None:
         """Copy every object that a live checkpoint names."""
@@ -179,7 +196,7 @@ class _Encrypting:
         try:
             async for ref, manifest in self._live(head):
                 sizes = {s.path: s.size for operator in manifest.operators.values() for s in operator.segments}
-                loaded = await metadata.load_operators(self._source, self._host, manifest)
+                loaded = await metadata.load_operators(self._reader, self._host, manifest)
                 for operator in loaded.operators.values():
                     sizes |= {one.path: one.size for chain in operator.chains.values() for one in chain if one.length}
                 for path in sizes.keys() - self._copied:
@@ -198,12 +215,12 @@ class _Encrypting:
 
         These are the checkpoints of the history and of the catalog, and the prepared one.
         """
-        history = await read_history(self._source, head)
+        history = await read_history(self._reader, head)
         for pair in history.ancestry:
             yield pair
         others = [entry.ref for entry in history.entries] + ([head.prepared] if head.prepared is not None else [])
         for ref in dict.fromkeys(others):
-            yield ref, await metadata.read_manifest_alone(self._source, ref)
+            yield ref, await metadata.read_manifest_alone(self._reader, ref)
 
     async def _copy(self, path: str) -> None:
         """Copy an object whose path holds its digest, which is compared."""
@@ -215,9 +232,12 @@ class _Encrypting:
         path = object_paths.manifest(ref.id)
         if path in self._copied:
             return
-        data = (await self._source.get(path)).data
-        await verify_bytes(self._host, path, data, len(data), ref.digest)
-        await metadata.put_manifest(self._target, ref.id, data)
+        # With its signature, which counts under every key.
+        name = path if self._signed is None else signatures_json.stored_path(path)
+        data = (await self._source.get(name)).data
+        content = data if self._signed is None else signatures_json.decode_signed(name, data).content
+        await verify_bytes(self._host, path, content, len(content), ref.digest)
+        await metadata.put_as_manifest(self._target, name, ref.id, data)
         self._copied.add(path)
         self._total += len(data)
         await self._count(len(data))
@@ -235,7 +255,10 @@ class _Encrypting:
         assert head.pointer is not None
         # Readers of what was replaced lately cannot go on anyway, as they have no keys.
         planned = replace(head.pointer, retired=(), nonce=self._host.token(32))
-        data = self._keys.encrypt(object_paths.LATEST, encode_pointer(planned))
+        data = encode_pointer(planned)
+        if self._signed is not None:
+            data, _ = await self._signed.sign_swap(object_paths.LATEST, data, head.version)
+        data = self._keys.encrypt(object_paths.LATEST, data)
         try:
             found = await swap_until_decided(self._stored, object_paths.LATEST, data, head.version, SWAP_LIMIT)
         except UndecidedError as error:
@@ -244,54 +267,6 @@ class _Encrypting:
                 "again, which goes on from there"
             ) from error.__cause__
         return found is not None and found.data == data
-
-    async def encrypt_positions(self) -> None:
-        """Encrypt what consumers and followers store, object by object."""
-        async for stored, path in self._positions():
-            await self._encrypt_in_place(stored, path)
-
-    async def _positions(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield the stored path and the path of every position not at its new path."""
-        async for entries in pages(self._stored, object_paths.CONSUMERS):
-            for entry in entries:
-                if self._keys.hides_names and self._keys.logical_path(entry.path) is not None:
-                    continue
-                path = entry.path if self._before is None else self._before.logical_path(entry.path)
-                if path is not None:
-                    yield entry.path, path
-
-    async def _encrypt_in_place(self, stored: str, path: str) -> None:
-        """Encrypt an object where it is stored, then give it its new path.
-
-        So no old writer can replace it meanwhile.
-        """
-        for _ in range(ROUNDS):
-            blob = await find_object(self._stored, stored, SWAP_LIMIT)
-            if blob is None:
-                return
-            data = blob.data
-            if not self._is_done(path, blob):
-                content = data if self._before is None else self._before.decrypt(path, data)
-                data = self._keys.encrypt(path, content)
-                try:
-                    await self._stored.compare_and_swap(stored, data, blob.version)
-                except PreconditionFailedError:
-                    continue  # a consumer stored another position meanwhile
-                await self._count(len(content))
-            await self._move(stored, self._keys.stored_path(path), data)
-            return
-        raise ConflictError(
-            f"{self._stored.url}/{stored}: is written all the time: stop its consumers, and call this again"
-        )
-
-    async def _move(self, stored: str, target: str, data: bytes) -> None:
-        """Give an encrypted object its new path, which differs where names are hidden."""
-        if stored == target:
-            return
-        # Where something is there, an earlier call wrote it, and a consumer may have replaced it since.
-        with suppress(ObjectExistsError):
-            await self._stored.put(target, data)
-        await self._stored.delete([stored])
 
     async def delete_originals(self) -> EncryptedRoot:
         """Delete the objects of the format that have older keys, or none.

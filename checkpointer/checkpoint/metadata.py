@@ -171,7 +171,12 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
 
     A second, different manifest of one id is refused.
     """
-    path, ref = object_paths.manifest(checkpoint), Ref(checkpoint, sha256(data))
+    await put_as_manifest(store, object_paths.manifest(checkpoint), checkpoint, data)
+    return Ref(checkpoint, sha256(data))
+
+
+async def put_as_manifest(store: Store, path: str, checkpoint: CheckpointId, data: bytes) -> None:
+    """Write a manifest once, as it is stored at a path."""
     try:
         await store.put(path, data)
     except ObjectExistsError:
@@ -185,9 +190,8 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
         # may hold the digest of the one that is there.
         if found.data != data:
             raise MalformedError(
-                f"{path}: expected SHA-256 {ref.digest}, found {sha256(found.data)}: this id was used before"
+                f"{path}: expected SHA-256 {sha256(data)}, found {sha256(found.data)}: this id was used before"
             ) from None
-    return ref
 
 
 async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:

@@ -13,6 +13,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState
 from pyspark_checkpointer.admin import encrypt
+from pyspark_checkpointer.admin.encrypt_in_place import InPlace
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -192,10 +193,11 @@ def test_a_call_that_slept_while_others_went_further_destroys_nothing(
     fill(client_of(root, old), partitions=2)
     leases(root, old).create([SECRET])
     before = states(client_of(root, old))
+    owner: Any = InPlace if stage == "copy" else encrypt._Encrypting
     name = {"copy": "encrypt_positions", "delete": "delete_originals"}[stage]
-    step, awake = getattr(encrypt._Encrypting, name), []
+    step, awake = getattr(owner, name), []
 
-    async def sleep(work: encrypt._Encrypting) -> Any:
+    async def sleep(work: Any) -> Any:
         if not awake:
             awake.append(True)
             async with AsyncCheckpointer(root.url, encryption=old) as other:
@@ -204,7 +206,7 @@ def test_a_call_that_slept_while_others_went_further_destroys_nothing(
                 await other.reencrypt(new)
         return await step(work)
 
-    monkeypatch.setattr(encrypt._Encrypting, name, sleep)
+    monkeypatch.setattr(owner, name, sleep)
     with pytest.raises((ConflictError, InvalidStateError), match=r"at the same time|another data key"):
         client_of(root, old).reencrypt(new)
     assert keys_of(root, new).generation == 3
@@ -334,9 +336,9 @@ def test_nothing_begins_while_it_is_unfinished(root: Root, old: str, new: str, m
     def stop(*_: Any) -> None:
         raise StoppedError
 
-    for step in ("commit", "encrypt_positions"):
+    for owner, step in ((encrypt._Encrypting, "commit"), (InPlace, "encrypt_positions")):
         with monkeypatch.context() as patched:
-            patched.setattr(encrypt._Encrypting, step, stop)
+            patched.setattr(owner, step, stop)
             with pytest.raises(StoppedError):
                 client_of(root, old).reencrypt(new)
         with pytest.raises(InvalidStateError, match="gives this root another data key"):
@@ -376,14 +378,14 @@ def test_a_job_that_begins_the_root_meanwhile_is_part_of_it(
 ) -> None:
     """It looked at `_keys` before they had two generations, and wrote after `_latest` was looked for."""
     leases(root, old).create([SECRET])
-    keys, move = keys_of(root, old), encrypt._Encrypting.encrypt_positions
+    keys, move = keys_of(root, old), InPlace.encrypt_positions
 
-    async def begin(work: encrypt._Encrypting) -> None:
+    async def begin(work: InPlace) -> None:
         await move(work)
         async with AsyncCheckpointer(root.url, encryption=keys).begin() as cp:  # opened keys are not looked for again
             await cp.save("totals", KeyedState({"x": 1}))
 
-    monkeypatch.setattr(encrypt._Encrypting, "encrypt_positions", begin)
+    monkeypatch.setattr(InPlace, "encrypt_positions", begin)
     client_of(root, old).reencrypt(new)
     assert client_of(root, new).restore().keyed("totals").to_dict() == {"x": 1}  # type: ignore[union-attr]
 

@@ -219,28 +219,6 @@ def test_what_cannot_be_is_refused(keys: Path) -> None:
     refused(IllegalArgumentError, "another signer has this name", allow={keys / "second" / "driver.pub": "commit"})
 
 
-def test_a_signed_root_is_not_encrypted_where_it_is(keys: Path) -> None:
-    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
-    sign(root, keys)
-    fill(driver_of(root, keys))
-    (keys / "state.key").write_text(secrets.token_hex(32))
-    before = paths(root)
-    for client in (client_of(root), driver_of(root, keys)):
-        with pytest.raises(InvalidStateError, match="is signed, and cannot be encrypted where it is"):
-            client.encrypt(f"key-file:{keys / 'state.key'}")
-    assert paths(root) == before
-    encryption, signing = f"key-file:{keys / 'state.key'}", f"sign:{keys / 'other.pem'}"
-    target = f"memory://{secrets.token_hex(8)}"
-    driver_of(root, keys).export("first", target, encryption=encryption, signing=signing)
-    copied = Checkpointer(target, encryption=encryption, signing=f"trust:{keys / 'other.pub'}").restore()
-    first = driver_of(root, keys).restore("first")
-    assert copied is not None
-    assert first is not None
-    assert copied.keyed("totals").to_dict() == first.keyed("totals").to_dict()
-    with pytest.raises(InvalidStateError, match="is signed, and cannot be encrypted anew where it is"):
-        Checkpointer(target, encryption=encryption).reencrypt(encryption)
-
-
 def test_a_second_owner_takes_over(keys: Path) -> None:
     root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
     sign(root, keys)

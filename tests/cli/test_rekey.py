@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pyspark_checkpointer import Checkpointer
 from tests.cli.conftest import Run, write_history
+from tests.signing_keys import make_keys
 
 
 def make_key(path: Path) -> str:
@@ -36,6 +37,21 @@ def test_rekey_says_what_was_done(tmp_path: Path, run: Run) -> None:
     assert missing.status == 1
     assert "is not encrypted: there is no key to replace" in missing.err
     assert not (tmp_path / "mistyped").exists()
+
+
+def test_a_signed_root_is_encrypted_and_rekeyed(tmp_path: Path, run: Run) -> None:
+    root, (old, new) = tmp_path / "root", (make_key(tmp_path / f"{name}.key") for name in ("old", "new"))
+    make_keys(tmp_path / "owner.pem")
+    signing = f"trust:{tmp_path / 'owner.pub'},sign:{tmp_path / 'owner.pem'}"
+    write_history(Checkpointer(root, signing=signing))
+    refused = run("encrypt", root, "--encryption", old, "--yes")
+    assert (refused.status, "is signed: say what it is signed with" in refused.err) == (1, True)
+    assert run("encrypt", root, "--encryption", old, "--signing", signing, "--yes").err == ""
+    anew = ("rekey", root, "--encryption", old, "--new-encryption", new, "--rewrite", "--yes")
+    assert "is signed: say what it is signed with" in run(*anew).err
+    assert run(*anew, "--signing", signing).err == ""
+    trust = f"trust:{tmp_path / 'owner.pub'}"
+    assert run("verify", root, "--encryption", new, "--signing", trust).status == 0
 
 
 def test_a_saved_plan_of_an_encrypted_root_is_run(tmp_path: Path, run: Run) -> None:

@@ -224,7 +224,7 @@ def mark_of(path: str, generation: int = 1) -> bytes:
     The name of an object that is written once says that it is encrypted, and with which generation of keys. An object
     that is replaced always has the same name, so its first bytes say it.
     """
-    if object_paths.owner(path) is not None:
+    if object_paths.is_written_once(path):
         return b""
     return MARK + (b"\n" if generation == 1 else b" %d\n" % generation)
 

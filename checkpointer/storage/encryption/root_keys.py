@@ -53,7 +53,7 @@ async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
     """
     if not isinstance(encryption, KeyProvider):
         raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
-    if any(isinstance(one, EncryptedStore) for one in layers(store)):
+    if any(isinstance(one, EncryptedStore) for one in _layers(store)):
         raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
     found = await open_keys(store, encryption)
     return await make_keys(store, encryption) if found is None else require_all(store, found)
@@ -116,13 +116,13 @@ def _provider(store: EncryptedStore) -> KeyProvider:
 
 
 def _encrypted_store(store: Store) -> EncryptedStore:
-    for one in layers(store):
+    for one in _layers(store):
         if isinstance(one, EncryptedStore):
             return one
     raise IllegalArgumentError(f"{store.url}: was opened without encryption: say what opens its keys")
 
 
-def layers(store: Store) -> Iterator[Store]:
+def _layers(store: Store) -> Iterator[Store]:
     """Yield a store and those that it hands requests on to."""
     yield store
     while isinstance(store, WrappedStore):
@@ -138,6 +138,5 @@ __all__ = [
     "cleaners",
     "find_keys_of",
     "keys_of",
-    "layers",
     "rekey",
 ]

@@ -142,7 +142,7 @@ class EncryptedStore(WrappedStore):
             raise undecryptable from None
         # The version is that of the stored bytes, which a swap compares. Objects that are written once need none: where
         # it is a hash, it takes longer than to decrypt.
-        return Blob(data, blob.tag if object_paths.owner(path) is not None else blob.version, blob.at)
+        return Blob(data, blob.tag if object_paths.is_written_once(path) else blob.version, blob.at)
 
     async def read_into(self, path: str, make: Callable[[], S], *, limit: int | None = None) -> S:
         keys = await self._readable(path)

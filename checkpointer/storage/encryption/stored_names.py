@@ -43,7 +43,7 @@ class StoredNames:
 
     def stored_path(self, path: str) -> str:
         """Return the path at which an object is stored."""
-        if object_paths.owner(path) is None:
+        if not object_paths.is_written_once(path):
             return self._hide(path)
         folder, slash, name = path.rpartition("/")
         bound = [_DIGEST.sub("", name).encode(), folder.encode()]
@@ -58,7 +58,7 @@ class StoredNames:
         if _SUFFIX.search(stored) is None:
             # An object of the format that is not encrypted: it was there before the root was encrypted, or somebody
             # planted it.
-            return None if object_paths.owner(stored) is not None else self._show(stored)
+            return None if object_paths.is_written_once(stored) else self._show(stored)
         shown = self._show(stored.removesuffix(self._suffix)) if stored.endswith(self._suffix) else None
         if shown is None:
             return None
@@ -69,7 +69,7 @@ class StoredNames:
         except InvalidTag:
             return None
         path = folder + slash + name
-        return None if object_paths.owner(path) is None or self.stored_path(path) != stored else path
+        return None if not object_paths.is_written_once(path) or self.stored_path(path) != stored else path
 
     def is_outdated(self, stored: str) -> bool:
         """Return whether a stored object is of the format, and older than these keys.
@@ -77,7 +77,7 @@ class StoredNames:
         It is not encrypted, or it has keys of an earlier generation. This is told by its path alone, as nobody may have
         those keys. Keys of a later generation may have come since this call began: their objects are never outdated.
         """
-        if object_paths.owner(stored) is not None:
+        if object_paths.is_written_once(stored):
             return True
         found = _SUFFIX.search(stored)
         if found is None or int(found["generation"] or 1) >= self._generation:
@@ -85,7 +85,7 @@ class StoredNames:
         folder, slash, name = stored[: found.start()].rpartition("/")
         # A digest that is not encrypted was never written so.
         shape = folder + slash + _STORED_DIGEST.sub("0" * 64, name)
-        return _DIGEST.search(name) is None and object_paths.owner(shape) is not None
+        return _DIGEST.search(name) is None and object_paths.is_written_once(shape)
 
     # ---- folders -----------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ def check_length(name: str) -> str:
 
 def has_fixed_salt(path: str) -> bool:
     """Return whether the path of an object has a digest of its content."""
-    return object_paths.owner(path) is not None and _DIGEST.search(path.rpartition("/")[2]) is not None
+    return object_paths.is_written_once(path) and _DIGEST.search(path.rpartition("/")[2]) is not None
 
 
 def _hidden_parts(path: str) -> range:

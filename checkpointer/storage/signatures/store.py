@@ -189,9 +189,20 @@ class SignedStore(SignedPaths):
         await self.inner.put(stored_path(path), data)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        key, rules = await self._allowed(path)
         if not is_signed(path):
+            await self._allowed(path)
             return await self.inner.compare_and_swap(path, data, expected)
+        stored, rules = await self.sign_swap(path, data, expected)
+        version = await self.inner.compare_and_swap(path, stored, expected)
+        self._versions[path] = see(self.url, path, version, decode_signed(path, stored), rules)
+        return version
+
+    async def sign_swap(self, path: str, data: bytes, expected: str | None) -> tuple[bytes, Rules]:
+        """Return a new version of an object as it is stored, before it is swapped.
+
+        Return also the rules by which it was signed.
+        """
+        key, rules = await self._allowed(path)
         if expected is None:
             # Something begins. The root may have been removed since the list was read, or the signer revoked. Where
             # something is replaced, the version that is expected tells: whoever changes the list replaces it first.
@@ -203,9 +214,7 @@ class SignedStore(SignedPaths):
             last_commit = left_commit(self.url, key, rules, data, before)
         stored = self.sign(rules, path, data, last_commit)
         check_swap_size(f"{self.url}/{path}", stored)
-        version = await self.inner.compare_and_swap(path, stored, expected)
-        self._versions[path] = see(self.url, path, version, decode_signed(path, stored), rules)
-        return version
+        return stored, rules
 
     def sign(self, rules: Rules, path: str, data: bytes, last_commit: str | None = None) -> bytes:
         """Return a new version of an object that is replaced, as it is stored.
@@ -216,6 +225,10 @@ class SignedStore(SignedPaths):
         assert key is not None
         at = next_time(self.url, rules, path)
         return sign_object(rules, key, Header(key.public_key, at, rules.signers.version, last_commit), path, data)
+
+    async def check_may_write(self, path: str) -> None:
+        """Raise an error where this client may not write an object."""
+        await self._allowed(path)
 
     async def _allowed(self, path: str) -> tuple[SigningKey, Rules]:
         """Return the key and the rules for a write.
