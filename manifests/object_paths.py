@@ -335,6 +335,7 @@ def owner(path: str) -> CheckpointId | None:
     return None if match is None else CheckpointId.parse(match["id"])
 
 
+@lru_cache(maxsize=PATH_CACHE)
 def is_written_once(path: str) -> bool:
     """Return whether an object is of the format, and never replaced.
 

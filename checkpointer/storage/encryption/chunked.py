@@ -115,6 +115,10 @@ class MessageKey:
 
     def encrypt(self, data: Bytes, tag: OuterTag | None = None) -> bytes:
         """Encrypt a message. If an outer tag is given, it stands before the message."""
+        if len(data) < CHUNK_BYTES:
+            # In one piece: the buffers below would cost more than to encrypt it.
+            short = self.header + self._cipher.encrypt(self._nonce_of(0), data, None)
+            return short if tag is None else tag.of(short) + short
         view, before = memoryview(data).cast("B"), 0 if tag is None else TAG_BYTES
         message = _sized(before + encrypted_size(len(data)))
         message.seek(before)

@@ -137,16 +137,16 @@ class DataKeys:
         Raises as `check_opens`.
         """
         if salt is None:
-            salt = (
-                hmac.digest(self._salts, path.encode(), "sha512")[:SALT_BYTES]
-                if self.has_fixed_salt(path)
-                else secrets.token_bytes(SALT_BYTES)
-            )
+            salt = self._fixed_salt(path) if self.has_fixed_salt(path) else secrets.token_bytes(SALT_BYTES)
         # Errors name what is stored: they go into logs, where a digest of a content would tell as much as in a listing.
         self.check_opens(path)
         key = self._state if object_paths.holds_state(path) else self._metadata
         assert key is not None
         return MessageKey(partial(self.stored_path, path), key, salt, self._context(path))
+
+    def _fixed_salt(self, path: str) -> bytes:
+        # Not `hmac.digest`: it lets other threads run, and then waits for them, which took a millisecond of a commit.
+        return hmac.new(self._salts, path.encode(), hashlib.sha512).digest()[:SALT_BYTES]
 
     def check_opens(self, path: str) -> None:
         """Raise `InvalidStateError` where a cleaner asks for an artifact or a pack."""

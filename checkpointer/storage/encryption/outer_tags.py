@@ -6,9 +6,11 @@ as it was written, and cannot read it.
 """
 
 import hmac
+from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.hashes import SHA512
@@ -31,15 +33,22 @@ class OuterTag:
 
     def __init__(self, input_key: bytes, salt: bytes, context: bytes) -> None:
         """Derive the key of the message, which has this salt and this context."""
-        key = HKDFExpand(SHA512(), KEY_BYTES, salt + context).derive(input_key)
-        self._gmac = Cipher(AES(key), GCM(_NONCE)).encryptor()
+        self._key = HKDFExpand(SHA512(), KEY_BYTES, salt + context).derive(input_key)
+
+    def of(self, message: Bytes) -> bytes:
+        """Return the tag of a message of less than 2 GiB."""
+        return AESGCM(self._key).encrypt(_NONCE, b"", message)
+
+    @cached_property
+    def _gmac(self) -> AEADEncryptionContext:
+        return Cipher(AES(self._key), GCM(_NONCE)).encryptor()
 
     def update(self, piece: Bytes) -> None:
         """Take the next bytes of the message."""
         self._gmac.authenticate_additional_data(piece)
 
     def value(self) -> bytes:
-        """Return the tag. No more bytes can follow."""
+        """Return the tag of all bytes that were taken."""
         self._gmac.finalize()
         return self._gmac.tag
 

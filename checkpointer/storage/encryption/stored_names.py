@@ -165,7 +165,7 @@ def check_length(name: str) -> str:
 
 def has_fixed_salt(path: str) -> bool:
     """Return whether the path of an object has a digest of its content."""
-    return object_paths.is_written_once(path) and _DIGEST.search(path.rpartition("/")[2]) is not None
+    return _DIGEST.search(path.rpartition("/")[2]) is not None and object_paths.is_written_once(path)
 
 
 def _hidden_parts(path: str) -> range:
