@@ -2,14 +2,16 @@
 
 import json
 import os
+import secrets
 import stat
 import sys
 from pathlib import Path
 
 import pytest
 
+from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli.app import checkpointer
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, write_history
 from tests.damage import flip
 
 
@@ -133,3 +135,45 @@ def test_a_pipe_is_written_to_and_a_link_is_kept(root: Path, run: Run, tmp_path:
     assert pipe.is_fifo()
     assert os.read(reader, 1 << 16).startswith(b"<!doctype html>")
     os.close(reader)
+
+
+def test_a_page_is_encrypted_on_request_and_opened_again(root: Path, run: Run, tmp_path: Path) -> None:
+    for name in ("state", "other"):
+        (tmp_path / f"{name}.key").write_text(secrets.token_hex(32))
+    key, other = (f"key-file:{tmp_path / name}.key" for name in ("state", "other"))
+    sealed, page = tmp_path / "report.enc", tmp_path / "report.html"
+    refused = run("report", root, "-o", sealed, "--encrypted")
+    assert (refused.status, sealed.exists()) == (2, False)
+    assert "needs a page, with -o, and a ROOT that is encrypted" in refused.err
+    with Checkpointer(tmp_path / "sealed", encryption=key) as client:
+        write_history(client)
+    made = run("report", tmp_path / "sealed", "-o", sealed, "--encrypted", "--encryption", key)
+    assert (made.status, made.err) == (0, "")
+    assert made.out.startswith(f"{sealed}: Nothing is wrong")
+    assert sealed.read_bytes().startswith(b"checkpointer-encrypted-1\n")
+    assert b"html" not in sealed.read_bytes()
+    assert run("report", tmp_path / "sealed", "--open", sealed, "-o", page, "--encryption", key).status == 0
+    assert page.read_text().startswith("<!doctype html>")
+    assert page.read_text().endswith("</html>")
+    page.unlink()
+    with Checkpointer(tmp_path / "another", encryption=other) as client:
+        write_history(client)
+    (tmp_path / "plain").write_text("<!doctype html>")
+    plan = tmp_path / "cleanup.plan"
+    run("plan", tmp_path / "sealed", "--keep-last", "1", "-o", plan, "--encryption", key)
+    for store, file, encryption, why in (
+        ("another", sealed, other, "cannot decrypt it: it was changed, or its root is another one"),
+        ("sealed", plan, key, "expected a saved report, and cannot decrypt it"),
+        ("sealed", tmp_path / "plain", key, "is no encrypted report"),
+        ("sealed", tmp_path / "none", key, "No such file"),
+    ):
+        refused = run("report", tmp_path / store, "--open", file, "-o", page, "--encryption", encryption)
+        assert refused.status in (2, 3), refused
+        assert why in refused.err
+    refused = run("report", root, "--open", sealed, "-o", page)
+    assert "is encrypted with the keys of its root: open it with `checkpointer report ROOT --open FILE" in refused.err
+    assert not page.exists()
+    assert (
+        "expected a saved plan, and cannot decrypt it"
+        in run("clean", tmp_path / "sealed", "--plan", sealed, "--yes", "--encryption", key).err
+    )

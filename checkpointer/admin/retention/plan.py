@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from pyspark_checkpointer.admin.encrypted_file import PLAN, decrypt_file, encrypt_file, is_encrypted
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action
-from pyspark_checkpointer.admin.retention.saved_plan import decrypt_plan, encrypt_plan, is_encrypted
 from pyspark_checkpointer.admin.retention.spool import Spool, Total, count_row, lines_of, remove_own
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.display import count, cut, note, size, table
@@ -198,7 +198,7 @@ class CleanupPlan:
                     with open(self._file, "rb") as rows:
                         shutil.copyfileobj(rows, whole)
                 if self.keys is not None and isinstance(whole, io.BytesIO):
-                    out.write(encrypt_plan(self.keys, whole.getbuffer()))
+                    out.write(encrypt_file(self.keys, PLAN, whole.getbuffer()))
         except OSError as error:
             raise IllegalArgumentError(f"{path}: {error.strerror}: a plan cannot be saved there") from None
 
@@ -269,7 +269,7 @@ def read_plan(path: str | os.PathLike[str], keys: "DataKeys | None") -> CleanupP
         raise IllegalArgumentError(f"{path}: {error.strerror}: expected a saved plan") from None
     with file:
         if is_encrypted(file):
-            file = io.BytesIO(decrypt_plan(path, file.read(), keys))
+            file = io.BytesIO(decrypt_file(path, PLAN, file.read(), keys))
         try:
             header = json.loads(file.readline())
             if header["plan_version"] != PLAN_VERSION:
