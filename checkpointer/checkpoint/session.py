@@ -58,6 +58,8 @@ class Session:
         self._standing: Standing = None
         self._probed = False
         self._background: asyncio.Task[object] | None = None
+        self._reads_state = False
+        """Whether it is known that this client can read artifacts."""
 
     # ---- what the session stands on ----------------------------------------------------------------------------
 
@@ -67,6 +69,7 @@ class Session:
         If nothing was restored, the base is the committed checkpoint of now.
         """
         self.check_may_write()
+        await self._refuse_cleaner()
         if isinstance(self._standing, ViewOnly):
             raise InvalidStateError(
                 f"{self.store.url}: {self._standing.checkpoint} was restored, and it is not the committed "
@@ -101,6 +104,18 @@ class Session:
             raise self._standing.error
         if isinstance(self._standing, MustRestore):
             raise InvalidStateError(f"{self.store.url}: {self._standing.why}")
+
+    async def _refuse_cleaner(self) -> None:
+        """Raise if this client can read no state, as that of a cleaner.
+
+        A batch of positions alone would be committed, and fence the job whose state this is.
+        """
+        if not self._reads_state and await self.store.artifact_check() is not None:
+            raise InvalidStateError(
+                f"{self.store.url}: the given key is that of a cleaner, which begins no commit: give a key as "
+                "encryption that opens all of the root"
+            )
+        self._reads_state = True
 
     async def read_base(self) -> Base:
         """Return the committed checkpoint as it is now.

@@ -16,9 +16,11 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     check_hiding,
     find_wrapping,
     moved,
+    opens,
     read_root_keys,
     shown_key,
     swap_keys,
+    taken,
     unwrap_all,
     wrap_key,
 )
@@ -33,7 +35,7 @@ async def allow_cleaner(store: Store, owner: KeyProvider, cleaner: KeyProvider) 
     """Let another key open the structure of a root, if it does not yet.
 
     Raises `InvalidStateError` where `owner` does not open all of the root, and `IllegalArgumentError` where `cleaner`
-    does.
+    does, or where it is another passphrase than that of a cleaner.
     """
     change = await _Change.begin(store)
     opened = await change.unwrap(owner)
@@ -47,6 +49,8 @@ async def allow_cleaner(store: Store, owner: KeyProvider, cleaner: KeyProvider) 
             f"{store.url}: {shown_key(*known.named)} opens all of this root already: give another key to the cleaner, "
             "and a key file if both are passphrases"
         )
+    elif not await change.is_opened_by(cleaner):
+        raise taken(store, known)
 
 
 async def remove_cleaner(store: Store, owner: KeyProvider, name: str) -> None:
@@ -88,6 +92,10 @@ class _Change:
     async def unwrap(self, owner: KeyProvider) -> DataKeys:
         """Return the opened data key."""
         return await unwrap_all(self._store, owner, self._keys, self.present)
+
+    async def is_opened_by(self, provider: KeyProvider) -> bool:
+        """Return whether a provider's key opens the root, or its structure."""
+        return await opens(self._store, provider, self._keys, self.present)
 
     async def end(self, wrappings: Sequence[WrappedKey]) -> None:
         """Swap `_keys`; raise `ConflictError` if somebody else did so first."""

@@ -106,6 +106,18 @@ def require_all(store: Store, keys: DataKeys) -> DataKeys:
     return keys
 
 
+async def opens(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> bool:
+    """Return whether the provider's key opens one generation.
+
+    Its name alone does not tell: all passphrases have the same one.
+    """
+    try:
+        await unwrap_keys(store, provider, keys, chosen)
+    except InvalidStateError:
+        return False
+    return True
+
+
 async def find_wrapping(provider: KeyProvider, chosen: KeyGeneration) -> WrappedKey | None:
     """Return the wrapping of a generation by a provider, found by its key's name."""
     name = await runtime.in_thread(lambda: provider.key)
@@ -186,6 +198,10 @@ async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> 
     [present] = keys.generations
     opened = await unwrap_all(store, old, keys, present)
     check_hiding(store, new, present)
+    # A cleaner's own key may take the place of the owner's. Another passphrase than the cleaner's would only look so.
+    known = await find_wrapping(new, present)
+    if known is not None and known.opens != ALL and not await opens(store, new, keys, present):
+        raise taken(store, known)
     made = await wrap_keys(new, opened)
     cleaners = [one for one in present.wrappings if one.opens != ALL and one.named != made.wrappings[0].named]
     planned = replace(keys, generations=(replace(made, wrappings=(*made.wrappings, *cleaners)),))
@@ -199,6 +215,14 @@ async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
     if blob is None:
         raise InvalidStateError(f"{store.url}: is not encrypted: there is no key to replace")
     return blob, decode_keys(blob.data)
+
+
+def taken(store: Store, known: WrappedKey) -> IllegalArgumentError:
+    """Return the error of a new key that has the name of a cleaner's, and is another one."""
+    return IllegalArgumentError(
+        f"{store.url}: the key of a cleaner is a {shown_key(*known.named)} too, and another one: remove that cleaner "
+        "first, or give a key file to one of them, as all passphrases have the same name"
+    )
 
 
 def moved(store: Store) -> ConflictError:
@@ -269,11 +293,13 @@ __all__ = [
     "make_keys",
     "moved",
     "open_keys",
+    "opens",
     "read_root_keys",
     "replace_wrapping",
     "require_all",
     "shown_key",
     "swap_keys",
+    "taken",
     "unwrap_all",
     "unwrap_keys",
     "wrap_key",

@@ -20,6 +20,7 @@ from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
+from pyspark_checkpointer.storage.encryption.outer_tags import TAG_BYTES, OuterTag
 from pyspark_checkpointer.storage.encryption.root_keys import change_keys
 from tests.signing_keys import make_keys
 from tests.storage.conftest import CONDITIONAL, Place
@@ -187,8 +188,11 @@ def test_a_cleaner_writes_no_state(root: Root) -> None:
     cleaner = root.client("cleaner")
     cleaner.restore()
     before = root.objects()
-    with pytest.raises(InvalidStateError, match="that of a cleaner"), cleaner.begin(epoch=3) as cp:
-        cp.snapshot("model", 0, LARGE)
+    with pytest.raises(InvalidStateError, match="that of a cleaner, which opens no artifact"):
+        cleaner.save_snapshot(root.client("owner").new_id(), "model", 0, LARGE)
+    # Not one of positions alone either: it would fence the job, whose state it does not have.
+    with pytest.raises(InvalidStateError, match="that of a cleaner, which begins no commit"):
+        cleaner.begin(epoch=3)
     after = root.objects()
     assert [path for path in after if path not in before] == []
     assert root.is_whole()
@@ -351,6 +355,24 @@ def test_two_passphrases_are_one_name(tmp_path: Path) -> None:
         client.change_cleaners(allow=[f"passphrase-file:{tmp_path / 'two'}"])
 
 
+def test_no_other_passphrase_takes_the_place_of_a_cleaners(local: Root, tmp_path: Path) -> None:
+    """All passphrases have one name. Neither call may say that it is done and shut a cleaner out, or let none in."""
+    one, two = (f"passphrase-file:{tmp_path / name}" for name in ("one", "two"))
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    owner = local.client("owner")
+    owner.change_cleaners(allow=[one])
+    before = local.objects()
+    for use in (lambda: owner.change_cleaners(allow=[two]), lambda: owner.rekey(two)):
+        with pytest.raises(IllegalArgumentError, match="the key of a cleaner is a 'passphrase-file' too, and another"):
+            use()
+    owner.change_cleaners(allow=[one])
+    assert local.objects() == before
+    assert Checkpointer(local.url, encryption=one).verify().unread
+    owner.rekey(one)
+    assert Checkpointer(local.url, encryption=one).verify().unread == 0
+
+
 def test_the_keys_of_cleaners_outlive_a_new_key_of_the_owner(local: Root) -> None:
     owner = local.client("owner")
     owner.rekey(local.names["other"])
@@ -415,3 +437,17 @@ def test_a_wrapped_key_has_one_meaning(local: Root, tmp_path: Path) -> None:
     local.write(KEYS, encode_keys(replace(keys, generations=(replace(present, wrappings=(all_of_it, foreign)),))))
     with pytest.raises(InvalidStateError, match="does not open the keys of this root"):
         Checkpointer(local.url, encryption=beside_cleaner).verify()
+
+
+def test_a_cleaner_who_writes_to_the_root_deceives_cleaners_alone(local: Root) -> None:
+    """They can make the tag of what they wrote. Only whoever reads the artifact finds that it is no artifact."""
+    keys = local.opened("cleaner")
+    path, data = next((path, data) for path, data in local.artifacts().items() if "model" in path)
+    logical = keys.logical_path(path)
+    assert logical is not None
+    message = data[TAG_BYTES:-1] + b"x"
+    tag = OuterTag(keys._tags, message[:SALT_BYTES], f"{keys.root_id}\0{logical}".encode())
+    tag.update(message)
+    local.write(path, tag.value() + message)
+    cleaner, owner = found_by(local, path)
+    assert (cleaner, owner) == (set(), {logical})

@@ -1,0 +1,123 @@
+"""Whoever has the key of a cleaner cleans a root with tables on executors, and reads none of its rows."""
+
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import State, clean, diff, plan_cleanup, read_changes, read_state, stateful
+from pyspark_checkpointer.storage.encryption.root_keys import keys_of
+from tests.spark.conftest import Job
+from tests.spark.needs import DATA_SOURCES, needs_spark
+
+NOW = RetentionPolicy(keep_last=1, grace=timedelta(0))
+WORDS = ("alice", "bob-secret", "123456789")
+
+
+class Keys:
+    def __init__(self, folder: Path, hides: str) -> None:
+        for name in ("owner", "cleaner"):
+            (folder / f"{name}.key").write_text(secrets.token_hex(32))
+        self.owner, self.cleaner = f"{hides}key-file:{folder / 'owner.key'}", f"key-file:{folder / 'cleaner.key'}"
+
+
+@pytest.fixture(scope="module", params=["", "hide-names:"])
+def keys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"), request.param)
+
+
+@pytest.fixture(scope="module")
+def job(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> Job:
+    """A query that has made three batches, with snapshots and deltas of a table, and a map."""
+    job = Job(spark, tmp_path_factory.mktemp("cleaned"))
+    for batch in range(3):
+        job.feed(("alice", 123456789), ("bob-secret", batch), *((f"user-{n}", n) for n in range(200)))
+        job.run(sink(job, keys.owner))
+    Checkpointer(job.root, encryption=keys.owner).change_cleaners(allow=[keys.cleaner])
+    return job
+
+
+def sink(job: Job, key: str) -> Any:
+    @stateful(job.root, encryption=key)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("batches")[WORDS[0]] = batch_id
+        totals = state.table("totals", key=["key"], num_partitions=4, combine={"total": "sum"})
+        totals.upsert(batch.groupBy("key").agg(F.sum("amount").alias("total")))
+
+    return update
+
+
+def refused(error: BaseException) -> None:
+    said = str(error)
+    assert "that of a cleaner" in said
+    assert not [word for word in WORDS if word in said]
+
+
+def test_a_cleaner_finds_what_the_owner_finds(job: Job, keys: Keys) -> None:
+    owner, cleaner = (Checkpointer(job.root, encryption=key) for key in (keys.owner, keys.cleaner))
+    assert cleaner.verify().objects == owner.verify().objects
+    [damaged, *_] = [path for path in Path(job.root).rglob("artifacts/**/*.enc") if "snapshot" not in path.name]
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    found = [{(one.path, one.checkpoints) for one in client.verify().findings} for client in (owner, cleaner)]
+    assert found[0] == found[1] != set()
+    damaged.write_bytes(data)
+
+
+def test_no_row_is_read_and_no_batch_is_written(spark: SparkSession, job: Job, keys: Keys) -> None:
+    wanted = spark.createDataFrame([("alice",)], "key string")
+    latest = Checkpointer(job.root, encryption=keys.owner).read_latest()
+    for read in (
+        lambda: read_state(spark, job.root, "totals", encryption=keys.cleaner).collect(),
+        lambda: read_state(spark, job.root, "totals", keys=wanted, encryption=keys.cleaner).collect(),
+        lambda: read_state(spark, job.root, "totals", encryption=keys.cleaner).count(),
+        lambda: diff(spark, job.root, "epoch=0", "latest", "totals", encryption=keys.cleaner).collect(),
+        lambda: read_changes(spark, job.root, "totals", after="epoch=1", encryption=keys.cleaner).collect(),
+    ):
+        with pytest.raises(Exception, match="that of a cleaner") as caught:
+            read()
+        refused(caught.value)
+    job.feed(("alice", 123456789))
+    with pytest.raises(Exception, match="that of a cleaner") as caught:
+        job.run(sink(job, keys.cleaner))
+    refused(caught.value)
+    assert Checkpointer(job.root, encryption=keys.owner).read_latest() == latest
+    job.run(sink(job, keys.owner))
+    row = read_state(spark, job.root, "totals", encryption=keys.owner).where("key = 'alice'").first()
+    assert row is not None
+    assert row.total == 4 * 123456789
+
+
+@needs_spark("4.0", DATA_SOURCES)
+def test_the_data_source_shows_checkpoints_and_no_rows(spark: SparkSession, job: Job, keys: Keys) -> None:
+    source = spark.read.format("checkpointer").option("encryption", keys.cleaner)
+    views = source.option("view", "checkpoints").load(job.root)
+    assert views.count() == len(Checkpointer(job.root, encryption=keys.owner).list_checkpoints())
+    with pytest.raises(Exception, match="that of a cleaner") as caught:
+        spark.read.format("checkpointer").option("encryption", keys.cleaner).option("operator", "totals").load(
+            job.root
+        ).collect()
+    refused(caught.value)
+
+
+def test_executors_clean_with_the_key_of_a_cleaner(spark: SparkSession, job: Job, keys: Keys) -> None:
+    owner, cleaner = (Checkpointer(job.root, encryption=key) for key in (keys.owner, keys.cleaner))
+    plans = [
+        {PlanRow(*row) for row in plan_cleanup(spark, job.root, NOW, encryption=key).collect()}
+        for key in (keys.owner, keys.cleaner)
+    ]
+    assert plans[0] == plans[1] == {row for row in cleaner.plan(NOW) if "/" in row.path}
+    assert run_sync(keys_of(owner.session.store)).key not in run_sync(keys_of(cleaner.session.store)).key
+    done = clean(spark, job.root, NOW, encryption=keys.cleaner)
+    assert done.deleted.objects > 0
+    assert len(owner.list_checkpoints()) == 1
+    assert owner.verify()
+    assert cleaner.verify()
+    assert read_state(spark, job.root, "totals", encryption=keys.owner).count() == 202
