@@ -15,6 +15,7 @@ from pyspark_checkpointer.errors import CheckpointError, CorruptionError, Illega
 from pyspark_checkpointer.manifests.keys_json import ALL, KEYS, STRUCTURE, RootKeys, decode_keys, encode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage.base import SinkRead
 from pyspark_checkpointer.storage.encryption.chunked import SALT_BYTES, MessageKey
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
@@ -275,6 +276,38 @@ def test_an_artifact_of_another_size_is_found(local: Root) -> None:
             run_sync(check(path, wrong))
 
 
+def test_a_changed_tag_is_damage_for_whoever_reads_the_artifact(local: Root) -> None:
+    """Otherwise a cleaner would report damage that nobody else can see."""
+    store, keys = local.client("owner").session.store, local.opened("owner")
+    for stored, data in local.artifacts().items():
+        path = keys.logical_path(stored)
+        assert path is not None
+        local.write(stored, data[:15] + bytes([data[15] ^ 1]) + data[16:])
+        for read in (
+            lambda path=path: run_sync(store.get(path)),
+            lambda path=path: run_sync(store.read_into(path, Gathering)),
+        ):
+            with pytest.raises(CorruptionError, match="is not stored as it was written"):
+                read()
+        [found] = run_sync(store.read_each_into([SinkRead(path, Gathering, len(data))]))
+        assert isinstance(found, CorruptionError)
+        local.write(stored, data)
+        assert run_sync(store.get(path)).data == bytes(run_sync(store.read_into(path, Gathering)).pieces)
+
+
+class Gathering:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.pieces = bytearray()
+
+    def update(self, piece: bytes, /) -> None:
+        self.pieces += piece
+
+    def finish(self) -> bytes:
+        return bytes(self.pieces)
+
+
 @pytest.mark.parametrize("size", [0, 1, 16, 16_383, 16_384, 16_385, 1 << 17, 5 << 20])
 def test_objects_of_each_size_are_checked_in_pieces_of_each_size(size: int) -> None:
     keys = DataKeys("0" * 32, bytes(32))
@@ -282,17 +315,6 @@ def test_objects_of_each_size_are_checked_in_pieces_of_each_size(size: int) -> N
     data = random.Random(size).randbytes(size)
     stored = keys.encrypt(path, data)
     assert keys.decrypt(path, stored) == data
-
-    class Gathering:
-        def __init__(self) -> None:
-            self.pieces = bytearray()
-
-        def update(self, piece: bytes, /) -> None:
-            self.pieces += piece
-
-        def finish(self) -> bytes:
-            return bytes(self.pieces)
-
     for step in (7, 16, 40, 16_400, len(stored)):
         if len(stored) / step > 20_000:
             continue

@@ -1,6 +1,7 @@
 """All providers that a text can name do the same, whichever service they ask, and fail in the same words."""
 
 import pickle
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,41 @@ def test_a_root_is_created_restored_and_given_another_key(
         assert total(root, case.other) == {"alice": 42}
     ShardLeases(tmp_path / "leases", "app", "worker-1", encryption=case.text).create(["shard"])
     assert all(secret not in (tmp_path / "root" / "_keys").read_text() for secret in case.secrets)
+
+
+@every_provider
+def test_a_key_of_each_provider_is_allowed_to_clean_and_is_removed(case: Case, tmp_path: Path) -> None:
+    root, owner = str(tmp_path / "root"), tmp_path / "owner.key"
+    owner.write_text(secrets.token_hex(32))
+    with Checkpointer(root, encryption=f"key-file:{owner}") as client:
+        with client.begin() as cp:
+            cp.save("totals", KeyedState({"alice": 41}))
+        [_, made] = client.change_cleaners(allow=[case.text])
+    assert (made.opens, made.provider) == ("structure", case.text.partition(":")[0])
+    assert Checkpointer(root, encryption=case.text).verify().unread
+    with pytest.raises(InvalidStateError, match="that of a cleaner"):
+        total(root, case.text)
+    with pytest.raises(InvalidStateError, match="that of a cleaner"):
+        Checkpointer(root, encryption=case.text).rekey(case.other)
+    with Checkpointer(root, encryption=f"key-file:{owner}") as client:
+        assert len(client.change_cleaners(remove=[made.key or made.provider])) == 1
+    with pytest.raises(InvalidStateError, match="its keys are opened by"):
+        Checkpointer(root, encryption=case.text).verify()
+
+
+@every_service
+def test_a_cleaner_whose_service_fails_is_not_allowed(case: ServiceCase, tmp_path: Path, become: Become) -> None:
+    root, owner = tmp_path / "root", tmp_path / "owner.key"
+    owner.write_text(secrets.token_hex(32))
+    with Checkpointer(root, encryption=f"key-file:{owner}") as client, client.begin() as cp:
+        cp.save("totals", KeyedState({"alice": 41}))
+    before = (root / "_keys").read_bytes()
+    for identity in (case.stranger, case.nobody):
+        become(identity)
+        with pytest.raises(CheckpointError, match=r"permission denied|credentials"):
+            Checkpointer(root, encryption=f"key-file:{owner}").change_cleaners(allow=[case.text])
+        assert (root / "_keys").read_bytes() == before
+    assert total(str(root), f"key-file:{owner}") == {"alice": 41}
 
 
 def total(root: str, encryption: str) -> dict[Any, Any]:
