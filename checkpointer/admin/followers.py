@@ -25,6 +25,7 @@ from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
     IllegalArgumentError,
+    InvalidStateError,
     NotFoundError,
     OutcomeUnknownError,
     RetiredError,
@@ -132,9 +133,12 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
     back. Raises `RetiredError` if the checkpoint is not live any more.
     """
     object_paths.encode_name("follower", name)
+    is_new = False
 
     def plan(known: FollowerPositions) -> FollowerPositions | None:
+        nonlocal is_new
         old = known.by_name.get(name)
+        is_new = is_new or old is None
         if old is not None and old.operator != operator:
             raise IllegalArgumentError(
                 f"follower {name!r}: follows {old.operator!r} already, and retention keeps what it has yet to read: "
@@ -149,7 +153,13 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
     await _change(session, plan)
     # Whoever plans a retirement without this position has to plan again. Also where the position was there before: an
     # earlier call may have died at this point.
-    head = await cas_loop(session.store, await read_head(session.store), lambda head: _touch(session, head))
+    try:
+        head = await cas_loop(session.store, await read_head(session.store), lambda head: _touch(session, head))
+    except InvalidStateError:
+        # Such as a signer who may consume, and not swap `_latest`: retention would wait for one who never reads.
+        if is_new:
+            await _change(session, lambda known: _without(known, name))
+        raise
     await _require_live(session, head, name, checkpoint)
     logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
 
@@ -215,10 +225,14 @@ async def remove(session: Session, name: str) -> None:
             names = ", ".join(map(repr, sorted(known.by_name))) or "none"
             raise NotFoundError(f"{session.store.url}: no follower {name!r:.80}: there are {names:.200}")
         done = True
-        return replace(known, by_name={other: one for other, one in known.by_name.items() if other != name})
+        return _without(known, name)
 
     await _change(session, plan)
     logger.info("%s: follower %r was removed", session.store.url, name)
+
+
+def _without(known: FollowerPositions, name: str) -> FollowerPositions:
+    return replace(known, by_name={other: one for other, one in known.by_name.items() if other != name})
 
 
 def _with(session: Session, known: FollowerPositions, follower: FollowerPosition) -> FollowerPositions:

@@ -23,6 +23,7 @@ from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
 from pyspark_checkpointer.storage.encryption.outer_tags import TAG_BYTES, OuterTag
 from pyspark_checkpointer.storage.encryption.root_keys import change_keys
+from pyspark_checkpointer.testing import Faults, injected
 from tests.signing_keys import make_keys
 from tests.storage.conftest import CONDITIONAL, Place
 
@@ -165,6 +166,28 @@ def test_a_cleaner_reads_nothing_of_the_state(root: Root, tmp_path: Path) -> Non
     ):
         with pytest.raises(InvalidStateError, match=r"artifacts/.*the given key is that of a cleaner, which opens no"):
             read()
+
+
+def test_a_cleaner_is_refused_before_anything_is_asked_for(local: Root) -> None:
+    keys = local.opened("cleaner")
+    path = next(path for stored in local.artifacts() if (path := keys.logical_path(stored)))
+    with injected(Faults()) as faults:
+        store = local.client("cleaner").session.store
+        run_sync(store.get("_latest"))
+        for read in (
+            lambda: store.get(path),
+            lambda: store.read_into(path, Gathering),
+            lambda: store.read_each_into([SinkRead(path, Gathering, 100)]),
+            lambda: store.read_each_into(
+                [SinkRead("_latest", Gathering, 1 << 20), SinkRead(path, Gathering, 100)],
+            ),
+            lambda: store.get_range(path, 0, 1),
+            lambda: store.get_ranges(path, [(0, 1)]),
+            lambda: store.put(path, b""),
+        ):
+            with pytest.raises(InvalidStateError, match="that of a cleaner, which opens no artifact"):
+                run_sync(read())
+        assert {one.path for one in faults.requests} == {KEYS, "_latest"}
 
 
 def test_no_key_of_a_cleaner_opens_an_artifact(local: Root) -> None:

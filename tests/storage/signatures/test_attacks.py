@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin.followers import register
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -429,3 +430,18 @@ async def _in_thread(work: Callable[[], None]) -> None:
     import asyncio
 
     await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+def test_who_may_only_consume_becomes_no_follower_and_leaves_none(local_victim: Victim) -> None:
+    """To begin, a follower swaps `_latest`. One that is noted and never reads would hold retention up for ever."""
+    victim = local_victim
+    driver, sweeper = victim.client("driver"), victim.client("cleaner")
+    first, *_ = driver.list_checkpoints()
+    with pytest.raises(InvalidStateError, match=r"_latest was not written: .* may only consume"):
+        run_sync(register(victim.client("host").session, "copy", "totals", first))
+    assert driver.followers() == []
+    run_sync(register(sweeper.session, "copy", "totals", first))
+    for again in (first, driver.list_checkpoints()[-1]):
+        with pytest.raises(InvalidStateError, match="may only consume"):
+            run_sync(register(victim.client("host").session, "copy", "totals", again))
+        assert [one.name for one in driver.followers()] == ["copy"]  # it was there, and stays
