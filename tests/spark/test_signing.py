@@ -149,3 +149,63 @@ def test_a_cleanup_on_executors_with_a_key_that_may_clean(
     assert rows(read_state(spark, job.root, "totals", **reads)) == {"alice": 3, "bob": 30}
     job.run(sink(job, signed_by(reads, keys, "driver")))
     assert rows(read_state(spark, job.root, "totals", **reads)) == {"alice": 4, "bob": 30}
+
+
+def test_a_root_that_is_signed_under_a_running_query_loses_and_doubles_nothing(
+    spark: SparkSession, keys: Path, tmp_path: Path
+) -> None:
+    job, signing = Job(spark, tmp_path), f"trust:{keys / 'owner.pub'},sign:{keys / 'driver.pem'}"
+    signs: list[int] = []
+
+    def sums(given: Options) -> Any:
+        @stateful(job.root, **given)
+        def update(batch: DataFrame, batch_id: int, state: State) -> None:
+            totals = state.table("totals", key=["key"], num_partitions=2, combine={"total": "sum"})
+            totals.upsert(batch.groupBy("key").agg(F.sum("amount").alias("total")))
+            state.map("batches")["alice"] = batch_id
+            if batch_id in signs:
+                allow = {keys / "driver.pub": "commit", keys / "cleaner.pub": "clean"}
+                Checkpointer(job.root).change_signers(keys / "owner.pem", allow=allow)
+
+        return update
+
+    job.feed(("alice", 1), ("bob", 1))
+    job.run(sums({}))
+    signs.append(1)
+    job.feed(("alice", 10), ("bob", 10))
+    with pytest.raises(Exception, match="is signed: say whom to trust"):
+        job.run(sums({}))
+    signs.clear()
+    job.run(sums({"signing": signing}))
+    job.feed(("alice", 100), ("bob", 100))
+    job.run(sums({"signing": signing}))
+    reads = {"signing": f"trust:{keys / 'owner.pub'}"}
+    assert rows(read_state(spark, job.root, "totals", **reads)) == {"alice": 111, "bob": 111}
+    client = Checkpointer(job.root, **reads)
+    assert client.verify()
+    cleaning = {"signing": f"{reads['signing']},sign:{keys / 'cleaner.pem'}"}
+    clean(spark, job.root, RetentionPolicy(keep_last=1, grace=timedelta(0)), **cleaning)
+    assert client.verify()
+    assert rows(read_state(spark, job.root, "totals", **reads)) == {"alice": 111, "bob": 111}
+
+
+def test_executors_clean_a_signed_root_whose_state_its_cleaner_cannot_read(
+    spark: SparkSession, keys: Path, tmp_path: Path
+) -> None:
+    job, encryption = Job(spark, tmp_path), f"hide-names:key-file:{keys / 'state.key'}"
+    cleaner = tmp_path / "cleaner.key"
+    cleaner.write_text(secrets.token_hex(32))
+    reads = {"signing": f"trust:{keys / 'owner.pub'}", "encryption": encryption}
+    owner = Checkpointer(job.root, encryption=encryption)
+    owner.change_signers(keys / "owner.pem", allow={keys / "driver.pub": "commit", keys / "cleaner.pub": "clean"})
+    owner.change_cleaners(allow=[f"key-file:{cleaner}"])
+    for batch in range(3):
+        job.feed(("alice", batch), ("bob", 10))
+        job.run(sink(job, signed_by(reads, keys, "driver")))
+    cleaning = signed_by(reads, keys, "cleaner") | {"encryption": f"key-file:{cleaner}"}
+    before = len([*Path(job.root).rglob("*.enc")])
+    assert clean(spark, job.root, RetentionPolicy(keep_last=1, grace=timedelta(0)), **cleaning).deleted.objects > 0
+    assert len([*Path(job.root).rglob("*.enc")]) < before
+    assert Checkpointer(job.root, **cleaning).verify().unread
+    assert Checkpointer(job.root, **reads).verify()
+    assert rows(read_state(spark, job.root, "totals", **reads)) == {"alice": 3, "bob": 30}
