@@ -125,3 +125,28 @@ def test_a_cleaner_says_what_a_repair_could_keep_and_makes_none(tmp_path: Path, 
     assert "the given key is that of a cleaner, which opens no artifact" in refused.err
     assert [path for path in sorted(root.rglob("*")) if path.is_file()] == [path for path in before if path.is_file()]
     assert run("repair", root, "--to", newest, "--yes", "--encryption", owner).status == 0
+
+
+def test_no_verb_shows_a_cleaner_a_row_of_a_table(tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("pyspark")
+    from tests.table.plain_store import plain_store, upsert
+
+    root, (owner, cleaner) = tmp_path / "root", give_keys(tmp_path)
+    with plain_store(str(root)) as store:
+        for number in range(3):
+            names = [f"alice-secret-{n}" for n in range(number, 3000, number + 1)]
+            store.batch(upsert(partitions=3, k=names, v=[f"value-secret-{number}"] * len(names)))
+    Checkpointer(root).encrypt(owner)
+    assert run("cleaners", root, "--encryption", owner, "--allow", cleaner).status == 0
+    cat, history, diff, *_ = REFUSED
+    for call in ((*cat[:2], "t"), (*history[:2], "t", "alice-secret-1"), (*diff[:4], "t"), *WORKS):
+        for more in ((), ("--json",)):
+            words = [word.format(root=root, copy=tmp_path / "copy") for word in call]
+            done = run(*words, *more, "--encryption", cleaner)
+            shown = f"{done.out} {done.err}".replace("alice-secret-1\n", "")
+            assert not re.search(r"(alice|value)-secret-\d", shown), call
+            if call in WORKS and not more:
+                assert done.status == 0, (call, done)
+            elif call not in WORKS:
+                assert "the given key is that of a cleaner" in done.err, (call, done)
+    assert not re.search(r"(alice|value)-secret", (tmp_path / "copy.html").read_text("utf-8"))
