@@ -168,6 +168,7 @@ class _Encrypting:
         """The root as it was, with its signatures checked."""
         self.in_place = InPlace(stored, before, keys, self._count)
         self._copied: set[str] = set()
+        """Artifacts, segments and manifests whose copy is stored."""
         self._total = 0
         self.objects = self.bytes = 0
 
@@ -192,6 +193,9 @@ class _Encrypting:
     async def _copy_live(self, head: Head) -> None:
         """Copy every object that a live checkpoint names."""
         assert head.pointer is not None
+        # What an earlier round only began is copied now: it was stopped where an object was gone.
+        begun = set(self._copied)
+        self._total = self.bytes
         queue = UploadQueue()
         try:
             async for ref, manifest in self._live(head):
@@ -199,8 +203,8 @@ class _Encrypting:
                 loaded = await metadata.load_operators(self._reader, self._host, manifest)
                 for operator in loaded.operators.values():
                     sizes |= {one.path: one.size for chain in operator.chains.values() for one in chain if one.length}
-                for path in sizes.keys() - self._copied:
-                    self._copied.add(path)
+                for path in sizes.keys() - begun:
+                    begun.add(path)
                     self._total += sizes[path]
                     await queue.submit(self._copy(path), max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES))
                 await self._copy_manifest(ref)
@@ -226,6 +230,7 @@ class _Encrypting:
         """Copy an object whose path holds its digest, which is compared."""
         data = await read_by_path(self._source, self._host, path)
         await put_once(self._target, path, data)
+        self._copied.add(path)
         await self._count(len(data))
 
     async def _copy_manifest(self, ref: Ref) -> None:

@@ -6,12 +6,13 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.admin import encrypt
 from pyspark_checkpointer.admin.encrypt_in_place import InPlace
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
@@ -324,6 +325,31 @@ def test_a_commit_meanwhile_is_part_of_it(root: Root, old: str, new: str) -> Non
     restored = client_of(root, new).restore()
     assert restored is not None
     assert (restored.id, restored.keyed("totals").to_dict()) == (made[-1], {"late": 1})
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_cleanup_meanwhile_loses_nothing(root: Root, old: str, new: str, again: bool) -> None:
+    """It deletes what was just to be copied. This stops all copies under way, those of live objects too."""
+    given = old if again else None
+    fill(client_of(root, given))
+    cleaner, kept = client_of(root, given), states(client_of(root, given))
+    *_, older, newest = cleaner.list_checkpoints()
+
+    def clean(_: object) -> None:
+        held.wait()
+        cleaner.clean(RetentionPolicy(keep_last=1, grace=timedelta()))
+
+    with injected(Faults()) as faults:
+        client = client_of(root, given)
+        held = faults.hold("get", path=f"artifacts/model/0/{newest}")
+        faults.call(clean, "get", path=f"artifacts/model/0/{older}")
+        assert (client.reencrypt(new) if again else client.encrypt(new)).deleted
+        held.open()
+    client = client_of(root, new)
+    assert client.verify()
+    left = states(client)
+    assert str(older) not in left
+    assert left == {name: value for name, value in kept.items() if name != str(older)}
 
 
 def test_nothing_begins_while_it_is_unfinished(root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,33 @@ def test_a_cleaner_uses_what_reads_no_state(hides: str, tmp_path: Path) -> None:
     assert restored.epoch == 1
 
 
+@pytest.mark.parametrize("hides", ["", "hide-names:"])
+def test_the_keys_of_a_cleaner_are_those_that_its_owner_gives(hides: str, tmp_path: Path) -> None:
+    root = Root(str(tmp_path / "root"), None, tmp_path, hides)
+    for owner in ("owner", "other"):
+        if owner == "other":
+            root.client("owner").reencrypt(root.names["other"])
+            root.client("other").change_cleaners(allow=[root.names["cleaner"]])
+        keys, given = root.opened("cleaner"), root.opened(owner).structure()
+        assert keys == given == pickle.loads(pickle.dumps(given))
+        assert (keys.hides_names, keys.generation) == (bool(hides), 1 if owner == "owner" else 2)
+        paths = [path for stored in root.artifacts() if (path := keys.logical_path(stored))]
+        assert len(paths) == len(root.artifacts())
+        assert [given.stored_path(path) for path in paths] == [*root.artifacts()]
+        assert root.client("cleaner").verify()
+
+
+def test_an_owner_reads_parts_of_what_a_cleaner_checks(local: Root) -> None:
+    store, keys = local.client("owner").session.store, local.opened("owner")
+    for path in (path for stored in local.artifacts() if (path := keys.logical_path(stored))):
+        whole = run_sync(store.get(path)).data
+        ranges = [(0, 1), (len(whole) // 2, len(whole)), (16_380, 10), (len(whole) - 1, 1)]
+        ranges = [(start, size) for start, size in ranges if start < len(whole)]
+        parts = [whole[start : start + size] for start, size in ranges]
+        assert run_sync(store.get_ranges(path, ranges)) == parts
+        assert [run_sync(store.get_range(path, *one)) for one in ranges] == parts
+
+
 def test_a_cleaner_verifies_one_checkpoint_one_operator_and_a_share(local: Root) -> None:
     cleaner = local.client("cleaner")
     newest = cleaner.list_checkpoints()[-1]
