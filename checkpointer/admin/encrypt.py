@@ -18,7 +18,7 @@ from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue, put_once
-from pyspark_checkpointer.errors import ConflictError, InvalidStateError, OutcomeUnknownError
+from pyspark_checkpointer.errors import ConflictError, CorruptionError, InvalidStateError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths, signatures_json
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
@@ -194,7 +194,7 @@ class _Encrypting:
         """Copy every object that a live checkpoint names."""
         assert head.pointer is not None
         # What an earlier round only began is copied now: it was stopped where an object was gone.
-        begun = set(self._copied)
+        begun, live = set(self._copied), set[str]()
         self._total = self.bytes
         queue = UploadQueue()
         try:
@@ -203,16 +203,32 @@ class _Encrypting:
                 loaded = await metadata.load_operators(self._reader, self._host, manifest)
                 for operator in loaded.operators.values():
                     sizes |= {one.path: one.size for chain in operator.chains.values() for one in chain if one.length}
+                live |= sizes.keys()
                 for path in sizes.keys() - begun:
                     begun.add(path)
                     self._total += sizes[path]
                     await queue.submit(self._copy(path), max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES))
-                await self._copy_manifest(ref)
+                live.add(await self._copy_manifest(ref))
             if head.pointer.catalog is not None:
+                live.add(head.pointer.catalog.path)
                 await self._copy(head.pointer.catalog.path)
             await queue.join()
         finally:
             await queue.cancel()
+        await self._check_copies(live)
+
+    async def _check_copies(self, live: set[str]) -> None:
+        """Raise `CorruptionError` where a live object has no copy.
+
+        Its original is going to be deleted, so this is asked of the store itself.
+        """
+        async for entries in pages(self._target, ""):
+            live.difference_update(entry.path for entry in entries)
+        if live:
+            raise CorruptionError(
+                f"{self._stored.url}: {min(live)} has no encrypted copy: somebody deleted it. Nothing was committed: "
+                "call this again"
+            )
 
     async def _live(self, head: Head) -> AsyncIterator[tuple[Ref, Manifest]]:
         """Yield every live checkpoint.
@@ -233,12 +249,13 @@ class _Encrypting:
         self._copied.add(path)
         await self._count(len(data))
 
-    async def _copy_manifest(self, ref: Ref) -> None:
+    async def _copy_manifest(self, ref: Ref) -> str:
+        """Copy a manifest, and return its path as it is copied."""
         path = object_paths.manifest(ref.id)
-        if path in self._copied:
-            return
         # With its signature, which counts under every key.
         name = path if self._signed is None else signatures_json.stored_path(path)
+        if path in self._copied:
+            return name
         data = (await self._source.get(name)).data
         content = data if self._signed is None else signatures_json.decode_signed(name, data).content
         await verify_bytes(self._host, path, content, len(content), ref.digest)
@@ -246,6 +263,7 @@ class _Encrypting:
         self._copied.add(path)
         self._total += len(data)
         await self._count(len(data))
+        return name
 
     async def _count(self, size: int) -> None:
         self.objects += 1

@@ -25,6 +25,7 @@ from pyspark_checkpointer.errors import (
     OutcomeUnknownError,
     RetryableError,
 )
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
@@ -350,6 +351,33 @@ def test_a_cleanup_meanwhile_loses_nothing(root: Root, old: str, new: str, again
     left = states(client)
     assert str(older) not in left
     assert left == {name: value for name, value in kept.items() if name != str(older)}
+
+
+@pytest.mark.parametrize("step", ["_copy", "_copy_manifest"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_copy_that_is_not_there_stops_it_before_the_swap(
+    root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch, again: bool, step: str
+) -> None:
+    given = old if again else None
+    fill(client_of(root, given), partitions=2)
+    before, copy, asked = states(client_of(root, given)), getattr(encrypt._Encrypting, step), list[Any]()
+
+    async def copy_all_but_one(work: Any, what: Any) -> Any:
+        asked.append(what)
+        if len(asked) != 2:
+            return await copy(work, what)
+        return None if isinstance(what, str) else object_paths.manifest(what.id)
+
+    def work() -> Any:
+        client = client_of(root, given)
+        return client.reencrypt(new) if again else client.encrypt(new)
+
+    monkeypatch.setattr(encrypt._Encrypting, step, copy_all_but_one)
+    with pytest.raises(CorruptionError, match="has no encrypted copy: somebody deleted it"):
+        work()
+    assert states(client_of(root, given)) == before
+    assert work().deleted
+    assert states(client_of(root, new)) == before
 
 
 def test_nothing_begins_while_it_is_unfinished(root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
