@@ -239,3 +239,18 @@ def test_a_crash_while_keys_are_written_leaves_a_root_that_opens(tmp_path: Path,
             with client.begin(epoch=2) as cp:
                 cp.save("totals", KeyedState({"x": 2}))
         assert Checkpointer(point.root, encryption=opened[0]).restore().keyed("totals").to_dict() == {"x": 2}  # type: ignore[union-attr]
+
+
+def test_what_a_driver_wrote_that_was_not_stopped_is_deleted_by_the_same_call(any_root: Root, key: str) -> None:
+    fill(client_of(any_root), partitions=2)
+    driver = client_of(any_root)
+    driver.restore()
+    client_of(any_root).encrypt(key)
+    kept = objects(any_root)
+    with pytest.raises(OutcomeUnknownError), driver.begin(epoch=9) as cp:
+        cp.snapshot("model", 0, SECRET.encode() * 100_000)
+        cp.properties["why"] = SECRET
+    left = set(objects(any_root)) - set(kept)
+    assert any(SECRET.encode() in objects(any_root)[path] for path in left)
+    assert client_of(any_root).encrypt(key).deleted == len(left)
+    assert objects(any_root) == kept
