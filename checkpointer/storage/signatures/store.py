@@ -41,6 +41,7 @@ from pyspark_checkpointer.storage.base import (
     Signed,
     SinkRead,
     Store,
+    UndecryptableError,
     check_path,
     check_swap_size,
     read_or_error,
@@ -262,13 +263,14 @@ class SignedStore(SignedPaths):
     async def _version_before(self, path: str, expected: str) -> SignedVersion | None:
         """Return the version that a swap replaces: the new one is signed as a later one.
 
-        Returns None for one that nobody signed whose signature counts: that is what a repair replaces.
+        Returns None for one that nobody signed whose signature counts, or that nothing decrypts: that is what a repair
+        replaces.
         """
         known = self._versions.get(path)
         if known is None or known.version != expected:
             try:
                 known = await self.signed_version(path)
-            except UntrustedError as error:
+            except (UntrustedError, UndecryptableError) as error:
                 if error.version == expected:
                     return None
                 raise

@@ -445,3 +445,20 @@ def test_who_may_only_consume_becomes_no_follower_and_leaves_none(local_victim: 
         with pytest.raises(InvalidStateError, match="may only consume"):
             run_sync(register(victim.client("host").session, "copy", "totals", again))
         assert [one.name for one in driver.followers()] == ["copy"]  # it was there, and stays
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"x" * 50, lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_a_damaged_pointer_of_a_signed_root_is_repaired(local_victim: Victim, damage: Callable[[bytes], bytes]) -> None:
+    """Also where it is encrypted too, and so cannot even be decrypted."""
+    victim = local_victim
+    stored = open_store(victim.place.url, victim.place.storage_options, fencing="none")
+    data = damage(run_sync(stored.get("_latest")).data)
+    run_sync(stored.delete(["_latest"]))
+    run_sync(stored.put("_latest", data))
+    driver, cleaner = victim.client("driver"), victim.client("cleaner")
+    best = driver.repair_candidates()[0].id
+    with pytest.raises(InvalidStateError, match="may only clean"):
+        cleaner.repair(best)
+    driver.repair(best)
+    assert victim.state() == victim.states[2]
+    assert victim.client().verify()
