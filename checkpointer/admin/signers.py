@@ -20,6 +20,7 @@ from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, find_head, re
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     ConflictError,
+    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     MalformedError,
@@ -36,7 +37,13 @@ from pyspark_checkpointer.manifests.signatures_json import (
     Signers,
     decode_signed,
 )
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, PreconditionFailedError, pages
+from pyspark_checkpointer.storage.base import (
+    SWAP_LIMIT,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    UndecryptableError,
+    pages,
+)
 from pyspark_checkpointer.storage.compare_and_swap import find_object
 from pyspark_checkpointer.storage.signatures.signers import find_signers, swap_signers
 from pyspark_checkpointer.storage.signatures.signing_keys import read_public_keys
@@ -142,7 +149,7 @@ class _Change:
 
         try:
             head = await find_head(self._store)
-        except UntrustedError as error:
+        except (UntrustedError, UndecryptableError) as error:
             raise type(error)(f"{error}. Nobody was revoked yet: repair the root, and revoke then") from None
         if head.pointer is not None:
 
@@ -158,6 +165,10 @@ class _Change:
                 renew = await by_them(path)
             except (ObjectNotFoundError, UntrustedError):
                 continue  # somebody put it there whose signature does not count: it must not stop a revocation
+            except (CorruptionError, InvalidStateError):
+                if await self._is_decrypted(path):
+                    raise
+                continue  # or who has no key: just so
             if renew:
                 await self._sign_position(path)
 
@@ -191,14 +202,29 @@ class _Change:
     async def _fence_position(self, path: str, gone: Collection[str]) -> None:
         try:
             await self._sign_position(path)
+            return
         except UntrustedError:
-            blob = await find_object(self._plain, path, SWAP_LIMIT)
-            try:
-                if blob is not None and decode_signed(path, blob.data).header.key in gone:
-                    raise
-            except MalformedError:
-                pass
-            logger.warning("%s/%s: has no signature that counts, and was left as it is", self._store.url, path)
+            if await self._is_signed_by(path, gone):
+                raise
+        except (CorruptionError, InvalidStateError):
+            if await self._is_decrypted(path):
+                raise
+        logger.warning("%s/%s: has no signature that counts, and was left as it is", self._store.url, path)
+
+    async def _is_signed_by(self, path: str, gone: Collection[str]) -> bool:
+        blob = await find_object(self._plain, path, SWAP_LIMIT)
+        try:
+            return blob is not None and decode_signed(path, blob.data).header.key in gone
+        except MalformedError:
+            return False
+
+    async def _is_decrypted(self, path: str) -> bool:
+        """Return whether the keys of the root open an object; True where it is not encrypted."""
+        try:
+            await find_object(self._plain, path, SWAP_LIMIT)
+        except (CorruptionError, InvalidStateError):
+            return False
+        return True
 
     async def _positions(self) -> AsyncIterator[str]:
         async for entries in pages(self._store, object_paths.CONSUMERS):

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError, UntrustedError
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.encryption.chunked import MARK
 from pyspark_checkpointer.storage.signatures.signers import swap_signers
 from tests.storage.signatures.victim import Victim
 
@@ -76,6 +80,28 @@ def test_junk_below_the_positions_stops_no_revocation(local_victim: Victim, capl
     assert "progress/junk: has no signature that counts, and was left as it is" in caplog.text
     with victim.leases("driver") as leases:
         assert [*leases.rows()] == ["shard-1"]
+
+
+@pytest.mark.parametrize("path", ["progress/junk", "progress/kinesis/app/positions/shard-9.json"])
+@pytest.mark.parametrize(
+    "junk", [b"junk", b"{}", MARK + b"\nx", MARK + b" 7\nx", ENCRYPTED + b"2\nx", SIGNED + b"{}\n"]
+)
+def test_junk_of_one_who_has_no_key_stops_no_revocation(
+    local_victim: Victim, path: str, junk: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise whoever writes to the bucket keeps a key alive that was stolen."""
+    victim = local_victim
+    stored = open_store(victim.place.url, victim.place.storage_options, fencing="none")
+    run_sync(stored.put(path, junk))
+    with caplog.at_level(logging.WARNING):
+        victim.change(revoke=["host"])
+    assert f"{path}: has no signature that counts, and was left as it is" in caplog.text
+    victim.change(revoke=["driver"])
+    assert run_sync(stored.get(path)).data == junk
+    assert victim.state() == victim.states[2]
+    for name in ("host", "driver"):
+        with pytest.raises(InvalidStateError, match="was revoked"):
+            victim.leases(name).create(["shard-2"])
 
 
 def test_nobody_is_revoked_where_the_pointer_was_destroyed(local_victim: Victim) -> None:
