@@ -3,11 +3,12 @@
 These are the positions of consumers, and the list of signers. `encrypt.py` copies all other objects.
 """
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pyspark_checkpointer.errors import ConflictError
+from pyspark_checkpointer.errors import ConflictError, CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
@@ -19,6 +20,8 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.compare_and_swap import find_object
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 ROUNDS = 100
 """Largest number of times that the work begins again because somebody wrote meanwhile."""
@@ -69,7 +72,9 @@ class InPlace:
                 return
             data = blob.data
             if not self.is_done(path, blob):
-                content = data if self.before is None else self.before.decrypt(path, data)
+                content = data if self.before is None else self._decrypt(self.before, path, data)
+                if content is None:
+                    return
                 data = self.after.encrypt(path, content)
                 try:
                     await self.stored.compare_and_swap(stored, data, blob.version)
@@ -81,6 +86,22 @@ class InPlace:
         raise ConflictError(
             f"{self.stored.url}/{stored}: is written all the time: stop its consumers, and call this again"
         )
+
+    def _decrypt(self, before: DataKeys, path: str, data: bytes) -> bytes | None:
+        """Return the content of an object, or None for one that is none of this root.
+
+        Raises an error for one of the root that cannot be decrypted. It is not left out: it may only be misread.
+        """
+        try:
+            return before.decrypt(path, data)
+        except (CorruptionError, InvalidStateError) as error:
+            known = path in (object_paths.FOLLOWERS, object_paths.SIGNERS)
+            if known or object_paths.parse_position_path(path) is not None:
+                raise type(error)(
+                    f"{error}. If nobody can mend it, keep a copy, delete it, and call this again"
+                ) from None
+        logger.warning("%s/%s: is no object of this root, and was left as it is", self.stored.url, path)
+        return None
 
     async def _move(self, stored: str, target: str, data: bytes) -> None:
         """Give an encrypted object its new path, which differs where names are hidden."""

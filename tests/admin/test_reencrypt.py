@@ -29,6 +29,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.encryption.chunked import MARK
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
@@ -326,6 +327,36 @@ def test_a_commit_meanwhile_is_part_of_it(root: Root, old: str, new: str) -> Non
     restored = client_of(root, new).restore()
     assert restored is not None
     assert (restored.id, restored.keyed("totals").to_dict()) == (made[-1], {"late": 1})
+
+
+@pytest.mark.parametrize("junk", [b"hello", b"{}", MARK + b"\nx"])
+def test_what_is_no_object_of_the_root_does_not_keep_the_old_keys(
+    root: Root, old: str, new: str, junk: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise whoever has the old key and writes to the root keeps it in use."""
+    fill(client_of(root, old), partitions=2)
+    leases(root, old).create([SECRET])
+    store, old_keys = open_store(root.url, root.storage_options, fencing="none"), keys_of(root, old)
+    run_sync(store.put("progress/README.json", junk))
+    client_of(root, old).reencrypt(new)
+    assert "progress/README.json: is no object of this root, and was left as it is" in caplog.text
+    assert opens(old_keys, objects(root)) == []
+    assert objects(root)["progress/README.json"] == junk
+    with leases(root, new) as consumer:
+        assert [*consumer.rows()] == [SECRET]
+
+
+def test_a_position_that_cannot_be_decrypted_stops_it_and_says_what_to_do(root: Root, old: str, new: str) -> None:
+    """It may be misread. Once the old keys are gone, nobody could read it again."""
+    fill(client_of(root, old), partitions=2)
+    store, path = open_store(root.url, root.storage_options, fencing="none"), "progress/kinesis/app/ownership.json"
+    run_sync(store.put(path, b"junk"))
+    with pytest.raises(CorruptionError, match=f"{path}: .*keep a copy, delete it, and call this again"):
+        client_of(root, old).reencrypt(new)
+    run_sync(store.delete([path]))
+    client_of(root, old).reencrypt(new)
+    assert client_of(root, new).verify()
+    assert not any(name.endswith(".enc") for name in objects(root))
 
 
 @pytest.mark.parametrize("again", [False, True])
