@@ -46,6 +46,25 @@ def test_a_swap_that_waits_while_the_list_is_swapped_fails(
     assert victim.state() == victim.states[2]
 
 
+def test_the_owner_is_told_of_a_position_that_came_between(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer has read what the owner signed, under the old list, and writes when the list is swapped."""
+    victim, path = local_victim, "progress/kinesis/app/ownership.json"
+    store = victim.client("host").session.store
+
+    async def late(*given: Any) -> bool:
+        monkeypatch.undo()
+        blob = await store.get(path)
+        done = await swap_signers(*given)
+        await store.compare_and_swap(path, blob.data, blob.version)
+        return done
+
+    monkeypatch.setattr("pyspark_checkpointer.admin.signers.swap_signers", late)
+    with pytest.raises(InvalidStateError, match="wrote it with a key that was being revoked"):
+        victim.change(revoke=["host"])
+
+
 def test_a_consumer_that_only_read_is_fenced(local_victim: Victim) -> None:
     victim = local_victim
     victim.change(allow={victim.public("stranger"): "consume"})
