@@ -219,7 +219,7 @@ class _Change:
             return False
 
     async def _is_decrypted(self, path: str) -> bool:
-        """Return whether the keys of the root open an object; True where it is not encrypted."""
+        """Return whether the keys open an object, or it is not encrypted."""
         try:
             await find_object(self._plain, path, SWAP_LIMIT)
         except (CorruptionError, InvalidStateError):

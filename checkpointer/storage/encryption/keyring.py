@@ -218,7 +218,7 @@ async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
 
 
 def taken(store: Store, known: WrappedKey) -> IllegalArgumentError:
-    """Return the error of a new key that has the name of a cleaner's, and is another one."""
+    """Return the error of a new key that only has the name of a cleaner's."""
     return IllegalArgumentError(
         f"{store.url}: the key of a cleaner is a {shown_key(*known.named)} too, and another one: remove that cleaner "
         "first, or give a key file to one of them, as all passphrases have the same name"
