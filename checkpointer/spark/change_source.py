@@ -20,6 +20,7 @@ from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
+from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.table.shown_columns import has_columns, key_columns_change, newest_schema
 from pyspark_checkpointer.table.types import whole_variants
 
@@ -42,8 +43,9 @@ def input_partitions(feed: ChangeFeed) -> list[InputPartition]:
 def read_part(client: Checkpointer, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one part."""
     assert isinstance(partition, FeedPartition)
-    for batch in partition.feed.read(client, 0):
-        yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
+    with explain_unanswered():
+        for batch in partition.feed.read(client, 0):
+            yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
 
 
 class FeedSourceReader(DataSourceReader):

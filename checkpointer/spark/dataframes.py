@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
 from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.versions import refuse_types
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema, missing
 from pyspark_checkpointer.table.schema import Column as TableColumn
@@ -133,7 +134,8 @@ def run_tasks(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
     # A function of its own: Spark looks at the signature of the function, which a bound method hides.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         exempt_imports_from_gc()
-        return work(batches)
+        with explain_unanswered():
+            yield from work(batches)
 
     return frame.mapInArrow(run, result)
 

@@ -17,6 +17,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.spark.change_feed import ChangeFeed
 from pyspark_checkpointer.spark.change_source import FeedSourceReader, FeedStreamReader
 from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes, scan_tasks
@@ -178,9 +179,10 @@ class TableSourceReader(DataSourceReader):
         assert isinstance(partition, PartitionRead)
         session = self._request.client().session
         reader = TableReader(session.store, session.host, partition.version, self._columns)
-        for number in partition.partitions:
-            for batch in batches_of(session, partition.checkpoint, reader, number):
-                yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
+        with explain_unanswered():
+            for number in partition.partitions:
+                for batch in batches_of(session, partition.checkpoint, reader, number):
+                    yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
 
 
 offer(CheckpointerSource)

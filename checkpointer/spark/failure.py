@@ -1,8 +1,11 @@
 """Describe in one line why a batch failed, and what to do next."""
 
 import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.errors import CheckpointError, DependencyError
 
 _MAX_LENGTH = 1_000
 _TRACEBACK = "Traceback (most recent call last):"
@@ -21,6 +24,23 @@ def describe(error: BaseException) -> str:
     if len(said) > _MAX_LENGTH:
         said = said[: _MAX_LENGTH - 1] + "…"
     return said if isinstance(error, CheckpointError) or _OWN_ERROR.match(said) else f"{said}: {NEXT_STEP}"
+
+
+@contextmanager
+def explain_unanswered() -> Iterator[None]:
+    """Add to the error of a store that gave no answer that a task asked it.
+
+    The driver may reach the store all the same: it has just restored the state. On some computes the user's functions,
+    and so the tasks of this package, have no network.
+    """
+    try:
+        yield
+    except DependencyError as error:
+        raise type(error)(
+            f"{error}: a task on {socket.gethostname()} asked, not the driver. If the driver reaches the store, give "
+            "tasks the same network, proxy and endpoint. Where tasks have no network of their own (serverless "
+            "compute), tables cannot be used: keep the state in maps, which need no tasks"
+        ) from None
 
 
 def _core(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
+from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.versions import refuse_before
 
@@ -176,7 +177,8 @@ class _PartitionTask:
             raise IllegalArgumentError(
                 f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
             )
-        artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
+        with explain_unanswered():
+            artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
         row = {"path": [artifact.path], "size": [artifact.size], "written_by": [self.root.executor]}
         return pa.table(row, schema=_ARROW_RESULT)
 

@@ -1,9 +1,12 @@
 """A relative root is one folder for the driver and all tasks. What tasks wrote elsewhere is not acknowledged.
 
+A task that reaches no store says so.
+
 That it is one folder for executors, which are elsewhere from the first, stands in test_cluster.py.
 """
 
 import pickle
+import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -15,9 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
 from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.storage.request_path import RetryingStore
 from tests.spark.conftest import Job
+from tests.spark.needs import DATA_SOURCES, needs_spark
 
 
 def big(spark: SparkSession, batch_id: int) -> DataFrame:
@@ -89,3 +95,55 @@ def test_what_tasks_wrote_elsewhere_is_not_acknowledged(
     assert sink.checkpointer.read_latest() == before
     job.run(sink)
     assert not sink.checkpointer.verify().findings
+
+
+UNREACHED = re.compile(
+    r"DependencyError: (s3://nowhere/root/\S+): .*127\.0\.0\.1:9.*: a task on \S+ asked, not the driver.*"
+    "no network of their own.*keep the state in maps"
+)
+
+
+@pytest.mark.parametrize("callback", [tables, bytes_of_partitions])
+def test_a_task_that_reaches_no_store_says_that_it_was_a_task(
+    callback: Any, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has its store. Tasks are sent a root whose server nobody is, as if they had no network."""
+    update = stateful(job.root)(callback)
+    job.feed(("a", 1))
+    job.run(update)
+    before = update.checkpointer.read_latest()
+    options = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "s"}
+    nowhere = Checkpointer("s3://nowhere/root", storage_options=options, timeout=1)
+    with monkeypatch.context() as planted:
+        planted.setattr(TaskRoot, "of", classmethod(lambda cls, *_: cls(pickle.dumps(nowhere), socket.gethostname())))
+        job.feed(("a", 2))
+        with pytest.raises(StreamingQueryException) as failed:
+            job.run(update)
+    assert UNREACHED.search(str(failed.value)), str(failed.value)
+    assert update.checkpointer.read_latest() == before
+    job.run(update)
+    assert not update.checkpointer.verify().findings
+
+
+@needs_spark("4.0", DATA_SOURCES)
+@pytest.mark.parametrize("view", [{}, {"view": "changes"}])
+def test_a_task_of_the_data_source_says_so_too(view: dict[str, str], job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark_checkpointer.spark.datasource import CheckpointerSource
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("small", key=["key"]).upsert(batch)
+
+    job.feed(("a", 1))
+    job.run(update)
+    source = CheckpointerSource({"path": job.root, "operator": "small", **view})
+    reader: Any = source.reader(source.schema())  # type: ignore[arg-type]
+    planned = reader.partitions()
+    assert len([row for part in planned for batch in reader.read(part) for row in batch.to_pylist()]) == 1
+
+    async def unanswered(*_: Any) -> None:
+        raise DependencyError("s3://nowhere/root/x: no answer")
+
+    monkeypatch.setattr(RetryingStore, "_retry", unanswered)
+    with pytest.raises(DependencyError, match=r"root/x: no answer: a task on .*: keep the state in maps"):
+        list(reader.read(planned[0]))
