@@ -38,7 +38,7 @@ SMOKE ?= tests/spark/test_versions.py tests/spark/test_maps.py tests/spark/test_
 	or committed_together or swallowed"
 
 smoke: .venv/.dev ## run a few of Spark's tests on the oldest PySpark
-	@scripts/run python scripts/matrix oldest -- $(SMOKE)
+	@scripts/run python scripts/matrix oldest --no-kafka -- $(SMOKE)
 
 conformance: servers ## run the tests of stores on other servers of S3's protocol, and write the table of docs/stores.md
 	@scripts/run python -m tests.s3_servers
