@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,9 +166,38 @@ def _started(start: Callable[[Path], S], folder: Path, servers: list[Service]) -
     pytest.skip(reason)
 
 
-@pytest.fixture(params=[folder_of(kind) for kind in STORES])
+EVERY_STORE = [folder_of(kind) for kind in STORES]
+
+
+def stores_by_turns(test: str) -> list[str]:
+    """Return a folder, S3, and one of the other stores, which the name of the test chooses.
+
+    What is above the stores makes the same requests of each, and the tests of `tests/storage` show that all of them
+    answer alike. With `CHECKPOINTER_EVERY_STORE` set these are all stores.
+    """
+    if "CHECKPOINTER_EVERY_STORE" in os.environ:
+        return EVERY_STORE
+    others = [kind for kind in EVERY_STORE if kind not in ("local", "s3")]
+    return ["local", "s3", others[zlib.crc32(test.encode()) % len(others)]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "by_turns: of all stores, the test runs on those of `stores_by_turns`")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test once for each store that its root may be on."""
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    given = {name.strip() for names in marks for name in (names.split(",") if isinstance(names, str) else names)}
+    for fixture in {"any_root", "victim"} & {*metafunc.fixturenames} - given:
+        by_turns = metafunc.definition.get_closest_marker("by_turns")
+        kinds = stores_by_turns(metafunc.definition.name) if by_turns else EVERY_STORE
+        metafunc.parametrize(fixture, kinds, indirect=True)
+
+
+@pytest.fixture
 def any_root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Root]:
-    """A fresh root on every kind of store; the test runs once for each."""
+    """A fresh root on every kind of store; the test runs once for each, or with the mark `by_turns` for some."""
     kind: str = request.param
     name = uuid.uuid4().hex
     match kind:

@@ -78,6 +78,7 @@ def paths(root: Root) -> list[str]:
     return [entry.path for entry in run_sync(store.list(""))]
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_all_that_is_live_is_signed(any_root: Root, keys: Path, encrypted: bool) -> None:
     encryption = None

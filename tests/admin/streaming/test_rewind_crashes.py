@@ -48,7 +48,7 @@ def after_some(requests: int) -> list[tuple[int, bool]]:
 
 
 def after_few(requests: int) -> list[tuple[int, bool]]:
-    return after_each(requests)[::29]
+    return after_each(requests)[::61]
 
 
 @dataclass(frozen=True)

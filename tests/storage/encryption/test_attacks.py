@@ -1,5 +1,5 @@
 """What somebody can do to an encrypted root who can read it, or write to it, or has a key of it that is not valid any
-more. Each row of the table in SECURITY.md is a test here, on every store that has conditional writes.
+more. Each row of the table in SECURITY.md is a test here, in a folder, on S3, and on one of the other stores by turns.
 """
 
 import hashlib
@@ -34,7 +34,9 @@ from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, Unwra
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from tests.storage.conftest import CONDITIONAL, Place
+from tests.storage.conftest import Place
+
+pytestmark = pytest.mark.by_turns
 
 SECRET = "4929-1234-secret"
 LARGE = random.Random(1).randbytes(300_000)
@@ -98,7 +100,7 @@ class Victim:
         return dict(restored.keyed("totals")) == self.states[-1] and model == [LARGE + b"\2"]
 
 
-@pytest.fixture(params=CONDITIONAL)
+@pytest.fixture
 def victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], key: str) -> Victim:
     return Victim(place_of(request.param), key)
 
@@ -130,7 +132,6 @@ def test_a_client_without_the_key_is_refused_by_name(victim: Victim, tmp_path: P
 
 
 @pytest.mark.parametrize("missing", ["nothing", "everything", "pointer"])
-@pytest.mark.parametrize("victim", CONDITIONAL, indirect=True)
 def test_a_client_without_the_key_begins_nothing_in_an_encrypted_root(victim: Victim, missing: str) -> None:
     """Where nothing says by itself that it is encrypted, a client without the key would write plain text beside it."""
     lost = {"nothing": [], "pointer": ["_latest"], "everything": [path for path in victim.objects() if path != KEYS]}

@@ -9,7 +9,7 @@ import pytest
 from pyspark_checkpointer.storage.signatures import signers as signers_module
 from pyspark_checkpointer.storage.signatures import versions
 from pyspark_checkpointer.storage.signatures.freshness import Newest
-from tests.storage.conftest import CONDITIONAL, Place
+from tests.storage.conftest import Place
 from tests.storage.signatures.victim import Victim
 
 
@@ -24,7 +24,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return run
 
 
-@pytest.fixture(params=CONDITIONAL)
+@pytest.fixture
 def victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], tmp_path: Path) -> Victim:
     return Victim(place_of(request.param), tmp_path)
 
