@@ -96,6 +96,7 @@ def new_url() -> Callable[[], str]:
     return lambda: f"memory://{secrets.token_hex(8)}-{next(names)}"
 
 
+@pytest.mark.by_turns
 def test_a_signed_root_is_encrypted_where_it_is_and_then_anew(any_root: Root, keys: Path) -> None:
     place = Place(any_root.url, keys, None, any_root.storage_options)
     made = place.client("driver", None).encrypt(place.old)

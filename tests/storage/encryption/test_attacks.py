@@ -1,5 +1,5 @@
 """What somebody can do to an encrypted root who can read it, or write to it, or has a key of it that is not valid any
-more. Each row of the table in SECURITY.md is a test here, in a folder, on S3, and on one of the other stores by turns.
+more. Each row of the table in SECURITY.md is a test here, on every store that has conditional writes.
 """
 
 import hashlib
@@ -35,8 +35,6 @@ from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.storage.conftest import Place
-
-pytestmark = pytest.mark.by_turns
 
 SECRET = "4929-1234-secret"
 LARGE = random.Random(1).randbytes(300_000)

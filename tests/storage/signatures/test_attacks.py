@@ -1,5 +1,5 @@
 """What somebody can do to a signed root who can write to it, or has a key that may not do everything, or was revoked.
-Each row of the table in SECURITY.md is a test here, in a folder, on S3, and on one of the other stores by turns.
+Each row of the table in SECURITY.md is a test here, on every store that has conditional writes.
 """
 
 import secrets
@@ -32,8 +32,6 @@ from pyspark_checkpointer.storage.signatures.signing_keys import PrivateKeyFile
 from pyspark_checkpointer.storage.signatures.store import SignedStore
 from tests.storage.conftest import Place
 from tests.storage.signatures.victim import Victim
-
-pytestmark = pytest.mark.by_turns
 
 # ---- who writes to the root, and has no key --------------------------------------------------------------------------
 
