@@ -119,6 +119,7 @@ NEEDS = {
     "pyspark_checkpointer.consumers.journal": "journal",
     "pyspark_checkpointer.storage.encryption": "encryption",
     "pyspark_checkpointer.admin.encrypt": "encryption",
+    "pyspark_checkpointer.admin.encrypt_checks": "encryption",
     "pyspark_checkpointer.admin.encrypt_in_place": "encryption",
     "pyspark_checkpointer.storage.signatures": "encryption",
     "pyspark_checkpointer.admin.signers": "encryption",

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
+from pyspark_checkpointer.admin.encrypt_checks import check_names, open_below_signatures
 from pyspark_checkpointer.admin.encrypt_in_place import ROUNDS, InPlace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import read_by_path, verify_bytes
@@ -18,7 +19,12 @@ from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue, put_once
-from pyspark_checkpointer.errors import ConflictError, CorruptionError, InvalidStateError, OutcomeUnknownError
+from pyspark_checkpointer.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidStateError,
+    OutcomeUnknownError,
+)
 from pyspark_checkpointer.manifests import object_paths, signatures_json
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
@@ -31,8 +37,6 @@ from pyspark_checkpointer.storage.encryption.generations import check_change, en
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
 from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
-from pyspark_checkpointer.storage.encryption.stored_names import check_length
-from pyspark_checkpointer.storage.signatures.signers import unsigned
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 from pyspark_checkpointer.storage.signatures.store import SignedStore
 
@@ -62,14 +66,19 @@ async def encrypt_root(
 
     Raises `InvalidStateError` where nothing was committed yet.
     """
-    stored, signing = await _open(session)
+    stored, signing = await open_below_signatures(session)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
-    if await find_object(stored, object_paths.LATEST, SWAP_LIMIT) is None:
+    latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
+    if latest is None:
         raise InvalidStateError(
             f"{stored.url}: nothing was committed here yet: let the first client have the encryption"
         )
+    if latest.data.startswith(ENCRYPTED) and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
+        raise InvalidStateError(
+            f"{stored.url}: is encrypted, and has lost its {object_paths.KEYS}: bring that back from a copy"
+        )
     if isinstance(encryption, HiddenNames):
-        await _check_names(stored)
+        await check_names(stored)
     keys = await adopt(stored, encryption)
     work = _Encrypting(session.host, stored, None, keys, signing, progress)
     await work.commit()
@@ -88,8 +97,8 @@ async def reencrypt_root(
     Raises `IllegalArgumentError` where `session` was not opened with a provider of keys, and `InvalidStateError`
     where its provider does not open the root.
     """
-    encrypted, signing = await _open(session)
-    stored, change = await change_keys(encrypted, encryption, _check_names)
+    encrypted, signing = await open_below_signatures(session)
+    stored, change = await change_keys(encrypted, encryption, check_names)
     work = _Encrypting(session.host, stored, change.before, change.after, signing, progress)
     if change.before is not None:
         await work.commit()
@@ -102,49 +111,6 @@ async def reencrypt_root(
     done = await work.delete_originals()
     await end_change(stored, change.after, deletes=False)
     return done
-
-
-async def _open(session: Session) -> tuple[Store, Signing | None]:
-    """Return a root below its signatures, and what it is signed with.
-
-    Raises an error for a signed root where this client may not sign a new version of `_latest`.
-    """
-    signed = session.store if isinstance(session.store, SignedStore) else None
-    below = session.store if signed is None else signed.inner
-    # As it is stored: once an earlier call has committed, the keys of this client open nothing.
-    stored = below.inner if isinstance(below, EncryptedStore) else below
-    is_signed = await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None
-    if signed is None:
-        if is_signed:
-            raise InvalidStateError(
-                f"{stored.url}: is signed: say what it is signed with, as in signing='trust:owner.pub,sign:driver.pem'"
-            )
-        return below, None
-    if not is_signed:
-        raise InvalidStateError(unsigned(stored))
-    latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
-    # What an earlier call has committed opens with the new keys alone, and is not signed again.
-    if latest is not None and (below is not stored or not latest.data.startswith(ENCRYPTED)):
-        try:
-            await signed.get(object_paths.LATEST)
-        except InvalidStateError:
-            pass  # other keys: of an earlier call, or `change_keys` says why
-        else:
-            await signed.check_may_write(object_paths.LATEST)
-    return below, signed.signing
-
-
-async def _check_names(store: Store) -> None:
-    """Raise `IllegalArgumentError` for a root with a name that is too long to hide.
-
-    Done before its keys say that they are hidden: nothing could finish the work then.
-    """
-    folders = list(await store.folders(object_paths.ARTIFACTS))
-    async for entries in pages(store, object_paths.CONSUMERS):
-        folders += [entry.path for entry in entries]
-    for path in folders:
-        for part in path.split("/"):
-            check_length(part.removesuffix(".json"))
 
 
 class _Encrypting:
@@ -177,7 +143,9 @@ class _Encrypting:
         for _ in range(ROUNDS):
             blob = await find_object(self._stored, object_paths.LATEST, SWAP_LIMIT)
             if blob is not None and self.in_place.is_done(object_paths.LATEST, blob):
-                return  # an earlier call got so far
+                # An earlier call got so far. Anybody could write the first bytes, and the originals are deleted next.
+                self._keys.decrypt(object_paths.LATEST, blob.data)
+                return
             head = await read_head(self._reader)
             if head.pointer is None:
                 return  # there are only positions here

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pyspark_checkpointer.errors import ConflictError, CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
@@ -72,7 +73,7 @@ class InPlace:
                 return
             data = blob.data
             if not self.is_done(path, blob):
-                content = data if self.before is None else self._decrypt(self.before, path, data)
+                content = self._content(stored, path, data)
                 if content is None:
                     return
                 data = self.after.encrypt(path, content)
@@ -87,20 +88,27 @@ class InPlace:
             f"{self.stored.url}/{stored}: is written all the time: stop its consumers, and call this again"
         )
 
-    def _decrypt(self, before: DataKeys, path: str, data: bytes) -> bytes | None:
+    def _content(self, stored: str, path: str, data: bytes) -> bytes | None:
         """Return the content of an object, or None for one that is none of this root.
 
         Raises an error for one of the root that cannot be decrypted. It is not left out: it may only be misread.
         """
+        if self.before is None:
+            if data.startswith(ENCRYPTED):
+                raise InvalidStateError(
+                    f"{self.stored.url}/{stored}: is encrypted with another data key than the root has: look who wrote "
+                    "it"
+                )
+            return data
         try:
-            return before.decrypt(path, data)
+            return self.before.decrypt(path, data)
         except (CorruptionError, InvalidStateError) as error:
             known = path in (object_paths.FOLLOWERS, object_paths.SIGNERS)
             if known or object_paths.parse_position_path(path) is not None:
                 raise type(error)(
                     f"{error}. If nobody can mend it, keep a copy, delete it, and call this again"
                 ) from None
-        logger.warning("%s/%s: is no object of this root, and was left as it is", self.stored.url, path)
+        logger.warning("%s/%s: is no object of this root, and was left as it is", self.stored.url, stored)
         return None
 
     async def _move(self, stored: str, target: str, data: bytes) -> None:

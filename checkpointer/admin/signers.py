@@ -272,6 +272,12 @@ def _allowed(signers: Signers, allow: Collection[Signer]) -> dict[str, Signer]:
                 "what it signed so far would not count any more: "
                 f"{'revoke it, and allow' if known.through is None else 'allow'} a new key"
             )
+        cleans = known is not None and known.through is None and "clean" in known.roles and "commit" not in known.roles
+        if cleans and "commit" in one.roles:
+            raise IllegalArgumentError(
+                f"{one.name!r:.60}: may clean, and its `_latest` would not count any more if it might commit too: "
+                "revoke it first, or allow a new key"
+            )
         namesake = next((other for other in planned.values() if other.name == one.name and other.key != one.key), None)
         if namesake is not None and namesake.through is None:
             raise IllegalArgumentError(

@@ -1,4 +1,4 @@
-"""Implement `checkpointer cleaners`: say who cleans an encrypted root unread."""
+"""Implement `checkpointer cleaners`: say who may clean a root and not read it."""
 
 import click
 
@@ -27,7 +27,10 @@ _COLUMNS = (TextColumn("OPENS"), TextColumn("PROVIDER"), TextColumn("KEY"))
     help=f"Let this key open the structure of ROOT: {KEY_FORMS}",
 )
 @click.option(
-    "--remove", metavar="NAME", multiple=True, help="Take ROOT away from the cleaner whose key has this name."
+    "--remove",
+    metavar="NAME",
+    multiple=True,
+    help="Take ROOT away from the cleaner with this KEY, or with this PROVIDER where only one cleaner has it.",
 )
 def command(store: Opened, allow: tuple[str, ...], remove: tuple[str, ...]) -> None:
     """Show or change which keys open an encrypted root.

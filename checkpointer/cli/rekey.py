@@ -53,7 +53,8 @@ def _report(store: Opened, made: Rekeyed) -> None:
     if store.json:
         print_json(made)
         return
-    print_line(f"{made['root']} is opened by the new key, and by no other")
+    others = "no other" if made["objects"] is not None else "those of cleaners"
+    print_line(f"{made['root']} is opened by the new key, and by {others}")
     if made["objects"] is not None and made["bytes"] is not None and made["deleted"] is not None:
         print_line(
             f"{count(made['objects'], 'object')} with {size(made['bytes'])} encrypted anew, "

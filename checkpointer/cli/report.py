@@ -63,6 +63,8 @@ def command(
     # Both are found out before the store is read, which may take minutes.
     target = _target(output, store.json)
     if opened is not None:
+        if encrypted or store.json or share is not None:
+            raise click.UsageError("--open decrypts one page: it goes with -o alone")
         _put(target, decrypt_file(opened, REPORT, _read(opened), _keys(store)))
         return 0
     keys = _keys(store) if encrypted else None

@@ -32,7 +32,8 @@ from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.encryption.chunked import MARK
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
-from pyspark_checkpointer.storage.encryption.keyring import open_keys
+from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys
+from pyspark_checkpointer.storage.encryption.stored_names import MAX_HIDDEN_NAME
 from pyspark_checkpointer.testing import Faults, crash_points, injected
 from tests.admin.test_encrypt import SECRET, States, client_of, fill, make_key, objects, states
 from tests.conftest import Root
@@ -53,6 +54,13 @@ def new(tmp_path: Path) -> str:
 @pytest.fixture
 def root() -> Root:
     return Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+
+
+def write(root: Root, path: str, data: bytes) -> None:
+    """Put an object in the place of another, as somebody does who may write to the root."""
+    store = open_store(root.url, root.storage_options, fencing="none")
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, data))
 
 
 def keys_of(root: Root, encryption: str) -> DataKeys:
@@ -232,7 +240,7 @@ def test_a_root_that_began_anew_keeps_what_it_has(
         return await step(work)
 
     monkeypatch.setattr(encrypt._Encrypting, "delete_originals", begin_anew)
-    with pytest.raises(ConflictError, match="somebody else replaced _keys at the same time"):
+    with pytest.raises(ConflictError, match="somebody else changed _keys at the same time"):
         client_of(root, old).reencrypt(new)
     assert client_of(root, old).restore().keyed("totals").to_dict() == {"x": 1}  # type: ignore[union-attr]
 
@@ -510,7 +518,7 @@ def test_a_damaged_object_stops_it_before_the_swap(root: Root, old: str, new: st
 
 
 def test_what_cannot_be_encrypted_anew_is_refused(root: Root, old: str, new: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidStateError, match="is not encrypted: there is no key to replace"):
+    with pytest.raises(InvalidStateError, match="is not encrypted, or has lost its _keys"):
         client_of(root, old).reencrypt(new)
     fill(client_of(root, old), partitions=2)
     refused: list[tuple[Callable[[], object], type[CheckpointError], str]] = [
@@ -528,3 +536,83 @@ def test_what_cannot_be_encrypted_anew_is_refused(root: Root, old: str, new: str
         with pytest.raises(error, match=message):
             use()
     assert objects(root) == before
+
+
+@pytest.mark.parametrize("length", [1, 103, 104, 105, MAX_HIDDEN_NAME])
+def test_old_objects_of_a_long_hidden_name_are_deleted(root: Root, old: str, new: str, length: int) -> None:
+    name = "n" * length
+    with client_of(root, f"hide-names:{old}").begin(epoch=1) as cp:
+        cp.save(name, KeyedState({"x": 1}, partitions=2))
+        cp.snapshot(f"m{name[1:]}", 0, b"x" * 300_000)
+    keys = keys_of(root, old)
+    client_of(root, old).reencrypt(new)
+    assert opens(keys, objects(root)) == []
+    assert [path for path in objects(root) if path.endswith(".enc")] == []
+    assert client_of(root, new).restore().keyed(name).to_dict() == {"x": 1}  # type: ignore[union-attr]
+
+
+def test_encrypt_does_not_go_on_where_encrypting_anew_was_interrupted(
+    root: Root, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take a position that has the old data key for one that has none, and encrypt it twice."""
+    fill(client_of(root, old), partitions=2)
+    leases(root, old).create([SECRET])
+    before = states(client_of(root, old))
+
+    def stop(_: InPlace) -> None:
+        raise KeyError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(InPlace, "encrypt_positions", stop)
+        with pytest.raises(KeyError):
+            client_of(root, old).reencrypt(new)
+    stored = objects(root)
+    for key in (old, new):
+        with pytest.raises(InvalidStateError, match="`checkpointer rekey --rewrite` was interrupted"):
+            client_of(root).encrypt(key)
+    assert objects(root) == stored
+    client_of(root, old).reencrypt(new)
+    assert states(client_of(root, new)) == before
+    assert [*leases(root, new).rows()] == [SECRET]
+
+
+def test_an_older_position_is_not_encrypted_twice(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    leases(root, old).create([SECRET])
+    stored = objects(root)
+    client_of(root, old).reencrypt(new)
+    path = next(path for path in stored if path.startswith("progress/"))
+    write(root, path, stored[path])
+    found = objects(root)
+    with pytest.raises(InvalidStateError, match="is encrypted with another data key than the root has"):
+        client_of(root).encrypt(new)
+    assert objects(root) == found
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_first_bytes_alone_do_not_have_the_originals_deleted(root: Root, old: str, new: str, again: bool) -> None:
+    """Anybody who writes to the root can write the first bytes of an encrypted `_latest`."""
+    given = old if again else None
+    fill(client_of(root, given), partitions=2)
+    if not again:  # an interrupted `encrypt` has made keys
+        run_sync(make_keys(open_store(root.url, root.storage_options), parse_provider(new)))
+    stored = objects(root)
+    write(root, "_latest", b"checkpointer-encrypted-1" + (b" 2" if again else b"") + b"\n" + b"x" * 200)
+    with pytest.raises(CorruptionError, match="_latest: cannot be decrypted"):
+        client_of(root, given).reencrypt(new) if again else client_of(root).encrypt(new)
+    assert {path: data for path, data in objects(root).items() if path not in ("_latest", KEYS)} == {
+        path: data for path, data in stored.items() if path not in ("_latest", KEYS)
+    }
+
+
+def test_a_root_that_lost_its_keys_gets_no_others(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old), partitions=2)
+    lost = objects(root)[KEYS]
+    run_sync(open_store(root.url, root.storage_options).delete([KEYS]))
+    for key in (old, new):
+        with pytest.raises(InvalidStateError, match="is encrypted, and has lost its _keys: bring that back"):
+            client_of(root).encrypt(key)
+    with pytest.raises(InvalidStateError, match="If it was encrypted, bring that back from a copy"):
+        client_of(root, old).restore()
+    write(root, KEYS, lost)
+    assert client_of(root, old).verify()

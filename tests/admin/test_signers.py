@@ -237,3 +237,24 @@ def test_a_second_owner_takes_over(keys: Path) -> None:
         else:
             with pytest.raises(UntrustedError, match="no owner signed it"):
                 read()
+
+
+def test_who_may_clean_does_not_get_to_commit_too(keys: Path) -> None:
+    """Its `_latest` holds that of one who may commit, and nobody who may commit writes such a one."""
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    client_of(root).change_signers(
+        keys / "owner.pem", allow={keys / "driver.pub": "commit", keys / "other.pub": "clean"}
+    )
+    fill(driver_of(root, keys))
+    cleaner = client_of(root, f"trust:{keys / 'owner.pub'},sign:{keys / 'other.pem'}")
+    cleaner.savepoint("late")
+    owner = client_of(root, f"trust:{keys / 'owner.pub'}")
+    before = states(owner)
+    with pytest.raises(IllegalArgumentError, match="may clean, and its `_latest` would not count any more"):
+        owner.change_signers(keys / "owner.pem", allow={keys / "other.pub": ["commit", "clean"]})
+    assert states(owner) == before
+    owner.change_signers(keys / "owner.pem", allow={keys / "other.pub": ["clean", "consume"]})
+    assert states(owner) == before
+    owner.change_signers(keys / "owner.pem", revoke=["other"])
+    owner.change_signers(keys / "owner.pem", allow={keys / "other.pub": ["commit", "clean", "consume"]})
+    assert states(owner) == before

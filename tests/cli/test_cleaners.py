@@ -41,6 +41,7 @@ REFUSED = (
     ("diff", "{root}", "0000000001", "latest", "seen"),
     ("export", "{root}", "latest", "{copy}"),
     ("cleaners", "{root}", "--allow", "key-file:{key}"),
+    ("cleaners", "{root}", "--remove", "key-file"),
     ("rekey", "{root}", "--new-encryption", "key-file:{key}"),
     ("rekey", "{root}", "--new-encryption", "key-file:{key}", "--rewrite", "--yes"),
     ("encrypt", "{root}", "--yes"),

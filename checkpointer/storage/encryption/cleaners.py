@@ -62,7 +62,7 @@ async def remove_cleaner(store: Store, owner: KeyProvider, name: str) -> None:
     change = await _Change.begin(store)
     await change.unwrap(owner)
     cleaners = [one for one in change.present.wrappings if one.opens == STRUCTURE]
-    gone = [one for one in cleaners if name in one.named]
+    gone = [one for one in cleaners if name and name in one.named]
     if len(gone) != 1:
         known = ", ".join(shown_key(*one.named) for one in cleaners)
         raise IllegalArgumentError(

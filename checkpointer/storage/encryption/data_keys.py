@@ -84,12 +84,13 @@ class DataKeys:
     def wrapped_content(self) -> bytes:
         """Return the bytes that a provider of keys wraps for this root.
 
-        The first ones tell the root and what the key opens, so that nobody can move or rename a wrapped key.
+        The first ones tell the root, what the key opens, and whether names are hidden. So nobody who writes `_keys` can
+        move a wrapped key, or say of it what is not true.
         """
         root = bytes.fromhex(self.root_id)
-        if self.opens == ALL:
-            return root + self.key
-        return hashlib.sha256(_PURPOSE + b"structure of " + root).digest()[: len(root)] + self.key
+        said = [b"structure"] * (self.opens == STRUCTURE) + [b"hidden names"] * self.hides_names
+        first = hashlib.sha256(_PURPOSE + b" and ".join(said) + b" of " + root).digest()[: len(root)] if said else root
+        return first + self.key
 
     @classmethod
     def generate(cls, *, hides_names: bool = False) -> "DataKeys":
@@ -180,7 +181,7 @@ class DataKeys:
         """Return the content of a stored object, or raise `CorruptionError`."""
         view, mark, holds_state = memoryview(stored), mark_of(path, self.generation), object_paths.holds_state(path)
         if not holds_state:
-            check_mark(path, view[: len(mark)], mark)
+            check_mark(self.stored_path(path), view[: len(mark)], mark)
         message = view[_before_message(path, self.generation) :]
         salt = bytes(message[:SALT_BYTES])
         content = self.key_for(path, salt).decrypt(message)

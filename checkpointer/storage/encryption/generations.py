@@ -10,7 +10,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys, encode_keys
 from pyspark_checkpointer.storage.base import Blob, Store
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
@@ -78,6 +78,8 @@ async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chose
     """
     try:
         return await unwrap_all(store, provider, keys, chosen)
+    except StoreRefusedError:
+        raise
     except InvalidStateError:
         return None
 

@@ -125,7 +125,10 @@ class PassphraseFile:
             raise UnwrapError
         cost, block, parallel = _PARAMETERS.unpack_from(wrapped)
         salt, rest = wrapped[_PARAMETERS.size :][:_SALT_BYTES], wrapped[_PARAMETERS.size + _SALT_BYTES :]
-        if cost < 2 or cost & (cost - 1) or not block or not parallel or 128 * cost * block > _MAX_SCRYPT_BYTES:
+        if cost < 2 or cost & (cost - 1) or not block or not parallel:
+            raise UnwrapError
+        # Memory and time: each of the parallel parts takes as long as one alone.
+        if 128 * cost * block * parallel > _MAX_SCRYPT_BYTES:
             raise UnwrapError
         return _unwrap(self._stretch(salt, cost, block, parallel), rest)
 
@@ -133,9 +136,12 @@ class PassphraseFile:
         lines = _read(self.path).splitlines()
         if not lines or not lines[0]:
             raise IllegalArgumentError(f"{self.path}: expected a passphrase in its first line, found none")
-        return hashlib.scrypt(
-            lines[0], salt=salt, n=cost, r=block, p=parallel, maxmem=2 * _MAX_SCRYPT_BYTES - 1, dklen=KEY_BYTES
-        )
+        try:
+            return hashlib.scrypt(
+                lines[0], salt=salt, n=cost, r=block, p=parallel, maxmem=2 * _MAX_SCRYPT_BYTES - 1, dklen=KEY_BYTES
+            )
+        except ValueError:  # a cost that no writer chose
+            raise UnwrapError from None
 
 
 @dataclass(frozen=True, slots=True)

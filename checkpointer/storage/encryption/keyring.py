@@ -13,6 +13,7 @@ from pyspark_checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
     OutcomeUnknownError,
+    StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import (
@@ -113,6 +114,8 @@ async def opens(store: Store, provider: KeyProvider, keys: RootKeys, chosen: Key
     """
     try:
         await unwrap_keys(store, provider, keys, chosen)
+    except StoreRefusedError:
+        raise  # the key service says nothing about the key
     except InvalidStateError:
         return False
     return True
@@ -213,21 +216,23 @@ async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
     """Return `_keys` and its content; `InvalidStateError` for a root without it."""
     blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
-        raise InvalidStateError(f"{store.url}: is not encrypted: there is no key to replace")
+        raise InvalidStateError(f"{store.url}: is not encrypted, or has lost its {KEYS}: bring that back from a copy")
     return blob, decode_keys(blob.data)
 
 
 def taken(store: Store, known: WrappedKey) -> IllegalArgumentError:
     """Return the error of a new key that only has the name of a cleaner's."""
     return IllegalArgumentError(
-        f"{store.url}: the key of a cleaner is a {shown_key(*known.named)} too, and another one: remove that cleaner "
+        f"{store.url}: a cleaner has another key with the same name, {shown_key(*known.named)}: remove that cleaner "
         "first, or give a key file to one of them, as all passphrases have the same name"
     )
 
 
 def moved(store: Store) -> ConflictError:
     """Return the error of a swap that came too late."""
-    return ConflictError(f"{store.url}: somebody else replaced {KEYS} at the same time: look which key opens it now")
+    return ConflictError(
+        f"{store.url}: somebody else changed {KEYS} at the same time: look which keys open it now, and try again"
+    )
 
 
 async def swap_keys(store: Store, data: bytes, expected: str | None) -> bool:

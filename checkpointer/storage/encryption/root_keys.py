@@ -6,7 +6,7 @@ the opened keys to tasks. `keyring.py` reads and writes `_keys` for it.
 
 from collections.abc import Iterator, Sequence
 
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.keys_json import WrappedKey
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.storage.encryption.cleaners import allow_cleaner, read_wrappings, remove_cleaner
@@ -14,7 +14,14 @@ from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import CheckNames, KeyChange, begin_change
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
-from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys, replace_wrapping, require_all
+from pyspark_checkpointer.storage.encryption.keyring import (
+    UNFINISHED,
+    find_root_keys,
+    make_keys,
+    open_keys,
+    replace_wrapping,
+    require_all,
+)
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 
 
@@ -55,6 +62,9 @@ async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
         raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
     if any(isinstance(one, EncryptedStore) for one in _layers(store)):
         raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
+    keys = await find_root_keys(store)
+    if keys is not None and len(keys.generations) > 1:
+        raise InvalidStateError(f"{store.url}: {UNFINISHED}")
     found = await open_keys(store, encryption)
     return await make_keys(store, encryption) if found is None else require_all(store, found)
 

@@ -216,8 +216,8 @@ class EncryptedStore(WrappedStore):
         keys = await self.find_keys()
         if keys is None:
             raise InvalidStateError(
-                f"{self.url}: is not encrypted, or has lost its {KEYS}. To read it as it is, leave out encryption; to "
-                "encrypt it, use `checkpointer encrypt`"
+                f"{self.url}: is not encrypted, or has lost its {KEYS}. If it was encrypted, bring that back from a "
+                "copy. If it never was, leave out encryption to read it, or encrypt it with `checkpointer encrypt`"
             )
         return keys
 

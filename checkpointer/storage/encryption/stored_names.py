@@ -22,6 +22,9 @@ _STORED_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{96}(?=\.)")
 _SUFFIX = re.compile(r"\.enc(?P<generation>[2-9]|[1-9][0-9]{1,17})?\Z")
 """The end of the stored path of an encrypted object that is written once, of any generation."""
 
+_HIDDEN_OPERATOR = re.compile(r"\Aartifacts/[A-Za-z0-9_-]{22,222}(?=/)")
+"""The folder of an operator whose name may be hidden: of 1 to 150 bytes, with a tag of 16, in base64url."""
+
 MAX_HIDDEN_NAME = 150
 """Longest encoded name that can be hidden, in bytes.
 
@@ -83,6 +86,8 @@ class StoredNames:
         if found is None or int(found["generation"] or 1) >= self._generation:
             return False
         folder, slash, name = stored[: found.start()].rpartition("/")
+        # A hidden name is longer than the name is, and may be longer than the name of an operator can be.
+        folder = _HIDDEN_OPERATOR.sub(f"{object_paths.ARTIFACTS}x", folder)
         # A digest that is not encrypted was never written so.
         shape = folder + slash + _STORED_DIGEST.sub("0" * 64, name)
         return _DIGEST.search(name) is None and object_paths.is_written_once(shape)

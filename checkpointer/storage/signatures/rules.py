@@ -87,7 +87,9 @@ class Rules:
             if signed.header.commit is not None:
                 raise NotAllowedError("it has the signature of another kind of object")
             return
-        if self.may_commit(signed.header.key) or signed.header.commit is None:
+        if self.may_commit(signed.header.key):
+            raise NotAllowedError("it has the last version of another signer, although its own may commit")
+        if signed.header.commit is None:
             raise NotAllowedError("it does not have the last version of one who may commit, as it should")
         last = decode_signed(path, signed.header.commit.encode())
         if last.header.commit is not None or not self.may_commit(last.header.key):

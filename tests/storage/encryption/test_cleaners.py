@@ -414,6 +414,8 @@ def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> Non
     assert Checkpointer(local.url, encryption=passphrase).verify().unread
     with pytest.raises(IllegalArgumentError, match="expected the name of one cleaner's key"):
         owner.change_cleaners(remove=["key-file"])  # two have it
+    with pytest.raises(IllegalArgumentError, match="expected the name of one cleaner's key"):
+        owner.change_cleaners(remove=[""])
     assert len(owner.change_cleaners(remove=["passphrase-file"])) == 3
 
 

@@ -4,6 +4,7 @@ import pickle
 import random
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from pyspark_checkpointer.consumers.inspect import read_consumers
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.keys_json import KEYS
+from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys, encode_keys
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
@@ -261,3 +262,18 @@ def test_a_new_root_records_it(key: str) -> None:
         store = open_store(f"memory://{secrets.token_hex(8)}")
         assert run_sync(create_keys(store, parse_provider(text))).hides_names == hides
         assert (b'"hides_names":true' in run_sync(store.get(KEYS)).data) == hides
+
+
+def test_nobody_who_writes_the_keys_makes_a_client_show_names(tmp_path: Path) -> None:
+    (tmp_path / "state.key").write_text(secrets.token_hex(32))
+    key = f"key-file:{tmp_path / 'state.key'}"
+    for told in (f"hide-names:{key}", key):
+        root = tmp_path / told.partition(":")[0]
+        with Checkpointer(root, encryption=told).begin() as cp:
+            cp.save("totals", KeyedState({"x": 1}))
+        found = decode_keys((root / KEYS).read_bytes())
+        [present] = found.generations
+        forged = replace(found, generations=(replace(present, hides_names=not present.hides_names),))
+        (root / KEYS).write_bytes(encode_keys(forged))
+        with pytest.raises(InvalidStateError, match="does not open the keys of this root"):
+            Checkpointer(root, encryption=key).restore()

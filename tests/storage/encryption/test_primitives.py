@@ -1,6 +1,7 @@
 """The functions of `cryptography` that encryption relies on pass Wycheproof's vectors, as it calls them."""
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
-from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, UnwrapError
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, PassphraseFile, UnwrapError
 
 Case = dict[str, Any]
 
@@ -63,3 +64,17 @@ def test_aes_siv(case: Case) -> None:
     else:
         with pytest.raises(InvalidTag):
             cipher.decrypt(tag + stored, bound)
+
+
+@pytest.mark.parametrize(
+    ("cost", "block", "parallel"),
+    [(2, 65_535, 65_535), (1 << 17, 1, 65_535), (1 << 17, 1, 1), (1 << 31, 8, 1), (3, 8, 1)],
+)
+def test_a_cost_that_no_writer_chose_opens_nothing(tmp_path: Path, cost: int, block: int, parallel: int) -> None:
+    """Whoever writes `_keys` writes any numbers there. They cost no memory and no time, and raise nothing else."""
+    (tmp_path / "words").write_text("four words of a passphrase")
+    provider = PassphraseFile(str(tmp_path / "words"))
+    wrapped = provider.wrap(bytes(48))
+    assert provider.unwrap(wrapped) == bytes(48)
+    with pytest.raises(UnwrapError):
+        provider.unwrap(struct.pack(">IHH", cost, block, parallel) + wrapped[8:])
