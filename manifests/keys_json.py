@@ -26,10 +26,10 @@ STRUCTURE: Opens = "structure"
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """The data key as one provider of keys wrapped it."""
+    """The data key, or the structure key alone, as one provider of keys wrapped it."""
 
     provider: str
-    """The kind of the provider, such as "passphrase"."""
+    """The kind of the provider, such as "passphrase-file"."""
     key: str
     """The provider's name of the key that wraps, such as its address; empty where it has no name."""
     wrapped: bytes = field(repr=False)

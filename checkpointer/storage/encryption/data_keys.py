@@ -121,13 +121,6 @@ class DataKeys:
 
     # ---- contents ----------------------------------------------------------------------------------------------
 
-    def has_fixed_salt(self, path: str) -> bool:
-        """Return whether the path alone tells the salt of an object.
-
-        Then a part of the object can be decrypted alone.
-        """
-        return has_fixed_salt(path)
-
     def key_for(self, path: str, salt: bytes | None = None) -> MessageKey:
         """Return the key of the object at a path.
 
@@ -138,7 +131,7 @@ class DataKeys:
         Raises as `check_opens`.
         """
         if salt is None:
-            salt = self._fixed_salt(path) if self.has_fixed_salt(path) else secrets.token_bytes(SALT_BYTES)
+            salt = self._fixed_salt(path) if has_fixed_salt(path) else secrets.token_bytes(SALT_BYTES)
         # Errors name what is stored: they go into logs, where a digest of a content would tell as much as in a listing.
         self.check_opens(path)
         key = self._state if object_paths.holds_state(path) else self._metadata

@@ -48,6 +48,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     open_keys,
 )
 from pyspark_checkpointer.storage.encryption.outer_tags import Finishing
+from pyspark_checkpointer.storage.encryption.stored_names import has_fixed_salt
 from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
@@ -168,7 +169,7 @@ class EncryptedStore(WrappedStore):
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         keys = await self._readable(path)
-        if not keys.has_fixed_salt(path):  # Such objects are small, and are read as a whole nearly always.
+        if not has_fixed_salt(path):  # Such objects are small, and are read as a whole nearly always.
             return (await self.get(path)).data[offset : offset + length]
         stored = await self.inner.get_range(keys.stored_path(path), *keys.stored_range(path, offset, length))
         return await _compute(len(stored), lambda: keys.key_for(path).decrypt_range(offset, length, stored))
@@ -179,7 +180,7 @@ class EncryptedStore(WrappedStore):
 
     async def get_ranges(self, path: str, ranges: Sequence[Range]) -> list[bytes]:
         keys = await self._readable(path)
-        if not keys.has_fixed_salt(path):
+        if not has_fixed_salt(path):
             data = (await self.get(path)).data
             return [data[offset : offset + length] for offset, length in ranges]
         # Ranges that lie near each other share chunks, each of which is read and decrypted once.
@@ -270,8 +271,9 @@ class EncryptedStore(WrappedStore):
         ]
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
-        keys = await self.keys()
-        await self.inner.discard([replace(left, path=keys.stored_path(left.path)) for left in leftovers])
+        keys = await self.find_keys()
+        if keys is not None:  # Without keys nothing was ever written.
+            await self.inner.discard([replace(left, path=keys.stored_path(left.path)) for left in leftovers])
 
 
 def _listed(keys: DataKeys, entry: ListedObject) -> ListedObject | None:

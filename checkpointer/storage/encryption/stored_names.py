@@ -169,7 +169,10 @@ def check_length(name: str) -> str:
 
 
 def has_fixed_salt(path: str) -> bool:
-    """Return whether the path of an object has a digest of its content."""
+    """Return whether the path of an object has a digest of its content.
+
+    Then the path alone tells the salt, and a part of the object can be decrypted alone.
+    """
     return _DIGEST.search(path.rpartition("/")[2]) is not None and object_paths.is_written_once(path)
 
 

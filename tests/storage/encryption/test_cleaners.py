@@ -280,21 +280,20 @@ def found_by(root: Root, path: str) -> tuple[set[str], set[str]]:
 
 
 def test_a_cleaner_finds_every_change_of_an_artifact(root: Root) -> None:
-    for path, data in root.artifacts().items():
-        for place in (0, 15, 16, 39, 40, len(data) // 2, len(data) - 1):
-            changed = bytearray(data)
-            changed[place] ^= 1
-            root.write(path, bytes(changed))
-            cleaner, owner = found_by(root, path)
-            assert cleaner == owner != set(), (path, place)
-        for cut in (b"", data[:15], data[:20], data[:72], data[:-1], data[:-16], data[16:], data + b"x", data * 2):
-            root.write(path, cut)
-            cleaner, owner = found_by(root, path)
-            assert cleaner == owner != set(), (path, len(cut))
-        run_sync(root.raw.delete([path]))
-        assert all(found_by(root, path))
-        root.write(path, data)
-        break
+    path, data = next(iter(root.artifacts().items()))
+    for place in (0, 15, 16, 39, 40, len(data) // 2, len(data) - 1):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        root.write(path, bytes(changed))
+        cleaner, owner = found_by(root, path)
+        assert cleaner == owner != set(), place
+    for cut in (b"", data[:15], data[:20], data[:72], data[:-1], data[:-16], data[16:], data + b"x", data * 2):
+        root.write(path, cut)
+        cleaner, owner = found_by(root, path)
+        assert cleaner == owner != set(), len(cut)
+    run_sync(root.raw.delete([path]))
+    assert all(found_by(root, path))
+    root.write(path, data)
     assert root.client("cleaner").verify()
 
 
