@@ -217,14 +217,14 @@ def test_a_cleaner_is_refused_before_anything_is_asked_for(local: Root) -> None:
         assert {one.path for one in faults.requests} == {KEYS, "_latest"}
 
 
-def test_no_key_of_a_cleaner_opens_an_artifact(local: Root) -> None:
-    keys, owner = local.opened("cleaner"), local.opened("owner")
+def test_no_key_of_a_cleaner_opens_an_artifact(root: Root) -> None:
+    keys, owner = root.opened("cleaner"), root.opened("owner")
     assert (keys.opens, owner.opens) == (STRUCTURE, ALL)
     assert owner.key not in pickle.dumps(keys)
     assert pickle.loads(pickle.dumps(keys)) == keys
     known = [keys.key, keys._metadata, keys._tags, keys._salts]
     assert owner._state not in known
-    for stored, data in local.artifacts().items():
+    for stored, data in root.artifacts().items():
         path = keys.logical_path(stored)
         assert path is not None
         message = data[16:]
@@ -249,21 +249,21 @@ def test_a_cleaner_writes_no_state(root: Root) -> None:
     assert root.is_whole()
 
 
-def test_a_cleaner_does_not_say_who_opens_the_root(local: Root) -> None:
-    cleaner, before = local.client("cleaner"), local.objects()
+def test_a_cleaner_does_not_say_who_opens_the_root(root: Root) -> None:
+    cleaner, before = root.client("cleaner"), root.objects()
     for use in (
-        lambda: cleaner.change_cleaners(allow=[local.names["other"]]),
-        lambda: cleaner.change_cleaners(remove=[parse_provider(local.names["cleaner"]).key]),
-        lambda: cleaner.rekey(local.names["other"]),
-        lambda: cleaner.rekey(local.names["cleaner"]),
-        lambda: cleaner.reencrypt(local.names["other"]),
-        lambda: cleaner.reencrypt(local.names["cleaner"]),
+        lambda: cleaner.change_cleaners(allow=[root.names["other"]]),
+        lambda: cleaner.change_cleaners(remove=[parse_provider(root.names["cleaner"]).key]),
+        lambda: cleaner.rekey(root.names["other"]),
+        lambda: cleaner.rekey(root.names["cleaner"]),
+        lambda: cleaner.reencrypt(root.names["other"]),
+        lambda: cleaner.reencrypt(root.names["cleaner"]),
     ):
         with pytest.raises(InvalidStateError, match="that of a cleaner, which cannot do this"):
             use()
     with pytest.raises(InvalidStateError, match="that of a cleaner, which cannot do this"):
-        Checkpointer(local.url).encrypt(local.names["cleaner"])
-    assert local.objects() == before
+        Checkpointer(root.url, root.options).encrypt(root.names["cleaner"])
+    assert root.objects() == before
 
 
 # ---- what a cleaner finds --------------------------------------------------------------------------------------------
@@ -512,15 +512,15 @@ def test_a_wrapped_key_has_one_meaning(local: Root, tmp_path: Path) -> None:
         Checkpointer(local.url, encryption=beside_cleaner).verify()
 
 
-def test_a_cleaner_who_writes_to_the_root_deceives_cleaners_alone(local: Root) -> None:
+def test_a_cleaner_who_writes_to_the_root_deceives_cleaners_alone(root: Root) -> None:
     """They can make the tag of what they wrote. Only whoever reads the artifact finds that it is no artifact."""
-    keys = local.opened("cleaner")
-    path, data = next((path, data) for path, data in local.artifacts().items() if "model" in path)
+    keys = root.opened("cleaner")
+    path, data = next((path, data) for path, data in root.artifacts().items() if "model" in path)
     logical = keys.logical_path(path)
     assert logical is not None
     message = data[TAG_BYTES:-1] + b"x"
     tag = OuterTag(keys._tags, message[:SALT_BYTES], f"{keys.root_id}\0{logical}".encode())
     tag.update(message)
-    local.write(path, tag.value() + message)
-    cleaner, owner = found_by(local, path)
+    root.write(path, tag.value() + message)
+    cleaner, owner = found_by(root, path)
     assert (cleaner, owner) == (set(), {logical})

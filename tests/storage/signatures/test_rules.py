@@ -117,7 +117,7 @@ REFUSED = {
     "a manifest that looks like a pointer": (MANIFEST, sign("driver", MANIFEST), "another kind of object"),
     "a pointer that looks like a manifest": (LATEST, sign("driver", LATEST, at=None), "another kind of object"),
     "a position with a commit": (POSITION, sign("host", POSITION, commit=BY_DRIVER), "another kind of object"),
-    "a driver with a commit": (LATEST, sign("driver", LATEST, other(), LATER, BY_DRIVER), "as it should"),
+    "a driver with a commit": (LATEST, sign("driver", LATEST, other(), LATER, BY_DRIVER), "although its own may"),
     "a cleaner without a commit": (LATEST, sign("cleaner", LATEST), "as it should"),
     "a cleaner with its own commit": (
         LATEST,
