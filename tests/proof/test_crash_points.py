@@ -108,7 +108,7 @@ ALWAYS = [
     (
         Planted(
             "a manifest that nobody waits for",
-            metadata.put_manifest,
+            metadata.put_as_manifest,
             "await store.put(path, data)",
             "asyncio.get_running_loop().call_later(0.01, asyncio.ensure_future, store.put(path, data))",
         ),
