@@ -18,7 +18,7 @@ MAX_KEYS = 1 << 20
 """The most bytes of the object."""
 
 Opens = Literal["all", "structure"]
-"""What a key of a root opens: all of it, or all but its artifacts and packs."""
+"""The part of a root that a key opens: all of it, or all but its artifacts and packs."""
 
 ALL: Opens = "all"
 STRUCTURE: Opens = "structure"
@@ -34,7 +34,7 @@ class WrappedKey:
     """The provider's name of the key that wraps, such as its address; empty where it has no name."""
     wrapped: bytes = field(repr=False)
     opens: Opens = ALL
-    """Whether it holds the data key, or the structure key alone."""
+    """ALL if it holds the data key, STRUCTURE if it holds the structure key alone."""
 
     @property
     def named(self) -> tuple[str, str]:

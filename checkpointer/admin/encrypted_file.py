@@ -22,9 +22,9 @@ class FileKind:
     path: str
     """The path as which it is encrypted. No object of a root has it."""
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     opened_by: str
-    """What reads it, for messages."""
+    """The advice how to read it, for messages."""
 
 
 PLAN = FileKind("_saved-plan", "plan", "load it with load_plan() of a client that has them, or")

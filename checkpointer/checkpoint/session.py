@@ -59,7 +59,7 @@ class Session:
         self._probed = False
         self._background: asyncio.Task[object] | None = None
         self._reads_state = False
-        """Whether it is known that this client can read artifacts."""
+        """True once it is known that this client can read artifacts."""
 
     # ---- what the session stands on ----------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ WORKS = (
 )
 
 STREAMING = (("rewind", "{root}", "epoch=1", "--yes"), ("rewind", "{root}", "--undo", "--yes"))
-"""What works in the root of a streaming query."""
+"""Verbs that work in the root of a streaming query."""
 
 REFUSED = (
     ("cat", "{root}", "seen"),
@@ -48,7 +48,7 @@ REFUSED = (
 )
 
 FORK = ("fork", "{root}", "latest", "{copy}", "{copy}-spark")
-"""What is refused in the root of a streaming query."""
+"""Verbs that are refused in the root of a streaming query."""
 
 
 def test_every_verb_is_here_and_in_the_table_of_the_page() -> None:

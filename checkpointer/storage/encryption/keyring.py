@@ -1,11 +1,10 @@
 """Open, make and wrap the keys of an encrypted root.
 
-They are made for a new root, and wrapped again for another provider. The object `_keys` has them. It is replaced only
-by a swap. `generations.py` gives a root another data key.
+They are made for a new root. The object `_keys` has them. It is replaced only by a swap. `wrappings.py` says which keys
+open a root, and `generations.py` gives it another data key.
 """
 
 from contextlib import suppress
-from dataclasses import replace
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import (
@@ -189,43 +188,12 @@ def _replaced(store: Store) -> InvalidStateError:
     )
 
 
-async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
-    """Wrap the data key for another provider, in place of the present one.
-
-    The keys of cleaners stay. So does the content of the root: whoever has an old key and an old copy of `_keys` can
-    still open it.
-    """
-    blob, keys = await read_root_keys(store)
-    if len(keys.generations) > 1:
-        raise InvalidStateError(f"{store.url}: {UNFINISHED}")
-    [present] = keys.generations
-    opened = await unwrap_all(store, old, keys, present)
-    check_hiding(store, new, present)
-    # A cleaner's own key may take the place of the owner's. Another passphrase than the cleaner's would only look so.
-    known = await find_wrapping(new, present)
-    if known is not None and known.opens != ALL and not await opens(store, new, keys, present):
-        raise taken(store, known)
-    made = await wrap_keys(new, opened)
-    cleaners = [one for one in present.wrappings if one.opens != ALL and one.named != made.wrappings[0].named]
-    planned = replace(keys, generations=(replace(made, wrappings=(*made.wrappings, *cleaners)),))
-    if not await swap_keys(store, encode_keys(planned), blob.version):
-        raise moved(store)
-
-
 async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
     """Return `_keys` and its content; `InvalidStateError` for a root without it."""
     blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
         raise InvalidStateError(f"{store.url}: is not encrypted, or has lost its {KEYS}: bring that back from a copy")
     return blob, decode_keys(blob.data)
-
-
-def taken(store: Store, known: WrappedKey) -> IllegalArgumentError:
-    """Return the error of a new key that only has the name of a cleaner's."""
-    return IllegalArgumentError(
-        f"{store.url}: a cleaner has another key with the same name, {shown_key(*known.named)}: remove that cleaner "
-        "first, or give a key file to one of them, as all passphrases have the same name"
-    )
 
 
 def moved(store: Store) -> ConflictError:
@@ -300,11 +268,9 @@ __all__ = [
     "open_keys",
     "opens",
     "read_root_keys",
-    "replace_wrapping",
     "require_all",
     "shown_key",
     "swap_keys",
-    "taken",
     "unwrap_all",
     "unwrap_keys",
     "wrap_key",

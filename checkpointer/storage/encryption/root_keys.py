@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.keys_json import WrappedKey
 from pyspark_checkpointer.storage.base import Store, WrappedStore
-from pyspark_checkpointer.storage.encryption.cleaners import allow_cleaner, read_wrappings, remove_cleaner
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import CheckNames, KeyChange, begin_change
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
@@ -19,10 +18,15 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     find_root_keys,
     make_keys,
     open_keys,
-    replace_wrapping,
     require_all,
 )
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
+from pyspark_checkpointer.storage.encryption.wrappings import (
+    allow_cleaner,
+    read_wrappings,
+    remove_cleaner,
+    replace_wrapping,
+)
 
 
 def as_encryption(given: "Encryption | str") -> Encryption:

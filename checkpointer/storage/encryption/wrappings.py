@@ -1,6 +1,7 @@
-"""Give the structure key of an encrypted root to cleaners, and take it away.
+"""Say which keys open an encrypted root.
 
-Such a key lists, cleans and verifies the root. It opens no artifact and no pack.
+That of the owner opens all of it, and those of cleaners its structure. The structure key lists, cleans and verifies the
+root. It opens no artifact and no pack.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,6 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     read_root_keys,
     shown_key,
     swap_keys,
-    taken,
     unwrap_all,
     wrap_key,
 )
@@ -29,6 +29,24 @@ from pyspark_checkpointer.storage.encryption.keyring import (
 async def read_wrappings(store: Store) -> Sequence[WrappedKey]:
     """Return the keys that open a root, as `_keys` names them."""
     return (await _Change.begin(store)).present.wrappings
+
+
+async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> None:
+    """Wrap the data key for another provider, in place of the present one.
+
+    The keys of cleaners stay. So does the content of the root: whoever has an old key and an old copy of `_keys` can
+    still open it.
+    """
+    change = await _Change.begin(store)
+    opened = await change.unwrap(old)
+    check_hiding(store, new, change.present)
+    # A cleaner's own key may take the place of the owner's. Another passphrase than the cleaner's would only look so.
+    known = await find_wrapping(new, change.present)
+    if known is not None and known.opens == STRUCTURE and not await change.is_opened_by(new):
+        raise _taken(store, known)
+    made = await wrap_key(new, opened)
+    cleaners = [one for one in change.present.wrappings if one.opens == STRUCTURE and one.named != made.named]
+    await change.end((made, *cleaners))
 
 
 async def allow_cleaner(store: Store, owner: KeyProvider, cleaner: KeyProvider) -> None:
@@ -50,7 +68,7 @@ async def allow_cleaner(store: Store, owner: KeyProvider, cleaner: KeyProvider) 
             "and a key file if both are passphrases"
         )
     elif not await change.is_opened_by(cleaner):
-        raise taken(store, known)
+        raise _taken(store, known)
 
 
 async def remove_cleaner(store: Store, owner: KeyProvider, name: str) -> None:
@@ -104,4 +122,12 @@ class _Change:
             raise moved(self._store)
 
 
-__all__ = ["allow_cleaner", "read_wrappings", "remove_cleaner"]
+def _taken(store: Store, known: WrappedKey) -> IllegalArgumentError:
+    """Return the error of a new key that only has the name of a cleaner's."""
+    return IllegalArgumentError(
+        f"{store.url}: a cleaner has another key with the same name, {shown_key(*known.named)}: remove that cleaner "
+        "first, or give a key file to one of them, as all passphrases have the same name"
+    )
+
+
+__all__ = ["allow_cleaner", "read_wrappings", "remove_cleaner", "replace_wrapping"]
