@@ -10,7 +10,6 @@ Who cleans or verifies a root may have the structure key alone.
 """
 
 import hashlib
-import hmac
 import secrets
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +34,7 @@ from pyspark_checkpointer.storage.encryption.chunked import (
     stored_range,
 )
 from pyspark_checkpointer.storage.encryption.outer_tags import KEY_BYTES, TAG_BYTES, Finishing, OuterTag, R, TagSink
-from pyspark_checkpointer.storage.encryption.stored_names import StoredNames, has_fixed_salt
+from pyspark_checkpointer.storage.encryption.stored_names import StoredNames
 
 _PURPOSE = b"spark-state-checkpointer/encryption@1 "
 
@@ -54,7 +53,6 @@ class DataKeys:
     """The key of artifacts and packs; None for those who have the structure key alone."""
     _metadata: bytes = field(init=False, repr=False, compare=False)
     _tags: bytes = field(init=False, repr=False, compare=False)
-    _salts: bytes = field(init=False, repr=False, compare=False)
     _names: StoredNames = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +60,7 @@ class DataKeys:
         has_all = self.opens == ALL
         object.__setattr__(self, "_state", _derive(self.key, b"state") if has_all else None)
         structure = self.structure_key
-        for purpose in ("metadata", "tags", "salts"):
+        for purpose in ("metadata", "tags"):
             object.__setattr__(self, f"_{purpose}", _derive(structure, purpose.encode()))
         digests = AESSIV(_derive(structure, b"names", 2 * KEY_BYTES))
         parts = AESSIV(_derive(structure, b"parts", 2 * KEY_BYTES)) if self.hides_names else None
@@ -131,16 +129,12 @@ class DataKeys:
         Raises as `check_opens`.
         """
         if salt is None:
-            salt = self._fixed_salt(path) if has_fixed_salt(path) else secrets.token_bytes(SALT_BYTES)
+            salt = self._names.fixed_salt(path) or secrets.token_bytes(SALT_BYTES)
         # Errors name what is stored: they go into logs, where a digest of a content would tell as much as in a listing.
         self.check_opens(path)
         key = self._state if object_paths.holds_state(path) else self._metadata
         assert key is not None
         return MessageKey(partial(self.stored_path, path), key, salt, self._context(path))
-
-    def _fixed_salt(self, path: str) -> bytes:
-        # Not `hmac.digest`: it lets other threads run, and then waits for them, which took a millisecond of a commit.
-        return hmac.new(self._salts, path.encode(), hashlib.sha512).digest()[:SALT_BYTES]
 
     def check_opens(self, path: str) -> None:
         """Raise `InvalidStateError` where a cleaner asks for an artifact or a pack."""

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.storage.encryption.chunked import SALT_BYTES
 
 _DIGEST = re.compile(r"(?<=\.)[0-9a-f]{64}(?=\.)")
 _STORED_DIGEST = re.compile(r"(?<=\.)[0-9a-f]{96}(?=\.)")
@@ -41,16 +42,30 @@ class StoredNames:
         self._suffix = ".enc" if generation == 1 else f".enc{generation}"
         self._digests = digests
         self._parts = parts
-        # A listing has the same few names again and again.
+        # A request asks for the path and for the salt. A listing has the same few names again and again.
+        self._stored = lru_cache(1024)(self._encrypt_path)
         self._hidden, self._shown = lru_cache(1024)(self._hide_part), lru_cache(1024)(self._show_part)
 
     def stored_path(self, path: str) -> str:
         """Return the path at which an object is stored."""
+        return self._stored(path)
+
+    def fixed_salt(self, path: str) -> bytes | None:
+        """Return the salt of an object whose path has a digest of its content.
+
+        It is the beginning of the encrypted digest. Returns None for any other object.
+        """
+        found = _STORED_DIGEST.search(self._stored(path).rpartition("/")[2])
+        return None if found is None else bytes.fromhex(found[0])[:SALT_BYTES]
+
+    def _encrypt_path(self, path: str) -> str:
         if not object_paths.is_written_once(path):
             return self._hide(path)
-        folder, slash, name = path.rpartition("/")
-        bound = [_DIGEST.sub("", name).encode(), folder.encode()]
-        stored = _DIGEST.sub(lambda found: self._digests.encrypt(bytes.fromhex(found[0]), bound).hex(), name)
+        folder, slash, stored = path.rpartition("/")
+        if (found := _DIGEST.search(stored)) is not None:
+            before, after = stored[: found.start()], stored[found.end() :]
+            bound = [(before + after).encode(), folder.encode()]
+            stored = before + self._digests.encrypt(bytes.fromhex(found[0]), bound).hex() + after
         return self._hide(folder + slash + stored + self._suffix)
 
     def logical_path(self, stored: str) -> str | None:

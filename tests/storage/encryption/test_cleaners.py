@@ -222,7 +222,7 @@ def test_no_key_of_a_cleaner_opens_an_artifact(root: Root) -> None:
     assert (keys.opens, owner.opens) == (STRUCTURE, ALL)
     assert owner.key not in pickle.dumps(keys)
     assert pickle.loads(pickle.dumps(keys)) == keys
-    known = [keys.key, keys._metadata, keys._tags, keys._salts]
+    known = [keys.key, keys._metadata, keys._tags]
     assert owner._state not in known
     for stored, data in root.artifacts().items():
         path = keys.logical_path(stored)

@@ -104,6 +104,7 @@ def test_a_stored_artifact() -> None:
     stored = bytes.fromhex(EXAMPLES["stored artifact"])
     assert KEYS.encrypt(path, b"abc") == stored
     assert KEYS.decrypt(path, stored) == b"abc"
+    assert stored[16:40].hex() in EXAMPLES["stored paths"].splitlines()[1].split()[1]  # its salt
     tags = HKDFExpand(SHA512(), 32, b"spark-state-checkpointer/encryption@1 tags").derive(KEYS.structure_key)
     key = HKDFExpand(SHA512(), 32, stored[16:40] + KEYS.root_id.encode() + b"\0" + path.encode()).derive(tags)
     assert AESGCM(key).encrypt(bytes(12), b"", stored[16:]) == stored[:16]

@@ -139,11 +139,7 @@ def test_nothing_of_a_shredded_root_opens_in_any_version_of_any_object(tmp_path:
                 assert all(unwraps(encryption, one.wrapped) is None for one in each.wrappings)
     # Whatever was written, to the store and beside it: no content, and nothing of a data key.
     beside = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-    derived = {
-        key
-        for keys in known
-        for key in (keys.key, keys.structure_key, keys._state, keys._metadata, keys._tags, keys._salts)
-    }
+    derived = {key for keys in known for key in (keys.key, keys.structure_key, keys._state, keys._metadata, keys._tags)}
     for data in [data for _, data in versions] + beside:
         assert SECRET not in data
         assert not any(form in data for key in derived for form in shown(key))
