@@ -1,20 +1,21 @@
 """Measure encrypted and signed roots beside a plain one: commits and restores of maps, and objects of a table.
 
-All are on the local store, and every write is durable. A table is measured below Spark, where its bytes are made and
-read, so that nothing of Spark hides what encryption costs.
+All are on the local store, where every write is durable, and small commits on S3 too. A table is measured below Spark,
+where its bytes are made and read, so that nothing of Spark hides what encryption costs.
 """
 
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.driver_state import commit, keyed
-from benchmarks.measure import Target, Times, alternate, timed
-from benchmarks.stores import folder
+from benchmarks.measure import Finding, Note, Target, Times, alternate, timed
+from benchmarks.stores import folder, s3_server
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
@@ -22,6 +23,7 @@ from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema_evolution import first_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
+from tests.servers import ServerUnavailableError
 from tests.signing_keys import make_keys
 
 SMALL_LIMIT = 1.05
@@ -40,25 +42,37 @@ SCHEMA = first_schema(
 )
 
 
-def run(quick: bool) -> list[Target]:
+def run(quick: bool) -> list[Finding]:
     keys, repetitions = (20_000, 3) if quick else (1_000_000, 9)
     with folder() as base:
-        clients = {
-            "plain": Checkpointer(base / "plain"),
-            "encrypted": Checkpointer(base / "encrypted", encryption=_key(base)),
-        }
         make_keys(base / "owner.pem")
-        signed = {"signed": Checkpointer(base / "signed", signing=f"sign:{base / 'owner.pem'}")}
+        (base / "key").write_text(secrets.token_hex(32))
+        clients = _clients(str(base), base)
+        maps = _maps(clients, keys, repetitions)
         # The objects of a table take some tens of milliseconds: more repetitions, as others use the machine too.
-        return [*_maps(clients | signed, keys, repetitions), *_tables(clients, keys, 5 * repetitions)]
+        tables = _tables({name: clients[name] for name in ("plain", "encrypted")}, keys, 5 * repetitions)
+        return [*maps, *_on_s3(base, repetitions), *tables]
 
 
-def _key(base: Path) -> str:
-    (base / "key").write_text(secrets.token_hex(32))
-    return f"key-file:{base / 'key'}"
+def _clients(url: str, base: Path, options: dict[str, Any] | None = None) -> dict[str, Checkpointer]:
+    """Return a client of each kind of root. Their keys are in a folder."""
+    return {
+        "plain": Checkpointer(f"{url}/plain", options),
+        "encrypted": Checkpointer(f"{url}/encrypted", options, encryption=f"key-file:{base / 'key'}"),
+        "signed": Checkpointer(f"{url}/signed", options, signing=f"sign:{base / 'owner.pem'}"),
+    }
 
 
-def _maps(clients: dict[str, Checkpointer], keys: int, repetitions: int) -> list[Target]:
+def _on_s3(base: Path, repetitions: int) -> list[Finding]:
+    try:
+        with s3_server() as server:
+            clients = _clients(server.url, base, server.storage_options)
+            return [*_small_commits(clients, repetitions, "a commit of 10 changed keys to S3")]
+    except ServerUnavailableError as unavailable:
+        return [Note(f"{unavailable}: encrypted commits were not measured on S3")]
+
+
+def _small_commits(clients: dict[str, Checkpointer], repetitions: int, what: str) -> list[Target]:
     small = {name: KeyedState({n: n for n in range(1000)}, partitions=8) for name in clients}
     numbers = itertools.count()
 
@@ -76,11 +90,16 @@ def _maps(clients: dict[str, Checkpointer], keys: int, repetitions: int) -> list
     for name in clients:
         few(name)
     commits = alternate(repetitions, **{name: _bound(few, name) for name in clients})
+    return [_target(what, commits, SMALL_LIMIT), _target(what, commits, SMALL_LIMIT, "signed")]
+
+
+def _maps(clients: dict[str, Checkpointer], keys: int, repetitions: int) -> list[Target]:
+    # They take a twentieth of a second: more repetitions cost little.
+    small = _small_commits(clients, 3 * repetitions, "a commit of 10 changed keys")
     saves = alternate(repetitions, **{name: _bound(_save_all, clients[name], keys) for name in clients})
     restores = alternate(repetitions, **{name: _bound(_restore, clients[name], keys) for name in clients})
     return [
-        _target("a commit of 10 changed keys", commits, SMALL_LIMIT),
-        _target("a commit of 10 changed keys", commits, SMALL_LIMIT, "signed"),
+        *small,
         _target(f"a full save of a map of {keys:,} keys", saves, None),
         _target(f"a restore of it, {keys:,} keys", restores, None),
         _target(f"a restore of it, {keys:,} keys", restores, None, "signed"),
