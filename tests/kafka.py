@@ -21,7 +21,9 @@ from tests.servers import Process, Program, Service, free_port, install
 
 BROKER = "4.4.0"
 LOG4J = "2.25.5"  # as the broker's
-NEWEST_SOURCE = "4.2"  # there is none for Spark 4.3
+SOURCES = {"3.5": "3.5.0", "4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0"}
+"""A version of Spark's source for Kafka for each line of PySpark. There is none for 4.3, which takes that of 4.2."""
+
 FORMAT_SECONDS = 60
 
 
@@ -39,14 +41,11 @@ def ivy() -> str:
 
 
 def source_version() -> str:
-    """Return the version of Spark's source for Kafka.
-
-    It is the first of this PySpark's line, or of the newest line that has one.
-    """
-    line = NEWEST_SOURCE
+    """Return the version of Spark's source for Kafka: of this PySpark's line, or the newest."""
+    line = ""
     with contextlib.suppress(PackageNotFoundError):
         line = ".".join(version("pyspark").split(".")[:2])
-    return f"{min(line, NEWEST_SOURCE, key=lambda text: [*map(int, text.split('.'))])}.0"
+    return SOURCES.get(line, SOURCES["4.2"])
 
 
 SCALA = "2.12" if source_version().startswith("3.") else "2.13"
