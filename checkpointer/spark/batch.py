@@ -74,7 +74,8 @@ def find_query(session: Any, query_id: str) -> Any:
     The query may be of any session of this process.
     """
     # Not `streams.get(id)`, which is None inside foreachBatch. The shared state knows the queries of all sessions.
-    identifier = session._jvm.java.util.UUID.fromString(query_id)
+    # By its whole name: for each part of it, py4j would look in all jars.
+    identifier = getattr(session._jvm, "java.util.UUID").fromString(query_id)
     return session._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
 
 

@@ -71,11 +71,12 @@ class QueryOffsets:
         except IllegalArgumentError:
             return ""
 
-    # py4j asks the JVM for each part of a class's name, so classes are looked up once.
+    # py4j asks the JVM for a class each time, so classes are looked up once, and by their whole names: for each part of
+    # a name, the JVM would look in all jars.
 
     @functools.cached_property
     def _byte_stream(self) -> Any:
-        return self._session._jvm.java.io.ByteArrayOutputStream
+        return getattr(self._session._jvm, "java.io.ByteArrayOutputStream")
 
     @functools.cached_property
     def _option_of_long(self) -> Callable[[int], Any]:

@@ -121,14 +121,15 @@ def option_of_long(session: Any) -> Callable[[int], Any]:
     """Return a function that makes Scala's `Option` of a long integer.
 
     Python cannot make one: it hands over a small integer as another type than a long. The classes are looked up here,
-    once: py4j asks the JVM for each part of a class's name.
+    once, and by their whole names: for each part of a name, the JVM would look in all jars.
     """
     jvm = session._jvm
     if is_at_least("4.0"):
-        of, to_scala = jvm.java.util.OptionalLong.of, jvm.scala.jdk.javaapi.OptionConverters.toScala
+        of = getattr(jvm, "java.util.OptionalLong").of
+        to_scala = getattr(jvm, "scala.jdk.javaapi.OptionConverters").toScala
         return lambda number: to_scala(of(number))
     # Scala 2.12 has no converter. The first element of an array of longs is such an option, too.
-    wrap, kind, gateway = jvm.scala.Predef.wrapLongArray, jvm.long, session.sparkContext._gateway
+    wrap, kind, gateway = getattr(jvm, "scala.Predef").wrapLongArray, jvm.long, session.sparkContext._gateway
 
     def first(number: int) -> Any:
         longs = gateway.new_array(kind, 1)
