@@ -35,7 +35,7 @@ from tests.world import World
 S = TypeVar("S", bound=Service)
 T = TypeVar("T")
 
-pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proof.effort"]
+pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proof.effort", "tests.docs.one_spark"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
 if "JDK_JAVA_OPTIONS" not in os.environ:  # the processes of one run have them from the first
@@ -91,11 +91,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 IN_PARTS = (
     "test_nothing_breaks_in_random_histories",
     "tests/admin/streaming/test_rewind_crashes.py",
-    "tests/test_readme.py",
     "tests/proof/test_table_walks.py",
-    "tests/test_docs.py::test_the_examples_with_spark_run",
 )
 """Tests that take minutes, and need nothing of each other."""
+
+ONE_SPARK = (
+    "tests/docs/test_tutorial.py",
+    "tests/docs/test_migrate.py",
+    "tests/docs/test_operators.py",
+    "tests/test_docs.py::test_the_examples_with_spark_run",
+    "tests/examples/test_idempotent_sink.py",
+    "tests/examples/test_sessions.py",
+)
+"""Tests that share the JVM of tests/docs/one_spark.py, so that one process runs all of them."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -104,6 +112,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
     class ByFileOrPart(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(ONE_SPARK):
+                return "one Spark"
             return nodeid if any(part in nodeid for part in IN_PARTS) else super()._split_scope(nodeid)
 
     return ByFileOrPart(config, log) if config.getoption("dist") == "loadfile" else None

@@ -1,7 +1,7 @@
 """The docstrings of public names say what a user needs, and their examples run.
 
-The examples without Spark take about six seconds. Those with Spark share one process of about 40 seconds of CPU; those
-of methods of `State` and `TableState` share one batch of one query. `make docs` builds the pages that are made of them.
+The examples without Spark take about six seconds. Those with Spark share one process, in the JVM of all pages; those of
+methods of `State` and `TableState` share one batch of one query. `make docs` builds the pages that are made of them.
 """
 
 import ast
@@ -40,6 +40,8 @@ from pyspark_checkpointer.spark import TableState
 from pyspark_checkpointer.spark.stateful import StatefulSink
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.testing import Gate, LateWrite
+from tests.docs import shared_spark
+from tests.docs.shared_spark import SharedSpark
 from tests.signing_keys import make_keys
 
 ROOT = Path(__file__).parents[1]
@@ -476,13 +478,14 @@ def run_in_batch(spark: Any, chosen: list[str]) -> None:
     writer.foreachBatch(update).trigger(availableNow=True).start().awaitTermination()
 
 
-def test_the_examples_with_spark_run(tmp_path: Path) -> None:
+def test_the_examples_with_spark_run(tmp_path: Path, one_spark: SharedSpark) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    program = "from tests.test_docs import run_with_spark; run_with_spark()"
+    program = tmp_path / "run.py"
+    program.write_text("from tests.test_docs import run_with_spark; run_with_spark()")
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=environment,
+        [sys.executable, shared_spark.__file__, program],
+        cwd=one_spark.empty(),
+        env=environment | one_spark.environment,
         capture_output=True,
         text=True,
         timeout=480,

@@ -1,6 +1,8 @@
-"""README and docs show only what runs: programs are run as they stand, in a new folder, twice; commands are typed.
+"""README and docs show only what runs: programs are run as they stand, in an empty folder, twice; commands are typed.
 
-In `make prove` two programs go on, in their second run, on a cluster. Those without Spark run twice as they stand.
+In `make prove` two programs go on, in their second run, on a cluster. Those without Spark run twice as they stand. The
+first program with Spark starts Java itself, as a new user's does. All others are processes of their own, too, but use
+one JVM.
 """
 
 import json
@@ -10,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,8 @@ import pytest
 from benchmarks.quotes import FIGURES, MEMORY
 from pyspark_checkpointer import errors
 from pyspark_checkpointer.cli.app import checkpointer
+from tests.docs import shared_spark
+from tests.docs.shared_spark import SharedSpark
 
 README = Path(__file__).parents[1] / "README.md"
 DOCS = README.parent / "docs"
@@ -58,10 +63,20 @@ def bare_environment(folder: Path) -> dict[str, str]:
     }
 
 
-def run_program(program: str, cwd: Path, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
+    """A JVM that was started as a new user's is."""
+    folder = tmp_path_factory.mktemp("readme")
+    with shared_spark.shared_spark(folder / "work", bare_environment(folder)) as spark:
+        yield spark
+
+
+def run_program(
+    program: str, cwd: Path, environment: dict[str, str], runner: tuple[str, ...] = ("-c",)
+) -> "subprocess.CompletedProcess[str]":
     cwd.mkdir(exist_ok=True)
     return subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, *runner, program],
         cwd=cwd,
         env=environment,
         capture_output=True,
@@ -80,9 +95,13 @@ def on_a_cluster(program: str) -> str:
     return program.replace("local[2]", "local-cluster[2,1,1024]")
 
 
-def printed(program: str, tmp_path: Path, environment: dict[str, str]) -> str:
+def printed(program: str, tmp_path: Path, environment: dict[str, str], spark: SharedSpark | None = None) -> str:
     """Return what a program prints, which has to be something."""
-    done = run_program(program, tmp_path / "work", environment)
+    if spark is None:
+        done = run_program(program, tmp_path / "work", environment)
+    else:
+        (file := tmp_path / "program.py").write_text(program)
+        done = run_program(str(file), spark.empty(), environment | spark.environment, (shared_spark.__file__,))
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip()
     assert "|" not in done.stdout or re.search(r"\d", done.stdout), f"a table without a row:\n{done.stdout}"
@@ -90,10 +109,11 @@ def printed(program: str, tmp_path: Path, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
-def test_a_program_of_the_docs_runs_and_goes_on(program: str, tmp_path: Path) -> None:
+def test_a_program_of_the_docs_runs_and_goes_on(program: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """From an environment that nobody activated, in an empty folder: with the interpreter's path and nothing else."""
     environment = bare_environment(tmp_path)
-    first = printed(program, tmp_path, environment)
+    shares = "SparkSession" in program and program != STREAMS[0]
+    first = printed(program, tmp_path, environment, request.getfixturevalue("spark") if shares else None)
     if program in STREAMS and program in blocks(README, "python"):
         assert f"The first run prints `{first}`" in README.read_text()
     if "SparkSession" not in program:  # each start of Spark takes long
@@ -241,20 +261,22 @@ for job, files in json.loads(sys.argv[1]):
 """Runs one deploy after the other, each over the files that came for it, and prints when it ended."""
 
 
-def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
+def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path, spark: SharedSpark) -> None:
     """A job with a bug ran since 06:00; the commands stand in README, with another time of day."""
     (commands,) = [block for block in blocks(README, "sh") if "checkpointer rewind" in block]
     assert len(commands.splitlines()) == 5
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(README.parent)}
-    environment["PATH"] = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "checkpointer").write_text(f'#!/bin/sh\nexec {sys.executable} -m checkpointer "$@"\n')
-    (tmp_path / "bin" / "checkpointer").chmod(0o755)
-    (tmp_path / "orders").mkdir()
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(README.parent)} | spark.environment
+    environment["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    for name, arguments in (("python", shared_spark.__file__), ("checkpointer", "-m checkpointer")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    folder = spark.empty()
+    (folder / "orders").mkdir()
+    (tmp_path / "deploys.py").write_text(DEPLOYS)
 
     def run(*argv: str) -> str:
         done = subprocess.run(
-            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=480, check=False
+            argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=480, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
         return done.stdout
@@ -264,9 +286,9 @@ def test_the_five_commands_that_take_a_deploy_back(tmp_path: Path) -> None:
 
     # In one process, so that Spark starts once less.
     steps = json.dumps([deploy(1, 0, 1), deploy(7, 2, 3)])
-    at, _ = run(sys.executable, "-c", DEPLOYS, steps).split()
+    at, _ = run("python", str(tmp_path / "deploys.py"), steps).split()
     assert '"value": 7711' in run("checkpointer", "cat", "state/orders", "totals", "--json")
-    (tmp_path / "job.py").write_text(deploy(1)[0])
+    (folder / "job.py").write_text(deploy(1)[0])
     shown = run("sh", "-ec", commands.replace("2026-11-21T06:00Z", at))
     assert "Nothing was changed." in shown
     assert '"value": 1111' in run("checkpointer", "cat", "state/orders", "totals", "--json")

@@ -82,7 +82,7 @@ class Reader:
         for name, arguments in (("python", ""), ("checkpointer", " -m pyspark_checkpointer")):
             (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable}{arguments} "$@"\n')
             (commands / name).chmod(0o755)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         kept = {name: value for name, value in environment.items() if not name.startswith(("CHECKPOINTER_", "AWS_"))}
         return cls(folder, kept | {"PATH": f"{commands}:{kept['PATH']}"})
 

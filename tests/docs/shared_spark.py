@@ -1,28 +1,50 @@
-"""Run the programs of a page one after the other in one JVM, which PySpark finds through its environment.
+"""Run programs one after the other in one JVM, which PySpark finds through its environment.
 
 Each program is a process of its own, as for a reader. Only Java starts once, which is most of the time of a small job.
-`python shared_spark.py serve` starts Java, and `python shared_spark.py PROGRAM` runs a program.
+`python shared_spark.py serve` starts Java, and `python shared_spark.py PROGRAM` runs a program. Java takes relative
+paths from the folder in which it was started. So programs with such paths run there, and tests empty it in between.
 """
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 
+@dataclass(frozen=True, slots=True)
+class SharedSpark:
+    """A JVM for Spark that programs use one after the other."""
+
+    folder: Path
+    """Where Java runs."""
+    environment: dict[str, str]
+    """With these variables PySpark uses this JVM."""
+
+    def empty(self) -> Path:
+        """Delete what the programs before left in the folder, and return it."""
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return self.folder
+
+
 @contextmanager
-def shared_spark(folder: Path) -> Iterator[dict[str, str]]:
-    """Start a JVM for Spark in a folder, and yield the environment in which PySpark uses it."""
+def shared_spark(folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[SharedSpark]:
+    """Start a JVM for Spark in a new folder."""
+    folder.mkdir()
     # In a process of its own, because PySpark keeps what it opens for Java until its process ends.
     command = [sys.executable, __file__, "serve"]
-    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         try:
-            yield json.loads(server.stdout.readline())
+            yield SharedSpark(folder, json.loads(server.stdout.readline()))
         finally:
             server.stdin.close()
             server.wait(60)

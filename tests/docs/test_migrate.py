@@ -1,6 +1,7 @@
 """Each migration guide shows a job before and after. Both give the same, and the state can be carried over.
 
-All programs of all guides run in one process, with one Spark. Each guide is played in three folders:
+All programs of all guides run in one process, with one Spark, in the JVM of all pages. Each guide is played in three
+folders:
 
 * `old`: the job as it was, over all input; then its last batch is repeated, as after a crash.
 * `new`: the job as it is after the migration, over all input; then its last batch is repeated.
@@ -22,7 +23,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_checkpointer import Checkpointer
+from tests.docs import shared_spark
 from tests.docs.pages import DOCS, TIMEOUT_SECONDS, Block, blocks, changed
+from tests.docs.shared_spark import SharedSpark
 
 Steps = list[tuple[str, str]]
 Rows = dict[Any, Any]
@@ -146,15 +149,15 @@ GUIDES = (
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def played(one_spark: SharedSpark) -> Path:
     """Return the folder in which all programs were run."""
-    folder = tmp_path_factory.mktemp("migrate")
+    folder = one_spark.empty()
     steps = [step for guide in GUIDES for step in guide.steps()]
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("play.py")],
+        [sys.executable, shared_spark.__file__, Path(__file__).with_name("play.py")],
         input=json.dumps(steps),
         cwd=folder,
-        env=_environment(os.environ),
+        env=_environment(os.environ | one_spark.environment),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.docs import shared_spark
 from tests.docs.pages import DOCS, TIMEOUT_SECONDS, blocks
+from tests.docs.shared_spark import SharedSpark
 
 FILES = (
     "ann,2024-01-01 10:00:00,50\nbob,2024-01-01 10:01:00,150\nann,2024-01-01 10:05:00,-7\nbob,2024-01-01 10:06:00,20\n",
@@ -37,31 +39,38 @@ def session(user: str, started: str, last: str, events: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which the programs with this library have emitted."""
-    return play("ours", tmp_path_factory.mktemp("ours"))
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder in which the programs with Spark's own operators have emitted."""
-    return play("spark", tmp_path_factory.mktemp("spark"))
-
-
-def play(whose: str, folder: Path) -> Path:
-    """Run the five programs in one Spark, and return the folder in which they have emitted."""
-    inbox = folder / "events" / "inbox"
+def folder(one_spark: SharedSpark) -> Path:
+    """Return where both programs run. Each has a folder of its own for all but its input."""
+    inbox = one_spark.empty() / "events" / "inbox"
     inbox.mkdir(parents=True)
     for number, text in enumerate(FILES):
         path = inbox / f"{number}.csv"
         path.write_text(text)
         os.utime(path, (1_700_000_000 + number,) * 2)
+    return one_spark.folder
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path, one_spark: SharedSpark) -> Path:
+    """Return the folder in which the programs with this library have emitted."""
+    return play("ours", folder, one_spark)
+
+
+@pytest.fixture(scope="module")
+def spark(folder: Path, one_spark: SharedSpark) -> Path:
+    """Return the folder in which the programs with Spark's own operators have emitted."""
+    return play("spark", folder, one_spark)
+
+
+def play(whose: str, folder: Path, one_spark: SharedSpark) -> Path:
+    """Run the five programs in one Spark, and return the folder in which they have emitted."""
     titles = [(block.title, block.text) for block in blocks(DOCS / "operators.md") if block.language == "python"]
     program = "\n".join(text for title, text in titles if title in ("head.py", f"{whose}.py"))
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("play.py")],
+        [sys.executable, shared_spark.__file__, Path(__file__).with_name("play.py")],
         input=json.dumps([("python", program)]),
         cwd=folder,
+        env=os.environ | one_spark.environment,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

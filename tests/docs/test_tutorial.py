@@ -1,17 +1,17 @@
 """The tutorial is done as it stands: each section is a test, in the order of the text, in one folder.
 
-Java starts once for most jobs. It starts anew for the job that is killed, since the kill ends it too, and for those on
-S3, whose tasks get their credentials from the environment in which Java starts.
+Most jobs run in the JVM of all pages. Java starts anew for the job that is killed, since the kill ends it too.
 """
 
 import sys
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from tests.docs import shared_spark
+from tests.docs.one_spark import credentials
 from tests.docs.pages import DOCS, Reader, blocks, sections
+from tests.docs.shared_spark import SharedSpark
 from tests.servers import Server
 
 TUTORIAL = DOCS / "tutorial.md"
@@ -19,19 +19,18 @@ ON_S3 = "The same on S3"
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    folder = tmp_path_factory.mktemp("tutorial")
-    reader = Reader.with_commands(folder / "shop", folder / "bin")
-    (folder / "bin" / "python").write_text(
+def reader(tmp_path_factory: pytest.TempPathFactory, one_spark: SharedSpark) -> Reader:
+    commands = tmp_path_factory.mktemp("tutorial") / "bin"
+    reader = Reader.with_commands(one_spark.empty(), commands)
+    (commands / "python").write_text(
         f"""#!/bin/sh
-        [ -n "$PYSPARK_GATEWAY_PORT" ] && [ -z "$DIE_IN_BATCH" ] && exec {sys.executable} {shared_spark.__file__} "$@"
+        [ -z "$DIE_IN_BATCH" ] && exec {sys.executable} {shared_spark.__file__} "$@"
         unset PYSPARK_GATEWAY_PORT
         exec {sys.executable} "$@"
         """
     )
-    with shared_spark.shared_spark(reader.folder) as environment:
-        reader.environment |= environment
-        yield reader
+    reader.environment |= one_spark.environment
+    return reader
 
 
 _done: list[str] = []
@@ -45,14 +44,8 @@ def test_a_section_of_the_tutorial(section: str, reader: Reader, request: pytest
         pytest.skip("a section before it failed, or was not run")
     if section == ON_S3:
         server: Server = request.getfixturevalue("s3_server")
-        del reader.environment["PYSPARK_GATEWAY_PORT"]
         reader.replacements["s3://bucket"] = f"{server.url}/{uuid.uuid4().hex}"
-        reader.environment |= {
-            "AWS_ACCESS_KEY_ID": server.storage_options["key"],
-            "AWS_SECRET_ACCESS_KEY": server.storage_options["secret"],
-            "AWS_ENDPOINT_URL": server.storage_options["client_kwargs"]["endpoint_url"],
-            "AWS_DEFAULT_REGION": server.storage_options["client_kwargs"]["region_name"],
-        }
+        reader.environment |= credentials(server)
     for block in blocks(TUTORIAL):
         if block.section == section:
             reader.do(block)

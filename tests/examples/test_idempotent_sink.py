@@ -1,5 +1,6 @@
 """A batch that runs twice is written once."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from examples.idempotent_sink import read_vouchers, write_once
 from pyspark_checkpointer.spark import Token
+from tests.docs.shared_spark import SharedSpark
 
 REPOSITORY = Path(__file__).parents[2]
 QUERY = "9f1c0b7e-52b1-4d7a-8f6f-0d4f6d1c2a11"
@@ -52,9 +54,12 @@ def test_the_token_says_that_a_batch_is_there_even_if_it_is_empty(tmp_path: Path
         assert connection.execute("SELECT * FROM batches").fetchall() == [(QUERY, 0)]
 
 
-def test_a_job_that_fails_between_the_sink_and_its_checkpoint_leaves_no_doubles(tmp_path: Path) -> None:
+def test_a_job_that_fails_between_the_sink_and_its_checkpoint_leaves_no_doubles(
+    tmp_path: Path, one_spark: SharedSpark
+) -> None:
     command = [sys.executable, "-m", "examples.idempotent_sink", "--folder", str(tmp_path)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    environment = os.environ | one_spark.environment
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr)
     assert done.returncode == 0
     lines = done.stdout.splitlines()

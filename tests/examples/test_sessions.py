@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,24 @@ import pytest
 
 from examples.flights.data import Day, read_days
 from examples.sessions import GROUND, expected, walk
+from tests.docs.shared_spark import SharedSpark
 from tests.examples.test_flights import processes
 
 REPOSITORY = Path(__file__).parents[2]
 DAYS = 6
 
 
-def start(folder: Path) -> "subprocess.Popen[str]":
+def start(folder: Path, environment: Mapping[str, str] = os.environ) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "examples.sessions", str(DAYS), str(folder)]
     # A group of its own: the JVM is killed with its driver, at the same moment.
     return subprocess.Popen(
-        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -34,7 +41,9 @@ def batches(folder: Path) -> int:
     return len(list(written.iterdir())) if written.exists() else 0
 
 
-def test_sessions_are_exact_over_kills(tmp_path: Path, effort: Callable[[Any, Any], Any]) -> None:
+def test_sessions_are_exact_over_kills(
+    tmp_path: Path, effort: Callable[[Any, Any], Any], one_spark: SharedSpark
+) -> None:
     folder, killed = tmp_path / "sessions", 0
     # In the short run tests/proof/test_kills_spark.py kills a job with timers.
     kills = effort([], [(2, 0.0), (3, 0.4), (4, 0.2)])
@@ -48,7 +57,7 @@ def test_sessions_are_exact_over_kills(tmp_path: Path, effort: Callable[[Any, An
         job.wait()
         killed += batches(folder) < DAYS
     assert killed == len(kills)
-    job = start(folder)
+    job = start(folder, os.environ | one_spark.environment)  # nobody kills this one
     said, _ = job.communicate(timeout=480)
     assert "exactly those of a plain loop" in said, said
     assert job.returncode == 0
