@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.storage import Store, conditional_write_check
 from pyspark_checkpointer.storage.registry import STORES, folder_of
 from tests import jvm
 from tests.kafka import Broker, start_kafka
@@ -185,6 +187,37 @@ def _started(start: Callable[[Path], S], folder: Path, servers: list[Service]) -
     if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+FRESH_ROOT = re.compile(r"((?:s3|abfs|gs)://checkpoints|dbfs:/Volumes/main/default/checkpoints)/[0-9a-f]{32}(/|$)")
+"""The URLs of roots that fixtures and tests make on the servers of a session."""
+
+SHOWN_HONEST: set[str] = set()
+"""The servers, by the URLs of their buckets, that a contest of several writers has shown to keep conditions."""
+
+_try_writers = conditional_write_check._try_writers
+
+
+async def _try_writers_once(store: Store) -> None:
+    """Hold the contest of writers for the first root on each server of the session, and for every root elsewhere.
+
+    It makes two thirds of the requests of a test that commits once, and a server does not change its answers. What the
+    contest finds is tested in tests/storage/test_contest.py; the fixture `whole_probe` holds it for each root.
+    """
+    found = FRESH_ROOT.match(store.url)
+    if found is None or found[1] not in SHOWN_HONEST:
+        await _try_writers(store)
+    if found is not None:
+        SHOWN_HONEST.add(found[1])
+
+
+conditional_write_check._try_writers = _try_writers_once
+
+
+@pytest.fixture
+def whole_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold the contest of writers for each root, as outside of tests."""
+    monkeypatch.setattr(conditional_write_check, "_try_writers", _try_writers)
 
 
 EVERY_STORE = [folder_of(kind) for kind in STORES]

@@ -359,6 +359,7 @@ def test_an_object_too_large_to_swap(store: Store) -> None:
     run_sync(store.compare_and_swap("_latest", b"small", version))
 
 
+@pytest.mark.usefixtures("whole_probe")
 @pytest.mark.kinds(*CONDITIONAL)
 def test_the_probe_finds_the_store_honest_and_leaves_nothing(store: Store) -> None:
     run_sync(probe(store))
