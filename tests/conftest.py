@@ -1,6 +1,7 @@
 """What every test may use: a root of each kind, and the servers behind three of them."""
 
 import gc
+import inspect
 import os
 import re
 import shutil
@@ -18,9 +19,12 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from pyspark_checkpointer import compaction
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import Store, conditional_write_check
 from pyspark_checkpointer.storage.registry import STORES, folder_of
+from pyspark_checkpointer.storage.signatures import signers, versions
+from pyspark_checkpointer.storage.signatures.freshness import Newest
 from tests import jvm
 from tests.kafka import Broker, start_kafka
 from tests.servers import (
@@ -149,7 +153,23 @@ def _servers_are_up(_servers: list[Service]) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory, _servers: list[Service]) -> Server:
     """A MinIO server with an empty bucket."""
+    _register_quickly()
     return _started(start_minio, tmp_path_factory.mktemp("minio"), _servers)
+
+
+def _register_quickly() -> None:
+    """Let botocore tell at a glance whether a function takes any arguments.
+
+    It asks the slow `inspect` about more than a hundred functions for each client: 10 ms, and there are thousands.
+    """
+    hooks = pytest.importorskip("botocore.hooks")
+    ask = hooks.accepts_kwargs
+
+    def accepts_kwargs(function: Any) -> bool:
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        return bool(ask(function) if code is None else code.co_flags & inspect.CO_VARKEYWORDS)
+
+    hooks.accepts_kwargs = accepts_kwargs
 
 
 @pytest.fixture(scope="session")
@@ -287,6 +307,28 @@ def computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return compute()
 
     monkeypatch.setattr(SystemHost, "run", run)
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which this process is one that has seen nothing of a signed root."""
+
+    def run() -> None:
+        monkeypatch.setattr(versions, "TIMES", Newest())
+        monkeypatch.setattr(signers, "LISTS", Newest())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def small_manifests() -> Iterator[None]:
+    """From 17 partitions on an operator is in segments, and not from 513 on.
+
+    For tests that read everything again and again.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction, "INLINE", 16)
+        yield
 
 
 @pytest.fixture

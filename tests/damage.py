@@ -7,9 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import Checkpointer, KeyedState, compaction
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table.row_order import in_order
@@ -19,7 +18,6 @@ from pyspark_checkpointer.table.writer import TableWriter, on_top
 from tests.table.tables import changes_of, rows_in, schema_of, snapshot_rows
 from tests.world import contents
 
-MANY = INLINE + 1
 TABLE = schema_of({"k": "long", "n": "long"}, ["k"], n="sum")
 
 
@@ -50,7 +48,7 @@ def fill(client: Checkpointer, number: int, *, many: bool = True) -> CheckpointI
             cp.snapshot("pack", partition, b"pack %d %d" % (partition, number))
         cp.delta("chain", 0, b"the same") if number else cp.snapshot("chain", 0, b"first")
         if many:
-            for partition in range(MANY) if number == 0 else [number]:
+            for partition in range(compaction.INLINE + 1) if number == 0 else [number]:
                 cp.snapshot("many", partition, b"%d %d" % (partition, number))
         state[number] = ["value", number]
         cp.save("map", state)

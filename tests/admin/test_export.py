@@ -26,6 +26,8 @@ from tests.conftest import Root
 from tests.damage import everything, fill, flip
 from tests.world import Actor, World, at_once, latest, line, put
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 
 class Exporter(Actor):
     """An actor whose requests to the target meet the same faults: it is one process."""

@@ -31,6 +31,8 @@ from tests.conftest import Root
 from tests.damage import everything, fill
 from tests.world import World, attempt, got, latest, line, put
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 
 def missing(world: World) -> None:
     world.delete(object_paths.LATEST)

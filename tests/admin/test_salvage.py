@@ -35,6 +35,8 @@ from tests.proof.planted import Planted
 from tests.table.tables import rows_in
 from tests.world import World, latest, line, put
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 __all__ = ["run"]
 
 Values = dict[tuple[str, int], Any]

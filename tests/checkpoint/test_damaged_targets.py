@@ -21,6 +21,8 @@ from tests.checkpoint.test_intact import own, spoil
 from tests.damage import DAMAGE, everything, fill
 from tests.world import World, latest, line, put
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 Verb = Callable[[Checkpointer, CheckpointId, Path], object]
 
 VERBS: dict[str, Verb] = {

@@ -27,9 +27,11 @@ from tests.checkpoint.test_verify import live_ids, live_paths
 from tests.damage import DAMAGE, everything, fill, flip
 from tests.world import World, got, latest, line, put
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory: pytest.TempPathFactory, small_manifests: None) -> Path:
     """Live are checkpoints 1 and 2 by name, and 4 to 6 in the ancestry, of which 5 has a name too."""
     root = tmp_path_factory.mktemp("fallback") / "root"
     with Checkpointer(root) as ck:

@@ -11,7 +11,7 @@ from pyspark_checkpointer.storage import open_store
 from tests.conftest import Root
 from tests.world import contents, got, put
 
-COMMITS = 30
+COMMITS = 20
 
 
 def client_of(root: Root, **options: Any) -> Checkpointer:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, compaction, runtime
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.checkpoint.verification import Verification
-from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -31,11 +30,11 @@ from tests.damage import DAMAGE, flip, lengthen
 from tests.proof.forgery import forge
 from tests.world import World, contents, line, live_objects, put
 
-MANY = INLINE + 1
+pytestmark = pytest.mark.usefixtures("small_manifests")
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(tmp_path_factory: pytest.TempPathFactory, small_manifests: None) -> Path:
     """Five checkpoints and a prepared one: packs, chains, segments, a savepoint whose history is gone, and garbage."""
     root = tmp_path_factory.mktemp("verify") / "root"
     with Checkpointer(root) as ck:
@@ -44,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 cp.snapshot("own", 0, random.Random(number).randbytes(2000))
                 cp.snapshot("pack", 0, b"pack 0 %d" % number)
                 cp.snapshot("pack", 1, b"pack 1 %d" % number)
-                for partition in range(MANY) if number == 1 else [number]:
+                for partition in range(compaction.INLINE + 1) if number == 1 else [number]:
                     cp.snapshot("many", partition, b"%d %d" % (partition, number))
             if number == 1:
                 ck.savepoint("early")
@@ -130,6 +129,7 @@ def test_damage_to_any_live_object_is_found_with_the_checkpoints_that_it_hurts(r
 
 
 def test_threads_read_several_small_objects_before_they_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "INLINE", 64)  # no segments
     with Checkpointer(tmp_path / "root") as ck:
         with ck.begin() as cp:
             for partition in range(64):

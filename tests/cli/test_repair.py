@@ -14,6 +14,8 @@ from tests.cli.conftest import Run
 from tests.damage import fill, flip
 from tests.world import line
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 
 @pytest.fixture
 def lost(root: Path) -> Path:

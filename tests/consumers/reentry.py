@@ -188,13 +188,14 @@ def give_up(at: int, where: object) -> None:
     os._exit(1)
 
 
-def steps(make: Callable[[], Scene]) -> Iterator[str]:
+def steps(make: Callable[[], Scene], every: int) -> Iterator[str]:
+    """Interrupt at the first step, and then at one of so many."""
     interrupt(make(), 10**9)  # what is done for the first time takes locks of the interpreter's own
     at = 1
     while (where := interrupt(make(), at)) is not None:
         yield where
-        at += 1
+        at += every
 
 
 if __name__ == "__main__":
-    print(sum(1 for _ in steps(SCENES[sys.argv[1]])))
+    print(sum(1 for _ in steps(SCENES[sys.argv[1]], int(sys.argv[2]))))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -10,9 +11,12 @@ from tests.consumers.reentry import SCENES
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_handler_may_interrupt_at_any_step(scene: str, figures: Counter[str]) -> None:
+def test_a_handler_may_interrupt_at_any_step(
+    scene: str, figures: Counter[str], effort: Callable[[int, int], int]
+) -> None:
+    """At every step of the interpreter, or in the short run at every third."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.consumers.reentry", scene],
+        [sys.executable, "-m", "tests.consumers.reentry", scene, str(effort(3, 1))],
         capture_output=True,
         text=True,
         timeout=300,

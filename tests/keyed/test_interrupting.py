@@ -168,9 +168,9 @@ def test_an_operation_in_the_middle_of_another_comes_before_or_after_it(
             assert saved(world) == dict(state) == state.to_dict(), where
             figures["operations interrupted by another"] += 1
             if saving or name in ("save", "failing save", "copy"):
-                number += effort(211, 3)
+                number += effort(401, 3)
             else:
-                number += effort(37, 1)
+                number += effort(71, 1)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -184,7 +184,7 @@ def test_an_operation_that_ends_in_the_middle_leaves_the_state_whole(
         OPERATIONS[name](KeyedState(start(), partitions=2))
     assert count[0] > 30, "the instructions of the keyed state are traced"
     total = min(count[0], effort(700, 10_000))
-    for number in range(1, total, effort(23, 1)):
+    for number in range(1, total, effort(43, 1)):
         state, before, after = KeyedState(start(), partitions=2), start(), start()
         save(client, state)
         OPERATIONS[name](after)

@@ -235,15 +235,15 @@ def test_an_operator_made_anew_under_an_old_name_takes_nothing_over(codec: str, 
 
 @pytest.mark.parametrize("touched", [1, 10, 100])
 def test_a_touched_partition_costs_at_most_two_kilobytes(touched: int) -> None:
-    """Amortised over the line, with deltas and now and then a snapshot, in 20,000 partitions."""
-    line = Line(20_000)
-    chains: Chains = {n: (line.write(n),) for n in range(20_000)}
+    """Amortised over the line, with deltas and now and then a snapshot, in 5,000 partitions."""
+    line = Line(5_000)
+    chains: Chains = {n: (line.write(n),) for n in range(5_000)}
     line.commit(chains)
     draw = random.Random(4)
     commits, spent, most = 50, 0, 0
     for _ in range(commits):
         chains = dict(line.operator.chains)
-        for partition in draw.sample(range(20_000), touched):
+        for partition in draw.sample(range(5_000), touched):
             chain = chains[partition]
             chains[partition] = (line.write(partition),) if len(chain) > 9 else (*chain, line.write(partition, DELTA))
         spent += line.commit(chains)
@@ -256,7 +256,7 @@ def test_a_touched_partition_costs_at_most_two_kilobytes(touched: int) -> None:
 
 def test_ten_of_a_hundred_thousand_partitions() -> None:
     """Read back only at the end: the bound over a long line, in a few seconds."""
-    partitions, touched, commits = 100_000, 10, 200
+    partitions, touched, commits = 100_000, 10, 100
     owner = CheckpointId(1, "00000001")
     chains: Chains = {n: (small(n, SNAPSHOT, owner),) for n in range(partitions)}
     parent, _ = spill(

@@ -1,7 +1,7 @@
 """Small histories, to be played in every order of their requests."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from unittest import mock
 
@@ -24,6 +24,13 @@ class Scene:
     grace: timedelta = timedelta(0)
     long: bool = False
     """Whether it takes minutes: then it is played in the long run alone."""
+    short_faults: int | None = None
+    """As many as `faults` in the short run, if fewer."""
+
+    @property
+    def short(self) -> "Scene":
+        """The scene as the short run plays it."""
+        return self if self.short_faults is None else replace(self, faults=self.short_faults)
 
 
 def in_turn(*acts: Act) -> Act:
@@ -113,12 +120,13 @@ SCENES = (
     Scene("two cleanups", {"cleaner": clean, "other": clean}, checkpoints=3),
     Scene("a rollback beside a cleanup", {"one": roll_back, "cleaner": clean}, checkpoints=3),
     Scene("a rollback beside a commit", {"one": roll_back, "two": commit}),
-    Scene("a prepared checkpoint withdrawn", {"one": prepare, "reader": read}, faults=2),
+    Scene("a prepared checkpoint withdrawn", {"one": prepare, "reader": read}, faults=2, short_faults=1),
     Scene("a prepared checkpoint beside a commit", {"one": prepare, "two": commit}),
     Scene(
         "prepared and dropped here, promoted and built on there",
         {"one": prepare_and_drop, "two": in_turn(restore, commit)},
         faults=1,
+        short_faults=0,
     ),
     Scene("promoted and dropped", {"one": promote, "two": drop}, setup=prepare),
     Scene("promoted beside a rollback", {"one": promote, "two": roll_back}, setup=prepare),

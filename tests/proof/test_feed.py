@@ -133,7 +133,7 @@ def _columns(manifest: Manifest, name: str) -> set[tuple[int, str]]:
 
 @pytest.mark.parametrize("part", range(1 if SUMMARY is None else 40))
 def test_the_feed_of_a_table_leads_to_each_of_its_checkpoints(part: int, effort: Effort, figures: Figures) -> None:
-    histories = effort(3, 50)
+    histories = effort(2, 50)
     for seed in range(part * histories, (part + 1) * histories):
         try:
             _follow(seed, figures)
@@ -193,7 +193,7 @@ def _has_wide(history: History, checkpoint: CheckpointId) -> set[str]:
 def test_a_follower_has_the_table_by_name_whatever_becomes_of_its_columns(
     part: int, effort: Effort, figures: Figures
 ) -> None:
-    histories = effort(8, 200)
+    histories = effort(5, 200)
     for seed in range(part * histories, (part + 1) * histories):
         try:
             with plain_store() as store:

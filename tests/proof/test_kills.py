@@ -65,7 +65,7 @@ def test_eight_that_compete_for_one_root(
 ) -> None:
     """Each is fenced all the time by the others, some are stopped and go on as zombies, and all of them die."""
     slots = [new_slot(place, f"w{number}", seed, writers.compete) for number in range(8)]
-    kill_at_random(slots, effort(12, 200), random.Random(seed), pauses=True)
+    kill_at_random(slots, effort(8, 200), random.Random(seed), pauses=True)
     stop(place, slots)
     found = count(figures, "competing", place, slots)
     assert len({token.partition("-")[0] for token in found}) > 1, "they never met: this proves nothing"
@@ -81,7 +81,7 @@ def test_a_cleanup_beside_a_writer(
         new_slot(place, "writer", seed, writers.compete, span=40, savepoints=True),
         new_slot(place, "cleanup", seed, writers.clean, span=4),
     ]
-    kill_at_random(slots, effort(12, 200), random.Random(seed))
+    kill_at_random(slots, effort(8, 200), random.Random(seed))
     stop(place, slots)
     found = count(figures, "cleanup", place, slots)
     everything = told(place)
@@ -114,7 +114,7 @@ def test_a_server_that_goes_and_comes_back(
     server: Server = request.getfixturevalue(f"{kind}_server")
     place, numbers = new_place(tmp_path, server), random.Random(seed)
     slots = [new_slot(place, f"w{number}", seed, writers.compete) for number in range(3)]
-    for _ in range(effort(3, 40)):
+    for _ in range(effort(2, 40)):
         enough = acknowledged(place) + numbers.randrange(1, 10)
         until(lambda least=enough: acknowledged(place) >= least, "the writers to go on", slots)  # type: ignore[misc]
         numbers.choice([server.stop, server.kill])()

@@ -98,7 +98,7 @@ def test_random_histories_are_linearizable(
     checker: Checker, effort: Callable[[int, int], int], figures: Counter[str]
 ) -> None:
     """Writers, a zombie, cleanups, retention, savepoints and readers; requests are lost, late, or half done."""
-    first, count, each = 1_000_000, effort(200, 20_000), 200
+    first, count, each = 1_000_000, effort(100, 20_000), effort(100, 200)
     for start in range(first, first + count, each):
         seeds = range(start, start + each)
         for seed, verdict in zip(seeds, checker.check(map(play, seeds)), strict=True):

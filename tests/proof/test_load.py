@@ -56,7 +56,7 @@ def test_a_job_that_commits_and_cleans_up_for_long_holds_what_it_held(
 ) -> None:
     local = any_root.kind == "local"
     urls, options = [f"{any_root.url}/sync", f"{any_root.url}/asyncio"], any_root.storage_options or None
-    size = effort({"rounds": 24}, {"seconds": 1200 if local else 180})
+    size = effort({"rounds": 16}, {"seconds": 1200 if local else 180})
     report = measure("soak", urls=urls, options=options, **size)
     limits = LIMITS if local else LIMITS | {"files": SOCKETS, "tasks": SOCKETS}
     assert grown(report, limits) == {}
@@ -105,7 +105,7 @@ NAMED = 256
 def test_what_ten_changed_partitions_cost_does_not_depend_on_how_many_there_are(
     tmp_path: Path, form: str, effort: Effort, figures: Figures
 ) -> None:
-    few, many, commits = effort((600, 2000, 50), (1000, 10_000, 500))
+    few, many, commits = effort((600, 1500, 25), (1000, 10_000, 500))
     costs = []
     for count in (few, many):
         report = measure("partitions", folder=f"{tmp_path}/{count}", form=form, count=count, commits=commits)
@@ -222,8 +222,8 @@ def test_readers_beside_a_writer_and_a_cleanup_get_what_was_committed(
         "readers",
         url=any_root.url,
         options=any_root.storage_options or None,
-        commits=effort(24, 120 if any_root.kind == "local" else 60),
-        grace=effort(12, 30) if grace else 0,
+        commits=effort(12, 120 if any_root.kind == "local" else 60),
+        grace=effort(6, 30) if grace else 0,
         readers=READERS,
         how=how,
         processes=8,

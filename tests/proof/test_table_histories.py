@@ -39,7 +39,7 @@ Figures = Counter[str]
 
 @pytest.mark.parametrize("part", range(1 if SUMMARY is None else 40))
 def test_a_table_is_what_a_dict_would_be(part: int, effort: Effort, figures: Figures) -> None:
-    histories = effort(3, 50)
+    histories = effort(2, 50)
     for seed in range(part * histories, (part + 1) * histories):
         width = random.Random(seed).choice([5, 200, 5000])
         with pytest.MonkeyPatch.context() as patch:

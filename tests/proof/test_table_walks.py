@@ -33,14 +33,14 @@ PLANTED = (
         due_rows.may_be_due,
         "any(artifact.path in old for artifact in chain)",
         "chain[0].path in old",
-        walk=100,
+        walk=112,
     ),
     Planted(
         "a row is taken to be expired a moment later",
         due_rows.may_be_due,
         "time <= limit",
         "time < limit",
-        walk=90,
+        walk=93,
     ),
     Planted(
         "a repeated batch has the clock of the machine",
@@ -79,18 +79,21 @@ PLANTED = (
         TableChanges._change,
         "self._written.append(Written.on(below, self.version))",
         "self._written[:] = [Written.on(below, self.version)]",
+        walk=35,
     ),
     Planted(
         "what was compacted early takes the place of another chain",
         EarlyCompaction._begins_alike,
         "return chains.get(partition, ())[: len(old)] == old",
         "return bool(chains.get(partition))",
+        walk=23,
     ),
     Planted(
         "changes above what was compacted early are lost",
         EarlyCompaction.write,
         "reduce(on_top, above, written[partition])",
         "written[partition]",
+        walk=16,
     ),
 )
 
@@ -103,7 +106,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("part", range(3 if SUMMARY is None else 40))
 def test_a_table_is_a_dict_with_a_clock(part: int, effort: Effort, figures: Figures) -> None:
-    walks = effort(34, 500)
+    walks = effort(20, 500)
     for seed in range(part * walks, (part + 1) * walks):
         try:
             Walk(seed, figures).run()

@@ -4,6 +4,7 @@ With `CHECKPOINTER_S3_SERVERS`, names of tests/s3_servers.py, the tests of the k
 others.
 """
 
+import asyncio
 import os
 import secrets
 import uuid
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
 from tests import s3_servers
 from tests.servers import Server, ServerUnavailableError
@@ -37,6 +39,17 @@ class Place:
     def open(self, **changes: Any) -> Store:
         given = {"fencing": self.fencing, "encryption": self.encryption, **changes}
         return open_store(self.url, self.storage_options, **given)
+
+
+def copy_objects(source: Store, target: Store) -> None:
+    """Put all objects of a root into an empty one."""
+
+    async def copy() -> None:
+        entries = await source.list("")
+        found = await asyncio.gather(*(source.get(entry.path) for entry in entries))
+        await asyncio.gather(*(target.put(entry.path, blob.data) for entry, blob in zip(entries, found, strict=True)))
+
+    run_sync(copy())
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ MEASURE = r"""if True:
 def test_a_large_object_takes_little_more_memory_than_itself(kind: str, place_of: Callable[[str], Place]) -> None:
     place = place_of(kind)
     for verb in ("put", "get"):
-        program = MEASURE.format(verb=verb, size=128, url=place.url, options=place.storage_options)
+        program = MEASURE.format(verb=verb, size=96, url=place.url, options=place.storage_options)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         print(f"{kind} {verb}: {done.stdout.strip()} MiB more than the object")

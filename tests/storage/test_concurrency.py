@@ -14,7 +14,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ObjectNotFoundError
 from tests.storage import workers
 from tests.storage.conftest import CONDITIONAL, Place
-from tests.storage.workers import WRITERS, together
+from tests.storage.workers import PROCESSES, WRITERS, together
 
 SEVERAL = ["local", "s3", "azure", "gcs", "databricks"]
 
@@ -35,9 +35,9 @@ def test_no_swap_of_many_processes_is_lost(place: Place) -> None:
     times = 5
     store = place.open()
     run_sync(store.put(workers.COUNTER, b"0 0"))
-    arguments = [(place.url, place.storage_options, "required", times) for _ in range(WRITERS)]
+    arguments = [(place.url, place.storage_options, "required", times) for _ in range(PROCESSES)]
     refused = sum(together(workers.processes(), workers.increment_at, arguments))
-    assert workers.count(store) == WRITERS * times
+    assert workers.count(store) == PROCESSES * times
     assert refused > 0, "the writers never met: this proves nothing"
 
 
@@ -68,7 +68,7 @@ def test_of_many_threads_one_creates_the_object(place: Place) -> None:
 @pytest.mark.kinds(*SEVERAL)
 def test_of_many_processes_one_creates_the_object(place: Place) -> None:
     arguments = [
-        (place.url, place.storage_options, "manifests/1", b"%d" % number * 10_000) for number in range(WRITERS)
+        (place.url, place.storage_options, "manifests/1", b"%d" % number * 10_000) for number in range(PROCESSES)
     ]
     won = together(workers.processes(), workers.create_at, arguments)
     assert sum(won) == 1

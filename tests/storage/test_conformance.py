@@ -116,7 +116,7 @@ class Pieces:
         self.threads.add(threading.current_thread().name)
 
 
-@pytest.mark.parametrize("size", [0, 1, 5 * MIB, 36 * MIB])
+@pytest.mark.parametrize("size", [0, 1, 5 * MIB, 17 * MIB])
 def test_an_object_goes_into_a_sink_in_order_and_off_the_loop(store: Store, size: int) -> None:
     data = random.Random(size).randbytes(size)
     run_sync(store.put("x", data))
@@ -249,7 +249,7 @@ def test_a_listing_holds_what_starts_with_the_prefix(store: Store) -> None:
 @pytest.mark.kinds("memory", "local", "s3", "databricks", "generic")  # azure, gcs: test_cloud.py
 def test_a_long_listing_comes_in_pages(place: Place) -> None:
     store = place.open(concurrency=64)
-    paths = [f"a/{number % 7}/{number:04d}" for number in range(2500)]
+    paths = [f"a/{number % 7}/{number:04d}" for number in range(1100)]
 
     async def write() -> None:
         await asyncio.gather(*(store.put(path, b"") for path in paths))
@@ -264,7 +264,7 @@ def test_a_long_listing_comes_in_pages(place: Place) -> None:
         if more is None:
             break
     assert sorted(found) == sorted(paths)
-    assert pages >= 3 or place.kind in ("databricks", "generic")
+    assert pages >= 2 or place.kind in ("databricks", "generic")
     assert [entry.path for entry in run_sync(store.list("a/3/"))] == sorted(p for p in paths if p.startswith("a/3/"))
 
 

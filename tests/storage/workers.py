@@ -13,13 +13,17 @@ from pyspark_checkpointer.storage import ObjectExistsError, PreconditionFailedEr
 
 COUNTER = "_latest"
 WRITERS = 16
+"""Threads that write one object."""
+
+PROCESSES = 8
+"""Processes that do. Each takes a second of a processor to open its connection."""
 
 
 def processes() -> ProcessPoolExecutor:
     """Return an executor with a process for each writer, forked from a server that has imported slow packages."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["s3fs", "adlfs", "gcsfs", "pyspark_checkpointer.storage", "tests.storage.workers"])
-    return ProcessPoolExecutor(WRITERS, mp_context=context)
+    return ProcessPoolExecutor(PROCESSES, mp_context=context)
 
 
 def threads() -> ThreadPoolExecutor:

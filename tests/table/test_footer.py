@@ -82,7 +82,8 @@ def test_a_field_of_any_other_type_is_refused_or_passed_over(kind: int) -> None:
     whole = snapshot()
     length = int.from_bytes(whole[-8:-4], "little")
     opens = refused = 0
-    for at in range(-8 - length, -8):
+    # Each byte gets eight of the sixteen types, the byte beside it the others: fields begin at any byte.
+    for at in range(-8 - length + kind % 2, -8, 2):
         data = bytearray(whole)
         data[at] = data[at] & 0xF0 | kind
         try:

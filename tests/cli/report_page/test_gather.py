@@ -17,6 +17,8 @@ from tests.cli.report_page.conftest import report_on
 from tests.damage import fill, flip
 from tests.world import World, line, live_objects, put
 
+pytestmark = pytest.mark.usefixtures("small_manifests")
+
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -2,10 +2,12 @@
 more. Each row of the table in SECURITY.md is a test here, on every store that has conditional writes.
 """
 
+import copy
 import hashlib
 import random
 import secrets
 import shutil
+import struct
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +36,7 @@ from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, Unwra
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from tests.storage.conftest import Place
+from tests.storage.conftest import Place, copy_objects
 
 SECRET = "4929-1234-secret"
 LARGE = random.Random(1).randbytes(300_000)
@@ -69,6 +71,19 @@ class Victim:
             self.states.append(dict(state))
         client.savepoint(f"savepoint-{SECRET}")
 
+    def copied_to(self, place: Place, encryption: str) -> "Victim":
+        """Return the same root at another place. To copy its objects takes fewer requests than to commit them."""
+        made = copy.copy(self)
+        made.place, made.encryption = place, encryption
+        made.raw = open_store(place.url, place.storage_options, fencing="none")
+        copy_objects(self.raw, made.raw)
+        return made
+
+    @property
+    def is_near(self) -> bool:
+        """Whether no server is asked: then an attack tries all there is. The library has the same bytes elsewhere."""
+        return self.place.kind in ("memory", "local")
+
     def client(self, encryption: Any = ...) -> Checkpointer:
         chosen = self.encryption if encryption is ... else encryption
         return Checkpointer(self.place.url, self.place.storage_options, encryption=chosen)
@@ -98,9 +113,19 @@ class Victim:
         return dict(restored.keyed("totals")) == self.states[-1] and model == [LARGE + b"\2"]
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Victim:
+    place = Place("memory", f"memory://{secrets.token_hex(8)}", {})
+    return Victim(place, make_key(tmp_path_factory.mktemp("original") / "state.key"))
+
+
 @pytest.fixture
-def victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], key: str) -> Victim:
-    return Victim(place_of(request.param), key)
+def victim(
+    request: pytest.FixtureRequest, place_of: Callable[[str], Place], original: Victim, key: str, tmp_path: Path
+) -> Victim:
+    assert original.encryption is not None
+    shutil.copy(original.encryption.removeprefix("key-file:"), tmp_path / "state.key")
+    return original.copied_to(place_of(request.param), key)
 
 
 # ---- who reads the root ----------------------------------------------------------------------------------------------
@@ -183,7 +208,8 @@ def test_every_change_of_an_object_is_noticed(victim: Victim) -> None:
 def test_no_object_can_take_the_place_of_another(victim: Victim) -> None:
     objects = victim.objects()
     paths = sorted(objects)
-    for one, other in zip(paths, [*paths[1:], paths[0]], strict=True):
+    pairs = [*zip(paths, [*paths[1:], paths[0]], strict=True)]
+    for one, other in pairs if victim.is_near else pairs[::3]:
         victim.write(one, objects[other])
         assert victim.is_safe(), (one, other)
         victim.write(one, objects[one])
@@ -192,7 +218,7 @@ def test_no_object_can_take_the_place_of_another(victim: Victim) -> None:
 def test_objects_of_another_root_are_refused_although_the_same_key_opens_it(
     victim: Victim, place_of: Callable[[str], Place]
 ) -> None:
-    objects, other = victim.objects(), Victim(place_of(victim.place.kind), victim.encryption).objects()
+    objects, other = victim.objects(), Victim(place_of("memory"), victim.encryption).objects()
     victim.write("_latest", other["_latest"])
     with pytest.raises(CorruptionError, match="_latest: cannot be decrypted: its bytes were changed, or belong to"):
         victim.client().restore()
@@ -206,7 +232,7 @@ def test_objects_of_another_root_are_refused_although_the_same_key_opens_it(
 
 
 def test_what_is_not_encrypted_is_never_taken_for_state(victim: Victim, place_of: Callable[[str], Place]) -> None:
-    plain = Victim(place_of(victim.place.kind), None).objects()
+    plain = Victim(place_of("memory"), None).objects()
     encrypted = victim.objects()
     for path, data in plain.items():
         victim.write(path, data)
@@ -434,6 +460,7 @@ def test_nothing_is_written_with_keys_that_the_root_has_no_more(key: str, tmp_pa
     ShardLeases(root, "app", "other", encryption=key).create(["0"])
 
 
+@pytest.mark.full_cost
 def test_a_passphrase_opens_a_root(tmp_path: Path) -> None:
     phrase = tmp_path / "phrase"
     phrase.write_text("correct horse battery staple\n")
@@ -447,6 +474,7 @@ def test_a_passphrase_opens_a_root(tmp_path: Path) -> None:
     raw = open_store(url)
     wrapped = decode_keys(run_sync(raw.get(KEYS)).data).generations[0].wrappings[0].wrapped
     assert b"correct" not in wrapped
+    assert wrapped.startswith(struct.pack(">IHH", 1 << 17, 8, 1)), "128 MiB for each guess"
 
 
 @pytest.mark.parametrize("opened", [b"other", None])

@@ -1,8 +1,10 @@
 """Who has the structure key of a root cleans and verifies it, and reads nothing of its state."""
 
+import copy
 import pickle
 import random
 import secrets
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -25,7 +27,7 @@ from pyspark_checkpointer.storage.encryption.outer_tags import TAG_BYTES, OuterT
 from pyspark_checkpointer.storage.encryption.root_keys import change_keys
 from pyspark_checkpointer.testing import Faults, injected
 from tests.signing_keys import make_keys
-from tests.storage.conftest import CONDITIONAL, Place
+from tests.storage.conftest import CONDITIONAL, Place, copy_objects
 
 LARGE = random.Random(1).randbytes(300_000)
 """Bytes that get an object of their own, and have several chunks."""
@@ -50,6 +52,17 @@ class Root:
                 cp.snapshot("model", 0, LARGE + bytes([number]))
                 cp.positions["orders"] = {"0": number}
         client.change_cleaners(allow=[self.names["cleaner"]])
+
+    def copied_to(self, place: Place, folder: Path) -> "Root":
+        """Return the same root at another place. To copy its objects takes fewer requests than to commit them."""
+        made = copy.copy(self)
+        made.url, made.options = place.url, place.storage_options
+        made.names = {name: f"key-file:{folder / name}.key" for name in self.names}
+        for name, text in self.names.items():
+            shutil.copy(text.removeprefix("key-file:"), folder / f"{name}.key")
+        made.raw = open_store(place.url, place.storage_options, fencing="none")
+        copy_objects(self.raw, made.raw)
+        return made
 
     def client(self, name: str) -> Checkpointer:
         return Checkpointer(self.url, self.options, encryption=self.names[name])
@@ -81,10 +94,14 @@ class Root:
         )
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    return Root(f"memory://{secrets.token_hex(8)}", None, tmp_path_factory.mktemp("original"))
+
+
 @pytest.fixture(params=CONDITIONAL)
-def root(request: pytest.FixtureRequest, place_of: Callable[[str], Place], tmp_path: Path) -> Root:
-    place = place_of(request.param)
-    return Root(place.url, place.storage_options, tmp_path)
+def root(request: pytest.FixtureRequest, place_of: Callable[[str], Place], original: Root, tmp_path: Path) -> Root:
+    return original.copied_to(place_of(request.param), tmp_path)
 
 
 @pytest.fixture
@@ -281,13 +298,14 @@ def found_by(root: Root, path: str) -> tuple[set[str], set[str]]:
 
 def test_a_cleaner_finds_every_change_of_an_artifact(root: Root) -> None:
     path, data = next(iter(root.artifacts().items()))
-    for place in (0, 15, 16, 39, 40, len(data) // 2, len(data) - 1):
+    every = 1 if root.url.startswith(("memory:", "/")) else 5  # the same bytes are judged wherever they come from
+    for place in (0, 15, 16, 39, 40, len(data) // 2, len(data) - 1)[::every]:
         changed = bytearray(data)
         changed[place] ^= 1
         root.write(path, bytes(changed))
         cleaner, owner = found_by(root, path)
         assert cleaner == owner != set(), place
-    for cut in (b"", data[:15], data[:20], data[:72], data[:-1], data[:-16], data[16:], data + b"x", data * 2):
+    for cut in (b"", data[:15], data[:20], data[:72], data[:-1], data[:-16], data[16:], data + b"x", data * 2)[::every]:
         root.write(path, cut)
         cleaner, owner = found_by(root, path)
         assert cleaner == owner != set(), len(cut)

@@ -1,4 +1,4 @@
-"""A signed root that tests attack, and a process that forgets what it saw."""
+"""A signed root that tests attack."""
 
 import secrets
 from collections.abc import Callable
@@ -6,27 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer.storage.signatures import signers as signers_module
-from pyspark_checkpointer.storage.signatures import versions
-from pyspark_checkpointer.storage.signatures.freshness import Newest
 from tests.storage.conftest import Place
 from tests.storage.signatures.victim import Victim
 
 
-@pytest.fixture
-def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function after which this process is one that has seen nothing."""
-
-    def run() -> None:
-        monkeypatch.setattr(versions, "TIMES", Newest())
-        monkeypatch.setattr(signers_module, "LISTS", Newest())
-
-    return run
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Victim:
+    return Victim(Place("memory", f"memory://{secrets.token_hex(8)}", {}), tmp_path_factory.mktemp("original"))
 
 
 @pytest.fixture
-def victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place], tmp_path: Path) -> Victim:
-    return Victim(place_of(request.param), tmp_path)
+def victim(
+    request: pytest.FixtureRequest,
+    place_of: Callable[[str], Place],
+    original: Victim,
+    tmp_path: Path,
+    forget: Callable[[], None],
+) -> Victim:
+    forget()  # each test has the same root, and this process saw what became of it in the last one
+    return original.copied_to(place_of(request.param), tmp_path)
 
 
 @pytest.fixture(params=["plain", "encrypted"])

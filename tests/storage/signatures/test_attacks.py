@@ -38,10 +38,12 @@ from tests.storage.signatures.victim import Victim
 
 def test_every_change_of_a_signed_object_is_noticed(victim: Victim) -> None:
     before = victim.objects()
-    for path, data in before.items():
-        if not path.endswith(".signed") and path not in ("_latest", SIGNERS):
-            continue
-        for changed in (_flipped(data, 30), _flipped(data, len(data) - 2), data[:-1], data + b" ", b""):
+    signed = sorted(path for path in before if path.endswith(".signed") or path in ("_latest", SIGNERS))
+    for number, path in enumerate(signed):
+        data = before[path]
+        changes = (_flipped(data, 30), _flipped(data, len(data) - 2), data[:-1], data + b" ", b"")
+        # On a server each object is changed in two ways. The library judges the same bytes wherever they come from.
+        for changed in changes if victim.is_near else (changes[number % 5], changes[(number + 2) % 5]):
             victim.write(path, changed)
             try:
                 assert victim.state() == victim.states[-1], path

@@ -57,10 +57,8 @@ def kms_server() -> Iterator["MotoKms"]:
 
 
 @pytest.fixture
-def case_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Case]:
+def case_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Case]:
     """Return a function that gives the case of a kind of provider."""
-    # `test_a_passphrase_opens_a_root` pays the whole cost of a new passphrase. It says nothing more to pay it often.
-    monkeypatch.setattr("pyspark_checkpointer.storage.encryption.key_providers._SCRYPT", (1 << 10, 8, 1))
 
     def give(kind: str) -> Case:
         if kind in FILES:
