@@ -222,7 +222,7 @@ def test_readers_beside_a_writer_and_a_cleanup_get_what_was_committed(
         "readers",
         url=any_root.url,
         options=any_root.storage_options or None,
-        commits=effort(12, 120 if any_root.kind == "local" else 60),
+        commits=effort(18, 120 if any_root.kind == "local" else 60),
         grace=effort(6, 30) if grace else 0,
         readers=READERS,
         how=how,
