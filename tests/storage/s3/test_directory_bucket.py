@@ -1,15 +1,18 @@
 """Directory buckets (S3 Express) list whole folders only, in no order; the store does the rest."""
 
 import random
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 pytest.importorskip("s3fs")
 
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.s3.store import S3Store
 from pyspark_checkpointer.storage.url import parse
+from tests.storage.s3.tiny_s3 import tiny_s3
 
 
 class Bucket(S3Store):
@@ -87,3 +90,26 @@ def test_other_buckets_are_asked_for_the_very_prefix() -> None:
     bucket = Bucket("jobs", [f"jobs/{name}" for name in NAMES], "data")
     run_sync(bucket.list("manifests/00000000"))
     assert set(bucket.asked) == {"jobs/manifests/00000000"}
+
+
+def test_a_job_runs_and_is_cleaned_up_over_http() -> None:
+    """The real client asks for a session first, and signs all other requests with it."""
+    with tiny_s3(bucket="data--use1-az4--x-s3") as server:
+        options = {"endpoint_url": server.endpoint, "key": "key", "secret": "secret"}
+        with Checkpointer(f"s3://{server.bucket}/jobs", options) as ck:
+            for number in range(12):
+                with ck.begin(epoch=number) as attempt:
+                    for partition in range(3):
+                        attempt.snapshot("op", partition, b"%d/%d" % (number, partition))
+            assert [ck.load_manifest(one).epoch for one in ck.list_checkpoints()] == [*range(12)]
+            before = len(server.objects)
+            ck.clean(RetentionPolicy(keep_last=2, grace=timedelta(0)))
+            assert len(ck.list_checkpoints()) == 2
+            assert len(server.objects) < before / 2
+            restored = ck.restore()
+            assert restored is not None
+            assert restored.operator("op").partition(2) == [b"11/2"]
+            assert ck.verify()
+        sessions = [asked for asked in server.asked if asked.query == "session"]
+        assert {asked.user for asked in sessions} == {"key"}
+        assert {asked.user for asked in server.asked if asked not in sessions} == {"session"}

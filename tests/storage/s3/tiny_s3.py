@@ -3,14 +3,19 @@
 import hashlib
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 Refusal = tuple[int, str] | tuple[int, str, dict[str, str]]
 """Status and code of an answer, and headers of it."""
+
+PAGE = 3
+"""Entries in one page of a listing of a directory bucket."""
 
 Check = Callable[["Asked"], Refusal | None]
 
@@ -21,7 +26,7 @@ class Asked:
     def __init__(self, handler: BaseHTTPRequestHandler) -> None:
         url = urlsplit(handler.path)
         self.method, self.query, self.headers = handler.command, url.query, handler.headers
-        self.key = unquote(url.path).removeprefix("/bucket").removeprefix("/")
+        self.key = unquote(url.path).removeprefix(f"/{handler.server.bucket}").removeprefix("/")  # type: ignore[attr-defined]
         signed = re.search(r"Credential=([^/]+)/", handler.headers.get("Authorization", ""))
         self.user = signed[1] if signed else None
         self.token = handler.headers.get("x-amz-security-token")
@@ -38,9 +43,9 @@ class TinyS3(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: Check, bucket: str = "bucket") -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.check = check
+        self.check, self.bucket = check, bucket
         self.objects: dict[str, bytes] = {}
         self.asked: list[Asked] = []
         self.lock = threading.Lock()
@@ -82,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
                 objects.pop(name.decode(), None)
             return 200, "", {}, b'<?xml version="1.0"?><DeleteResult/>'
         found = objects.get(key)
+        if asked.method == "GET" and self.server.bucket.endswith("--x-s3") and not key:
+            return self._list_folder(parse_qs(asked.query, keep_blank_values=True))
         if asked.method == "GET" and not key:
             prefix = unquote(re.search(r"prefix=([^&]*)", asked.query)[1])  # type: ignore[index]
             rows = "".join(
@@ -91,12 +98,41 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return 200, "", {}, f'<?xml version="1.0"?><ListBucketResult>{rows}</ListBucketResult>'.encode()
         if asked.method == "GET":
-            return (200, "", {"ETag": _etag(found)}, found) if found is not None else (404, "NoSuchKey", {}, b"")
+            if found is None:
+                return 404, "NoSuchKey", {}, b""
+            span = re.fullmatch(r"bytes=(\d+)-(\d+)", asked.headers.get("Range", ""))
+            part = found[int(span[1]) : int(span[2]) + 1] if span else found
+            return 206 if span else 200, "", {"ETag": _etag(found)}, part
         expected = asked.headers.get("If-Match")
         if ("If-None-Match" in asked.headers and found is not None) or (expected and expected != _etag(found or b"")):
             return 412, "PreconditionFailed", {}, b""
         objects[key] = body
         return 200, "", {"ETag": _etag(body)}, b""
+
+    def _list_folder(self, query: dict[str, list[str]]) -> tuple[int, str, dict[str, str], bytes]:
+        """Answer as a directory bucket does: it wants a session, lists whole folders, in no order, and in pages."""
+        if "session" in query:
+            names = {"SessionToken": "token", "SecretAccessKey": "secret", "AccessKeyId": "session"}
+            names["Expiration"] = (datetime.now(UTC) + timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            told = "".join(f"<{name}>{value}</{name}>" for name, value in names.items())
+            text = f"<CreateSessionResult><Credentials>{told}</Credentials></CreateSessionResult>"
+            return 200, "", {}, f'<?xml version="1.0"?>{text}'.encode()
+        prefix, start = query["prefix"][0], int(query.get("continuation-token", ["0"])[0])
+        if not prefix.endswith("/") and prefix:
+            return 400, "InvalidRequest", {}, b""
+        if "uploads" in query:
+            return 200, "", {}, b'<?xml version="1.0"?><ListMultipartUploadsResult/>'
+        found = [name for name in self.server.objects if name.startswith(prefix)]
+        if "delimiter" in query:
+            folders = {prefix + rest.split("/")[0] for name in found if "/" in (rest := name[len(prefix) :])}
+            rows = [f"<CommonPrefixes><Prefix>{name}/</Prefix></CommonPrefixes>" for name in folders]
+        else:
+            rows = [f"<Contents><Key>{n}</Key><Size>{len(self.server.objects[n])}</Size></Contents>" for n in found]
+        rows.sort(key=lambda row: zlib.crc32(row.encode()))
+        end = start + PAGE
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{end}</NextContinuationToken>"
+        text = "".join(rows[start:end]) + (more if end < len(rows) else "")
+        return 200, "", {}, f'<?xml version="1.0"?><ListBucketResult>{text}</ListBucketResult>'.encode()
 
     def _body(self) -> bytes:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -120,8 +156,8 @@ def _etag(data: bytes) -> str:
 
 
 @contextmanager
-def tiny_s3(check: Check = lambda asked: None) -> Iterator[TinyS3]:
-    server = TinyS3(check)
+def tiny_s3(check: Check = lambda asked: None, bucket: str = "bucket") -> Iterator[TinyS3]:
+    server = TinyS3(check, bucket)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
