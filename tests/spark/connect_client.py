@@ -8,9 +8,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.liveness import is_running
+from pyspark_checkpointer.checkpoint.metrics import Metrics
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import (
@@ -289,8 +291,61 @@ def other_job(folder: Path) -> Any:
     return [error, restored.keyed("totals")[0]]
 
 
+def measured(folder: Path) -> str:
+    """Count the metrics of a query, in a file: the process that calls this client's function is another one."""
+
+    def note(record: Metrics) -> None:
+        with (folder / "metrics").open("a") as file:
+            file.write(f"{type(record).__name__}\n")
+
+    return run(folder, sink(folder, count, metrics=note))
+
+
+def measured_by_what_cannot_travel(folder: Path) -> list[str]:
+    lock = threading.Lock()
+
+    def note(record: Metrics) -> None:
+        with lock:
+            pass
+
+    try:
+        return [run(folder, sink(folder, count, metrics=note))]
+    except PySparkException as error:
+        return [type(error).__name__, str(error.__context__)]
+
+
 def memory(folder: Path) -> str:
     return run(folder, stateful("memory://nowhere", checkpoint_location=folder / "spark")(count))
+
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+
+
+def shipped(folder: Path, archive: str | None) -> Any:
+    """Use a map and a table, whose tasks may get the package as an artifact of the session."""
+    if archive:
+        spark.addArtifacts(archive, pyfile=True)
+
+    def modules(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark_checkpointer
+
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"module": [pyspark_checkpointer.__file__] * batch.num_rows})
+
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        count(batch, batch_id, state)
+        state.table("sums", ["key"], num_partitions=3, combine={"amount": "sum"}).upsert(batch)
+        state.map("modules")[batch_id] = sorted(
+            {row[0] for row in batch.mapInArrow(modules, "module string").collect()}
+        )
+
+    error = run(folder, sink(folder, update))
+    if error:
+        return error
+    restored = Checkpointer(folder / "root").restore()
+    assert restored is not None
+    read = rows_of(read_state(spark, folder / "root", "sums"))
+    return [restored.keyed("totals").to_dict(), read, restored.keyed("modules").to_dict()[0]]
 
 
 # ---- kills -----------------------------------------------------------------------------------------------------------
@@ -384,17 +439,17 @@ def cleaning(folder: Path) -> Any:
     }
 
 
-def main() -> None:
-    global spark
-    spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+def serve(functions: Mapping[str, Any]) -> None:
+    """Run the functions that the lines name, and print their answers."""
     for line in sys.stdin:
         name, folder, *args = json.loads(line)
         try:
-            told = {"answer": globals()[name](Path(folder), *args)}
+            told = {"answer": functions[name](Path(folder), *args)}
         except Exception:
             told = {"failed": traceback.format_exc()}
         print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+    serve(globals())

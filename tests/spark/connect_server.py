@@ -48,19 +48,22 @@ class ConnectServer(Service):
             time.sleep(0.05)
 
 
-def start_server(folder: Path) -> ConnectServer:
+def start_server(
+    folder: Path, master: str = "local[2]", python: str = sys.executable, **settings: str
+) -> ConnectServer:
     """A server with two cores, as `sbin/start-connect-server.sh` starts it, but without a daemon."""
     port = free_port()
     home = Path(pyspark.__file__).parent
-    settings = SETTINGS | {"spark.connect.grpc.binding.port": str(port)}
+    settings = SETTINGS | {"spark.connect.grpc.binding.port": str(port)} | settings
     conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     process = Process(
         label="Spark Connect",
-        command=[str(home / "bin" / "spark-submit"), "--class", SERVER, "--master", "local[2]", *conf],
+        command=[str(home / "bin" / "spark-submit"), "--class", SERVER, "--master", master, *conf],
         environment={
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
-            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_WORKER_DIR": str(folder / "work"),
+            "PYSPARK_PYTHON": python,
             "PYTHONPATH": os.pathsep.join(map(str, (PROJECT / "src", PROJECT))),
         },
         ready=lambda: _listens(port),
@@ -79,14 +82,15 @@ def _listens(port: int) -> bool:
 
 @dataclass(slots=True)
 class ConnectClient:
-    """A process with a session of Spark Connect, which runs functions of `connect_client.py` by name."""
+    """A process with a session of Spark Connect, which runs functions of a program, `connect_client.py`, by name."""
 
     server: ConnectServer
+    program: Path = CLIENT
     _process: "subprocess.Popen[str]" = field(init=False)
 
     def __post_init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(CLIENT), self.server.url],
+            [sys.executable, "-W", "ignore", str(self.program), self.server.url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
