@@ -215,6 +215,21 @@ class Client:
         self._set_up(state["_config"], None)
 
 
+C = TypeVar("C", bound=Client)
+
+
+def metrics_of(client: Client) -> MetricsCallback | None:
+    """Return the function that gets the metrics of a client."""
+    return client._metrics
+
+
+def measured_by(client: C, metrics: MetricsCallback) -> C:
+    """Return a copy of a client, with another function that gets the metrics."""
+    twin = client.copy()
+    twin._set_up(client._config, metrics)
+    return twin
+
+
 def fixed(location: str | os.PathLike[str] | None) -> str | None:
     """Resolve a location against the caller's current working directory.
 

@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, BatchStep, carry_gone, compare
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.client._sync import Checkpointer
+from pyspark_checkpointer.client.base import measured_by, metrics_of
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark.batch import drain, find_query
@@ -79,7 +82,8 @@ def stateful(
         retention: Which checkpoints to keep. Without it all are kept until another cleanup removes them.
         clean_every: With `retention`, the number of commits between two cleanups, at least 1. A cleanup runs beside the
             next batches. Its errors are logged, and do not fail the job.
-        metrics: As in `Checkpointer`. Called on the driver.
+        metrics: As in `Checkpointer`. Called on the driver. In Spark Connect it is pickled, and called in the process
+            of the function.
         encryption: As in `Checkpointer`. Only the driver opens the keys. Its tasks get the opened ones. Spark's own
             checkpoint is not encrypted, nor are Spark's local files without `spark.io.encryption.enabled`.
         signing: As in `Checkpointer`. Only the driver signs and checks signatures. Tasks get no key.
@@ -279,8 +283,23 @@ class StatefulSink:
         return "next"
 
     def __getstate__(self) -> dict[str, Any]:
-        # A run has objects of the JVM, which no other process can use.
-        return self.__dict__ | {"_runs": {}}
+        # A run has objects of the JVM, which no other process can use. A client leaves its metrics callback behind. In
+        # Spark Connect the process that it travels to makes all commits, so the callback has to be there.
+        metrics = metrics_of(self.checkpointer) if is_remote() else None
+        try:
+            cloudpickle.dumps(metrics)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise IllegalArgumentError(
+                f"{self.checkpointer.root}: stateful(metrics=…) goes to another process in Spark Connect, and cannot "
+                f"be pickled: {error}: give a function that makes what it needs where it is called"
+            ) from error
+        return self.__dict__ | {"_runs": {}, "_metrics": metrics}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        metrics = state.pop("_metrics")
+        self.__dict__ |= state
+        if metrics is not None:
+            self.checkpointer = measured_by(self.checkpointer, metrics)
 
 
 def _claim_root(root: str, batch: DataFrame, query_id: str) -> None:

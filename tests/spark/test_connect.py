@@ -107,6 +107,22 @@ def test_a_root_in_memory_and_a_call_outside_of_a_query_are_refused(client: Conn
     assert "IllegalArgumentError: not called from a streaming query" in client.run("outside", tmp_path)
 
 
+def test_metrics_are_those_of_the_process_that_commits(client: ConnectClient, tmp_path: Path) -> None:
+    feed(tmp_path, "a1", "b2")
+    assert client.run("measured", tmp_path) == ""
+    assert (tmp_path / "metrics").read_text().split() == ["RestoreMetrics", "CommitMetrics", "CommitMetrics"]
+
+
+def test_metrics_that_cannot_be_pickled_are_refused_before_the_query_starts(
+    client: ConnectClient, tmp_path: Path
+) -> None:
+    feed(tmp_path, "a1")
+    kind, why = client.run("measured_by_what_cannot_travel", tmp_path)
+    assert kind == "PySparkPicklingError"
+    assert "stateful(metrics=…) goes to another process in Spark Connect, and cannot be pickled" in why
+    assert not (tmp_path / "root").exists()
+
+
 @pytest.mark.prove
 def test_what_is_no_exception_fails_the_query_by_name(client: ConnectClient, tmp_path: Path) -> None:
     feed(tmp_path, "a1")
