@@ -35,6 +35,10 @@ QUICK = {
 """Settings with which Spark does the same in less time. Nothing of this library depends on them."""
 
 
+WORKERS = Path(__file__).with_name("workers")
+"""Where Spark's Python workers find `sitecustomize`."""
+
+
 def new_session(master: str = "local[2]", **conf: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("tests")
     settings = {
@@ -48,7 +52,9 @@ def new_session(master: str = "local[2]", **conf: str) -> SparkSession:
     } | conf
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:  # Java and Spark's Python workers take the path of this moment
+        patch.setenv("PYTHONPATH", str(WORKERS), prepend=os.pathsep)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
 
