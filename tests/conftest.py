@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import multiprocessing
 import os
 import re
 import shutil
@@ -60,6 +61,16 @@ if sys.platform == "linux" and IN_MEMORY.is_mount() and "CHECKPOINTER_PROVE" not
 # Python looks for cycles less often. By default that takes an eighth of the time of all tests without Spark, and
 # a fifth of that of a random history. The oldest objects are still looked at whenever they have become a quarter more.
 gc.set_threshold(50_000, 20, 20)
+
+
+# Processes of tests are forked from a server that has imported what is slow. It imports once, when the first of them
+# starts, whoever that is: so all is named here. A process that has to import the stores takes a second of a processor.
+multiprocessing.set_forkserver_preload(
+    [
+        *("s3fs", "adlfs", "gcsfs", "pyspark_checkpointer"),
+        *("tests.storage.workers", "tests.proof.kills.lives", "tests.consumers.test_cas_object"),
+    ]
+)
 
 
 def pytest_collection_finish() -> None:

@@ -374,7 +374,6 @@ def test_no_change_of_many_threads_is_lost(any_root: Any) -> None:
 
 def test_no_change_of_many_processes_is_lost(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.consumers.test_cas_object"])
     processes = [
         context.Process(target=increment, args=(str(tmp_path / "root"), {}, TIMES * 3)) for _ in range(WRITERS)
     ]

@@ -16,14 +16,12 @@ WRITERS = 16
 """Threads that write one object."""
 
 PROCESSES = 8
-"""Processes that do. Each takes a second of a processor to open its connection."""
+"""Processes that do. They meet as well as more would."""
 
 
 def processes() -> ProcessPoolExecutor:
     """Return an executor with a process for each writer, forked from a server that has imported slow packages."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["s3fs", "adlfs", "gcsfs", "pyspark_checkpointer.storage", "tests.storage.workers"])
-    return ProcessPoolExecutor(PROCESSES, mp_context=context)
+    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("forkserver"))
 
 
 def threads() -> ThreadPoolExecutor:

@@ -36,7 +36,6 @@ class Slot:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["s3fs", "adlfs", "gcsfs", "pyspark_checkpointer", __name__])
         self._told = self.told
         arguments = (self._place, self.name, f"{self._seed}.{self.name}.{self._life}", self._work, self._options)
         self._process: BaseProcess = context.Process(target=_live, args=arguments, daemon=True)
