@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -256,6 +257,7 @@ def imports(tree: ast.AST, *, top: bool = False) -> Iterator[str]:
                 yield inner if inner in FILES else node.module
 
 
+@cache
 def parse(module: str) -> ast.AST:
     return ast.parse(FILES[module].read_text(encoding="utf-8"))
 
@@ -504,8 +506,10 @@ def classes_of(tree: ast.AST) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
-CLASSES = {name: node for module in FILES for name, node in classes_of(parse(module)).items()}
-"""The classes of the library, by name, to find those that a class inherits from."""
+@cache
+def known_classes() -> dict[str, ast.ClassDef]:
+    """The classes of the library, by name, to find those that a class inherits from."""
+    return {name: node for module in FILES for name, node in classes_of(parse(module)).items()}
 
 
 def class_name(node: ast.expr | None) -> str | None:
@@ -539,7 +543,7 @@ class Strangers(ast.NodeVisitor):
         """A class and those it inherits from, by name."""
         found = {owner.name: owner}
         for base in map(class_name, owner.bases):
-            above = self.classes.get(base or "") or CLASSES.get(base or "")
+            above = self.classes.get(base or "") or known_classes().get(base or "")
             found |= self.line(above) if above is not None and above is not owner else {}
         return found
 
@@ -548,7 +552,7 @@ class Strangers(ast.NodeVisitor):
             return
         friends = self.classes if self.owner is None else self.line(self.owner)
         known = self.parameters.get(of.id) if isinstance(of, ast.Name) else None
-        wrong = known in {*CLASSES, *self.classes} and known not in friends
+        wrong = (known in self.classes or known in known_classes()) and known not in friends
         if wrong or not any(name in defined_by(friend) for friend in friends.values()):
             self.found.append(ast.unparse(node))
 
@@ -630,7 +634,7 @@ def test_a_private_name_of_the_own_class_may_be_used(source: str) -> None:
 
 
 def test_the_names_of_other_peoples_objects_are_none_of_ours() -> None:
-    assert FOREIGN_PRIVATES & {name for owner in CLASSES.values() for name in defined_by(owner)} == set()
+    assert FOREIGN_PRIVATES & {name for owner in known_classes().values() for name in defined_by(owner)} == set()
 
 
 def metered_by_hand(tree: ast.AST) -> list[str]:
