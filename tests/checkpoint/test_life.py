@@ -11,7 +11,7 @@ from pyspark_checkpointer.storage import open_store
 from tests.conftest import Root
 from tests.world import contents, got, put
 
-COMMITS = 20
+COMMITS = 30
 
 
 def client_of(root: Root, **options: Any) -> Checkpointer:
