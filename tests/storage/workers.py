@@ -21,7 +21,9 @@ PROCESSES = 8
 
 def processes() -> ProcessPoolExecutor:
     """Return an executor with a process for each writer, forked from a server that has imported slow packages."""
-    return ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("forkserver"))
+    pool = ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("forkserver"))
+    list(pool.map(time.sleep, [0.2] * PROCESSES))  # all of them run, so that one does not end before the next begins
+    return pool
 
 
 def threads() -> ThreadPoolExecutor:
