@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-LAST = 9
+LAST = 7
 """The version with which a history ends."""
 
 Rule = Literal["folders", "one spare", "first folder stays"]
@@ -20,9 +20,14 @@ RULES: frozenset[Rule] = frozenset(("folders", "one spare", "first folder stays"
 
 @dataclass(frozen=True)
 class Writer:
-    """What a writer knows: the version that it read, or None; an attempt may rest between any two steps."""
+    """What a writer knows. An attempt may rest between any two steps, for as long as it likes."""
 
+    folder: int | None = None
+    """The newest folder in its listing of the folders, whose files it has not listed yet."""
     read: int | None = None
+    """The version that it takes for the newest; 0 where there is none."""
+    fed: bool = False
+    """Whether it has seen that the spare folder beside its version has a spare one of its own."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class State:
     folders: frozenset[int] = frozenset()
     spares: frozenset[int] = frozenset()
     """Folders in which a spare one lies, which becomes the next folder by a rename."""
+    fed: frozenset[int] = frozenset()
+    """Folders whose spare one has a spare one of its own."""
     writers: tuple[Writer, ...] = (Writer(), Writer(), Writer())
     newest: int = 0
     """The version that was committed last. Nobody sees this."""
@@ -55,7 +62,7 @@ def steps(state: State, rules: frozenset[Rule]) -> Iterator[State]:
             return replace(state, writers=writers, **changes)  # type: ignore[arg-type]
 
         if writer.read is None:
-            yield now(Writer(max(state.files, default=0)))  # one listing; 0 where there is no root
+            yield now(look(state, writer, rules))
             continue
         version = writer.read + 1
         here, there = folder_of(writer.read), folder_of(version)
@@ -64,11 +71,14 @@ def steps(state: State, rules: frozenset[Rule]) -> Iterator[State]:
         if "folders" in rules and there not in state.folders:
             if writer.read == 0:  # a new root: the first folder comes with its spare
                 yield now(writer, folders=state.folders | {0}, spares=state.spares | {0})
-            elif here in state.spares:  # comes with a spare of its own inside
-                spares = state.spares - {here} if "one spare" in rules else state.spares
-                yield now(writer, folders=state.folders | {there}, spares=spares | {there})
-            else:
+            elif here not in state.spares:
                 yield now(Writer())
+            elif not writer.fed:  # by a rename into the spare one, which finds another one there or not
+                yield now(replace(writer, fed=True), fed=state.fed | {here})
+            else:
+                spares = state.spares - {here} if "one spare" in rules else state.spares
+                spares |= {there} if here in state.fed else frozenset()
+                yield now(replace(writer, fed=False), folders=state.folders | {there}, spares=spares)
         elif version in state.files:
             yield now(Writer())  # refused: read again
         else:
@@ -84,7 +94,21 @@ def steps(state: State, rules: frozenset[Rule]) -> Iterator[State]:
     for folder in state.folders:
         if folder < kept and not (folder == 0 and "first folder stays" in rules):
             files = frozenset(version for version in state.files if folder_of(version) != folder)
-            yield replace(state, files=files, folders=state.folders - {folder}, spares=state.spares - {folder})
+            left = {name: getattr(state, name) - {folder} for name in ("folders", "spares", "fed")}
+            yield replace(state, files=files, **left)
+
+
+def look(state: State, writer: Writer, rules: frozenset[Rule]) -> Writer:
+    """Return what a writer knows after the next call of its read: it lists the folders, then the files of one."""
+    if "folders" not in rules or not state.folders:
+        return Writer(read=max(state.files, default=0))
+    if writer.folder is None:
+        return Writer(folder=max(state.folders))
+    if writer.folder not in state.folders:
+        return Writer()  # It was deleted meanwhile, so it is not the newest one.
+    files = [version for version in state.files if folder_of(version) == writer.folder]
+    # A folder is made on top of the last version of the one before.
+    return Writer(read=max(files, default=max(2 * writer.folder - 1, 0)))
 
 
 def explore(rules: frozenset[Rule]) -> tuple[int, int]:
