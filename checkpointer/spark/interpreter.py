@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe_executors
+from pyspark_checkpointer.spark.versions import refuse_python
 from pyspark_checkpointer.storage import parse
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
     package = parse(root).kind.package
     if package in checked:
         return
+    refuse_python()
     use_driver_python(spark)
     # Local tasks with the driver's own Python can import what the driver has imported.
     if is_connect(spark):

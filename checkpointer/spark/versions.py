@@ -4,6 +4,7 @@ Each difference is decided here and nowhere else. Errors say which version has w
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import DataType, StructType
 
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Json
 
 OLDEST = "3.5"
@@ -48,6 +49,29 @@ def refuse_before(version: str, what: str, instead: str) -> None:
     """
     if not is_at_least(version):
         raise IllegalArgumentError(f"{needs(what, version)}: {instead}")
+
+
+def _has_distutils() -> bool:
+    """Return whether there is the module `distutils`, which `setuptools` may also bring."""
+    if sys.version_info < (3, 12):
+        return True
+    try:
+        import distutils  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def refuse_python() -> None:
+    """Raise `InvalidStateError` where this PySpark runs no tasks on this Python.
+
+    PySpark 3.5 imports `distutils` for them, which Python 3.12 and newer do not have.
+    """
+    if not is_at_least("4.0") and not _has_distutils():
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise InvalidStateError(
+            f"{needs(f'a task on Python {version}, which has no module distutils,', '4.0')}: use that, or Python 3.11"
+        )
 
 
 def refuse_types(columns: Sequence[Json]) -> None:
@@ -150,6 +174,7 @@ __all__ = [
     "option_of_long",
     "parse_schema",
     "refuse_before",
+    "refuse_python",
     "refuse_types",
     "rows_of_frame",
 ]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,7 +12,7 @@ from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
-from pyspark_checkpointer.spark import State, interpreter, stateful
+from pyspark_checkpointer.spark import State, interpreter, stateful, versions
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from tests.spark.conftest import Job
@@ -152,6 +153,20 @@ def test_a_python_that_cannot_run_is_told_in_a_sentence(text: str, version: str 
             InvalidStateError, match=f"the Python of Spark's tasks, python3, {said}: let PYSPARK_PYTHON"
         ):
             settle(session)
+
+
+@pytest.mark.parametrize(
+    ("pyspark", "there", "refused"), [("3.5.9", False, True), ("3.5.9", True, False), ("4.0.5", False, False)]
+)
+def test_a_python_on_which_this_pyspark_runs_no_tasks_is_refused(
+    monkeypatch: pytest.MonkeyPatch, pyspark: str, there: bool, refused: bool
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", pyspark)
+    monkeypatch.setattr(versions, "_has_distutils", lambda: there)
+    version = rf"{sys.version_info[0]}\.{sys.version_info[1]}"
+    said = rf"^a task on Python {version}, which has no module distutils, needs PySpark 4\.0 or newer, and this is "
+    with pytest.raises(InvalidStateError, match=said) if refused else nullcontext():
+        settle(Session(Context(local=True)))
 
 
 def test_any_other_failure_stays_what_it_is() -> None:
