@@ -20,6 +20,13 @@ from tests.servers import cache
 
 # Every Java here lives for seconds: compiling it well costs a third of the time of what it does.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+if sys.platform == "linux":
+    # Without a library of Hadoop's, Spark starts `chmod` twenty times for a query on a local folder. Java starts it by
+    # way of a helper program, unless it is told not to, which takes a third of the time.
+    QUICK += " -Djdk.lang.Process.launchMechanism=VFORK"
+
+INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+"""With these options Spark does not compile its plans, unless a program says so, but does the same."""
 
 MAKING_SECONDS = 300
 KEPT = 4

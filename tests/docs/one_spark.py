@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.docs.shared_spark import SharedSpark, shared_spark
+from tests.jvm import INTERPRETED
 from tests.servers import Server
 
 
@@ -25,6 +26,7 @@ def credentials(server: Server) -> dict[str, str]:
 def one_spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SharedSpark]:
     """A JVM, in which Spark's tasks have the credentials of the S3 server if there is one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CHECKPOINTER_", "AWS_"))}
+    environment["JDK_JAVA_OPTIONS"] += f" {INTERPRETED}"  # The programs of README run with plans that are compiled.
     with suppress(pytest.skip.Exception):  # Only the section that needs the server is skipped.
         environment |= credentials(request.getfixturevalue("s3_server"))
     with shared_spark(tmp_path_factory.mktemp("one-spark") / "shop", environment) as spark:
