@@ -18,11 +18,10 @@ from tests.docs.shared_spark import SharedSpark
 from tests.examples.test_flights import processes
 
 REPOSITORY = Path(__file__).parents[2]
-DAYS = 6
 
 
-def start(folder: Path, environment: Mapping[str, str] = os.environ) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "examples.sessions", str(DAYS), str(folder)]
+def start(folder: Path, days: int, environment: Mapping[str, str] = os.environ) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "examples.sessions", str(days), str(folder)]
     # A group of its own: the JVM is killed with its driver, at the same moment.
     return subprocess.Popen(
         command,
@@ -44,20 +43,20 @@ def batches(folder: Path) -> int:
 def test_sessions_are_exact_over_kills(
     tmp_path: Path, effort: Callable[[Any, Any], Any], one_spark: SharedSpark
 ) -> None:
-    folder, killed = tmp_path / "sessions", 0
+    folder, killed, days = tmp_path / "sessions", 0, effort(3, 6)
     # In the short run tests/proof/test_kills_spark.py kills a job with timers.
     kills = effort([], [(2, 0.0), (3, 0.4), (4, 0.2)])
     for until, pause in kills:
-        job, deadline = start(folder), time.monotonic() + 120
+        job, deadline = start(folder, days), time.monotonic() + 120
         while batches(folder) < until and time.monotonic() < deadline and job.poll() is None:
             time.sleep(0.02)
         time.sleep(pause)  # in the middle of a batch, at different places
         assert job.poll() is None, "the job ended before it was killed"
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()
-        killed += batches(folder) < DAYS
+        killed += batches(folder) < days
     assert killed == len(kills)
-    job = start(folder, os.environ | one_spark.environment)  # nobody kills this one
+    job = start(folder, days, os.environ | one_spark.environment)  # nobody kills this one
     said, _ = job.communicate(timeout=480)
     assert "exactly those of a plain loop" in said, said
     assert job.returncode == 0

@@ -66,11 +66,13 @@ def job(kafka_server: Broker, job: Job) -> Job:
     return job
 
 
-def test_every_record_of_a_topic_counts_once(stream: Stream, job: Job) -> None:
-    """In batches that each take some of every partition, and in another Spark, which takes what is new."""
+@pytest.mark.parametrize("at_first", ["in the same Spark", pytest.param("in another", marks=pytest.mark.prove)])
+def test_every_record_of_a_topic_counts_once(at_first: str, stream: Stream, job: Job) -> None:
+    """In batches that each take some of every partition, and in another run, which takes what is new."""
     old, new = [f"old-{n}" for n in range(90)], [f"new-{n}" for n in range(30)]
     stream.feed(*old)
-    assert stream.run(max_offsets=30) == dict.fromkeys(old, 1)
+    counted = stream.run_here(job.spark, max_offsets=30) if "same" in at_first else stream.run(max_offsets=30)
+    assert counted == dict.fromkeys(old, 1)
     assert stream.checkpoints() == 3
 
     stream.feed(*new, old[0])
