@@ -24,8 +24,6 @@ from pyspark_checkpointer import compaction
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import Store, conditional_write_check
 from pyspark_checkpointer.storage.registry import STORES, folder_of
-from pyspark_checkpointer.storage.signatures import signers, versions
-from pyspark_checkpointer.storage.signatures.freshness import Newest
 from tests import jvm
 from tests.kafka import Broker, start_kafka
 from tests.servers import (
@@ -318,17 +316,6 @@ def computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return compute()
 
     monkeypatch.setattr(SystemHost, "run", run)
-
-
-@pytest.fixture
-def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function after which this process is one that has seen nothing of a signed root."""
-
-    def run() -> None:
-        monkeypatch.setattr(versions, "TIMES", Newest())
-        monkeypatch.setattr(signers, "LISTS", Newest())
-
-    return run
 
 
 @pytest.fixture(scope="module")

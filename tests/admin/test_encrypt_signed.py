@@ -135,9 +135,7 @@ def test_whoever_may_sign_the_pointer_may_encrypt(keys: Path, new_url: Callable[
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_crash_at_any_request_loses_nothing(
-    keys: Path, new_url: Callable[[], str], forget: Callable[[], None], anew: bool
-) -> None:
+def test_a_crash_at_any_request_loses_nothing(keys: Path, new_url: Callable[[], str], anew: bool) -> None:
     """At each moment the root reads as before or after, with its signatures; and the same call finishes the work."""
     first = f"key-file:{keys / 'old.key'}" if anew else None
     filled = Place(new_url(), keys, first)
@@ -148,7 +146,6 @@ def test_a_crash_at_any_request_loses_nothing(
         return place
 
     def setup(url: str) -> None:
-        forget()  # a copy of a root is older than what became of the copy before it
         MemoryStore(url).objects.update(MemoryStore(filled.url).objects)
 
     def work(url: str) -> None:

@@ -1,4 +1,4 @@
-"""A signed root that tests attack."""
+"""A signed root that tests attack, and a process that forgets what it saw."""
 
 import secrets
 from collections.abc import Callable
@@ -6,8 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_checkpointer.storage.signatures import signers as signers_module
+from pyspark_checkpointer.storage.signatures import versions
+from pyspark_checkpointer.storage.signatures.freshness import Newest
 from tests.storage.conftest import Place
 from tests.storage.signatures.victim import Victim
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function after which this process is one that has seen nothing."""
+
+    def run() -> None:
+        monkeypatch.setattr(versions, "TIMES", Newest())
+        monkeypatch.setattr(signers_module, "LISTS", Newest())
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -17,13 +31,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Victim:
 
 @pytest.fixture
 def victim(
-    request: pytest.FixtureRequest,
-    place_of: Callable[[str], Place],
-    original: Victim,
-    tmp_path: Path,
-    forget: Callable[[], None],
+    request: pytest.FixtureRequest, place_of: Callable[[str], Place], original: Victim, tmp_path: Path
 ) -> Victim:
-    forget()  # each test has the same root, and this process saw what became of it in the last one
     return original.copied_to(place_of(request.param), tmp_path)
 
 
