@@ -62,7 +62,6 @@ def start_server(
         environment={
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
-            "SPARK_WORKER_DIR": str(folder / "work"),
             "PYSPARK_PYTHON": python,
             "PYTHONPATH": os.pathsep.join(map(str, (PROJECT / "src", PROJECT))),
         },
