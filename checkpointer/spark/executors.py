@@ -7,6 +7,7 @@ Connect has no context with the answer. A small job finds the answer, once for e
 import json
 import pickle
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,12 +37,12 @@ class Executors:
 
     hosts: Sequence[str]
     found: Sequence[tuple[str, dict[str, str]]]
-    """The interpreter of each task, and the version or error of each package."""
+    """The interpreter of each task, and the version or error of each package. An error begins with "!"."""
 
     def has(self, package: str) -> bool:
         """Return whether all tasks could import a package.
 
-        A package that is missing may be there the next time.
+        Where it is false, ask the tasks again: somebody may have installed the package meanwhile.
         """
         return all(not versions.get(package, "!").startswith("!") for _, versions in self.found)
 
@@ -98,7 +99,8 @@ def share(spark: SparkSession, value: T, what: str) -> Callable[[], T]:
 def probe_executors(spark: SparkSession, packages: Sequence[str]) -> Executors:
     """Run a job of Spark Connect whose tasks import some packages.
 
-    Spark gives a range without a number of partitions as many as it runs tasks at once.
+    Spark gives a range without a number of partitions as many as it runs tasks at once. Raises `InvalidStateError`
+    where the tasks have another version of Python than this process.
     """
     known = _probed.get(spark)
     if known is not None and all(known.has(package) for package in packages):
@@ -110,7 +112,16 @@ def probe_executors(spark: SparkSession, packages: Sequence[str]) -> Executors:
             pass
         yield pa.RecordBatch.from_pydict({"host": [socket.gethostname()], "seen": [json.dumps(look(packages))]})
 
-    rows = spark.range(0, 1 << 10).mapInArrow(run, "host string, seen string").collect()
+    try:
+        rows = spark.range(0, 1 << 10).mapInArrow(run, "host string, seen string").collect()
+    except Exception as error:
+        if "PYTHON_VERSION_MISMATCH" not in str(error):
+            raise
+        own = ".".join(map(str, sys.version_info[:2]))
+        raise InvalidStateError(
+            f"the Python of Spark's tasks is not Python {own}, which this program is: use their version here, or let "
+            "PYSPARK_PYTHON, set before the server is started, name a Python of this one"
+        ) from error
     seen = [json.loads(row["seen"]) for row in rows]
     found = Executors([row["host"] for row in rows], [(python, versions) for python, versions in seen])
     _probed[spark] = found
@@ -124,8 +135,10 @@ def _executors(spark: SparkSession) -> Executors:
 def make_probe() -> Any:
     """Return the function that tasks run to import packages.
 
-    It returns the version or error of each package. Spark sends a function that is defined within another one as code.
-    A function of a module is sent by name, and this package may be missing in the task.
+    It returns the version or error of each package. An error begins with "!".
+
+    Spark sends a function that is defined within another one as code. A function of a module is sent by name, and this
+    package may be missing in the task.
     """
 
     def look(packages: list[str]) -> tuple[str, dict[str, str]]:

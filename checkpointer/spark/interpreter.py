@@ -83,11 +83,12 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
         return
     refuse_python()
     use_driver_python(spark)
+    packages = [*NEEDED, package] if package else [*NEEDED]
     # Local tasks with the driver's own Python can import what the driver has imported.
     if is_connect(spark):
-        _check_connect(spark, [*NEEDED, package] if package else [*NEEDED])
+        _judge(probe_executors(spark, packages).found, packages, "server is started")
     elif context.pythonExec != sys.executable or not _is_local(context):
-        _check_packages(context, [*NEEDED, package] if package else [*NEEDED])
+        _check_packages(context, packages)
     # Last, so that a check that failed is made again: somebody may have installed what was missing.
     checked.add(package)
 
@@ -132,21 +133,6 @@ def _check_packages(context: Any, packages: list[str]) -> None:
             "made, name a Python of the same version, with the same packages, that is on every machine"
         ) from error
     _judge(seen, packages, "session is made")
-
-
-def _check_connect(spark: SparkSession, packages: list[str]) -> None:
-    """Import the packages in tasks of Spark Connect, as `_check_packages` does."""
-    try:
-        seen = probe_executors(spark, packages).found
-    except Exception as error:
-        if "PYTHON_VERSION_MISMATCH" not in str(error):
-            raise
-        own = ".".join(map(str, sys.version_info[:2]))
-        raise InvalidStateError(
-            f"the Python of Spark's tasks is not Python {own}, which this program is: use their version here, or let "
-            "PYSPARK_PYTHON, set before the server is started, name a Python of this one"
-        ) from error
-    _judge(seen, packages, "server is started")
 
 
 def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], when: str) -> None:

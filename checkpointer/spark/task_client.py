@@ -43,7 +43,8 @@ class TaskRoot:
 
         Raises `InvalidStateError` where executors do not share the root with the driver, or lack packages.
         """
-        _refuse_foreign_executors(client, spark)
+        if (why := _why_no_tables(client, spark)) is not None:
+            raise InvalidStateError(why)
         ensure_interpreter(spark, client.root)
         # As bytes it is hashable, which the cache of `_client` needs.
         return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), _may_keep_copies(spark))
@@ -139,12 +140,10 @@ def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
     """
     use_driver_python(spark)
     try:
-        # A root that can have no tables needs nothing of tasks, so their packages do not matter.
-        _refuse_foreign_executors(client, spark)
-    except InvalidStateError:  # The first table on this root raises the same error.
-        return
-    try:
-        ensure_interpreter(spark, client.root)
+        # A root that can have no tables needs nothing of tasks, so their packages do not matter. The first table on it
+        # is refused.
+        if _why_no_tables(client, spark) is None:
+            ensure_interpreter(spark, client.root)
     except InvalidStateError as error:
         if not _has_maps_alone(restored):
             raise
@@ -156,18 +155,21 @@ def _has_maps_alone(restored: Restored | None) -> bool:
     return manifest is not None and all(codecs.kind_of(o) == "map" for o in manifest.operators.values())
 
 
-def _refuse_foreign_executors(client: Checkpointer, spark: SparkSession) -> None:
-    """Raise `InvalidStateError` where executors write to another place.
+def _why_no_tables(client: Checkpointer, spark: SparkSession) -> str | None:
+    """Return why a root can have no tables; None if it can.
 
-    They may write to memory or a folder that the driver cannot see.
+    Its executors may write to memory or a folder that the driver cannot see. Raises `InvalidStateError` where Spark
+    Connect cannot ask them.
     """
-    if parse(client.root).kind.reach is Reach.PROCESS:
-        raise InvalidStateError(f"{client.root}: is in the driver's memory, which executors do not share: use a folder")
-    hosts = executor_hosts(spark) if parse(client.root).kind.reach is Reach.MACHINE else set()
+    reach = parse(client.root).kind.reach
+    if reach is Reach.PROCESS:
+        return f"{client.root}: is in the driver's memory, which executors do not share: use a folder"
+    hosts = executor_hosts(spark) if reach is Reach.MACHINE else set()
     # Spark may know the driver's machine by a name or by an address.
     elsewhere = hosts - driver_hosts(spark) if hosts else hosts
-    if elsewhere:
-        raise InvalidStateError(
-            f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
-            f"use a root that every machine reaches, such as {enumerate_words(cloud_roots(), 'or')}"
-        )
+    if not elsewhere:
+        return None
+    return (
+        f"{client.root}: a folder of the driver's machine, but executors run on {', '.join(sorted(elsewhere))}: "
+        f"use a root that every machine reaches, such as {enumerate_words(cloud_roots(), 'or')}"
+    )

@@ -31,6 +31,7 @@ from pyspark_checkpointer.spark import (
 from pyspark_checkpointer.spark.arguments import check_key_columns, check_names
 from pyspark_checkpointer.spark.executors import share
 from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
+from pyspark_checkpointer.spark.task_client import TaskRoot, check_tasks
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
 from tests.spark.needs import CONNECT, DATA_SOURCES, needs_spark
@@ -217,6 +218,21 @@ def test_what_a_request_of_spark_connect_cannot_carry_is_refused(monkeypatch: py
     monkeypatch.setattr(executors, "MAX_REQUEST_BYTES", 1 << 20)
     with pytest.raises(InvalidStateError, match="the index has 2 MiB, and a request of Spark Connect carries 1 MiB"):
         share(spark, bytes(2 << 20), "the index")
+
+
+@needs_spark("4.0", CONNECT)
+@pytest.mark.parametrize("root", ["/root", "s3://bucket/root"])
+def test_tasks_of_spark_connect_with_another_python_are_told_in_one_sentence(root: str) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            if name == "collect":
+                raise RuntimeError("[PYTHON_VERSION_MISMATCH] Python in worker has different version")
+            return lambda *_: self
+
+    spark = type("SparkSession", (Broken,), {"__module__": "pyspark.sql.connect.session"})()
+    for call in (lambda: TaskRoot.of(Checkpointer(root), spark), lambda: check_tasks(Checkpointer(root), spark, None)):
+        with pytest.raises(InvalidStateError, match=r"the Python of Spark's tasks is not Python 3\.\d+, which this"):
+            call()
 
 
 def test_a_schema_as_text_is_parsed_by_a_session_or_refused(spark: SparkSession, tmp_path: Path) -> None:
