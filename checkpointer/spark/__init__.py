@@ -15,7 +15,7 @@ except ImportError as error:
         name=error.name,
     ) from error
 
-from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES, OLDEST, is_at_least, needs
+from pyspark_checkpointer.spark.versions import DATA_SOURCES, HAS_DATA_SOURCES, OLDEST, is_at_least, needs
 
 if not is_at_least(OLDEST):
     raise ImportError(needs("pyspark_checkpointer.spark", OLDEST))
@@ -66,6 +66,6 @@ else:
         """Say why there is no data source."""
         if name == "CheckpointerSource":
             raise ImportError(
-                needs("CheckpointerSource", "4.0") + ": read_state(…) and read_changes(…) return the same rows"
+                needs("CheckpointerSource", DATA_SOURCES) + ": read_state(…) and read_changes(…) return the same rows"
             )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.job_json import LIST_ENTRY
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.spark.batch import find_query
-from pyspark_checkpointer.spark.versions import is_at_least, option_of_long
+from pyspark_checkpointer.spark.versions import option_of_long, sources_of
 from pyspark_checkpointer.storage.url import parse
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -98,7 +98,7 @@ class QueryOffsets:
         """
         found = {}
         try:
-            for source_id, source in self._sources():
+            for source_id, source in sources_of(self._query):
                 if source.getClass().getSimpleName() == "FileStreamSource":
                     field = source.getClass().getDeclaredField("metadataLog")
                     field.setAccessible(True)
@@ -110,17 +110,6 @@ class QueryOffsets:
             logger.debug("its lists of files could not be found: %s", type(error).__name__)
             return {}
         return found
-
-    def _sources(self) -> Iterator[tuple[str, Any]]:
-        """Yield the id and the object of each source."""
-        if is_at_least("4.2"):
-            entries = self._query.sourceIdMap().iterator()
-            while entries.hasNext():
-                entry = entries.next()
-                yield str(entry.productElement(0)), entry.productElement(1)
-            return
-        sources = self._query.sources()
-        yield from ((str(number), sources.apply(number)) for number in range(sources.size()))
 
     def _digests(self, sources: tuple[str, ...], known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         """Yield the name and digest of entries of lists of files.

@@ -7,7 +7,7 @@ session of Spark Connect too.
 
 import os
 
-from pyspark_checkpointer.spark.versions import refuse_before
+from pyspark_checkpointer.spark.versions import SPARK_CONNECT, refuse_before
 
 _MODULE = "pyspark.sql.connect."
 _SERVER = "SPARK_CONNECT_LOCAL_URL"
@@ -20,7 +20,7 @@ def is_connect(given: object) -> bool:
     """
     if not type(given).__module__.startswith(_MODULE):
         return False
-    refuse_before("4.0", "Spark Connect", "use a classic session, made without a remote")
+    refuse_before(SPARK_CONNECT, "Spark Connect", "use a classic session, made without a remote")
     return True
 
 

@@ -26,7 +26,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
 from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.versions import refuse_before
+from pyspark_checkpointer.spark.versions import KEYED_PARTITIONS, refuse_before
 
 _PARTITION = "__partition"
 _RESULT = "path string, size bigint, written_by string"
@@ -121,7 +121,7 @@ def write_partitions(
     else:
         assert num_partitions is not None
         refuse_before(
-            "4.0",
+            KEYED_PARTITIONS,
             f"operator {operator!r}: write_partitions() with a key",
             "keep the rows in a table, or leave out key and num_partitions: then the partitions of the DataFrame count",
         )

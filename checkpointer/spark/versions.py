@@ -1,6 +1,6 @@
 """Hide what differs between the supported versions of PySpark.
 
-Each difference is decided here and nowhere else. Errors say which version has what this one lacks.
+The first version with each thing is here and nowhere else. Errors say which version has what this one lacks.
 """
 
 import re
@@ -30,11 +30,32 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
-HAS_DATA_SOURCES = is_at_least("4.0")
-"""Whether a data source can be written in Python."""
+DATA_SOURCES = "4.0"
+"""The first PySpark in which a data source can be written in Python."""
 
-HAS_ALL_TYPES = is_at_least("4.0")
-"""Whether there are variants, and text with a collation."""
+ALL_TYPES = "4.0"
+"""The first PySpark with variants, and with text that has a collation."""
+
+SPARK_CONNECT = "4.0"
+"""The first PySpark whose sessions of Spark Connect are used here."""
+
+KEYED_PARTITIONS = "4.0"
+"""The first PySpark with `applyInArrow`, which writes raw partitions by a key."""
+
+_SOURCE_IDS = "4.2"
+"""The first PySpark in which the sources of a query have ids of their own, and may have names."""
+
+_ARROW = "4.0"
+"""The first PySpark that takes and returns Arrow tables."""
+
+_DDL = "4.0"
+"""The first PySpark with `StructType.fromDDL`."""
+
+_SCALA_2_13 = "4.0"
+"""The first PySpark with Scala 2.13."""
+
+HAS_DATA_SOURCES = is_at_least(DATA_SOURCES)
+HAS_ALL_TYPES = is_at_least(ALL_TYPES)
 
 
 def needs(what: str, version: str) -> str:
@@ -85,7 +106,7 @@ def refuse_types(columns: Sequence[Json]) -> None:
         for what, sign in (("a variant", "'variant'"), ("text with a collation", "'__COLLATIONS'")):
             if sign in repr((column["type"], column["metadata"])):
                 refuse_before(
-                    "4.0",
+                    ALL_TYPES,
                     f"column {column['name']!r} is {what}, which",
                     "choose other columns, or read the table without Spark: Checkpointer(root).restore().table(…)",
                 )
@@ -106,7 +127,7 @@ def is_interval(kind: DataType) -> bool:
 
 def parse_schema(text: str) -> DataType:
     """Return a schema that is given as text. Raises `PySparkException`."""
-    if is_at_least("4.0"):
+    if is_at_least(_DDL):
         return StructType.fromDDL(text)
     parse: Any = spark_types._parse_datatype_string
     kind: DataType = parse(text)
@@ -115,7 +136,7 @@ def parse_schema(text: str) -> DataType:
 
 def rows_of_frame(frame: DataFrame) -> pa.Table:
     """Return all rows of a frame."""
-    if is_at_least("4.0"):
+    if is_at_least(_ARROW):
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -126,7 +147,7 @@ def rows_of_frame(frame: DataFrame) -> pa.Table:
 
 def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
     """Return a frame of Arrow rows."""
-    if is_at_least("4.0"):
+    if is_at_least(_ARROW):
         return spark.createDataFrame(rows, schema)
     # By way of pandas, as `createDataFrame` does it here, values would change. A task can return them as they are.
     sink = pa.BufferOutputStream()
@@ -148,7 +169,7 @@ def option_of_long(session: Any) -> Callable[[int], Any]:
     once, and by their whole names: for each part of a name, the JVM would look in all jars.
     """
     jvm = session._jvm
-    if is_at_least("4.0"):
+    if is_at_least(_SCALA_2_13):
         of = getattr(jvm, "java.util.OptionalLong").of
         to_scala = getattr(jvm, "scala.jdk.javaapi.OptionConverters").toScala
         return lambda number: to_scala(of(number))
@@ -163,9 +184,29 @@ def option_of_long(session: Any) -> Callable[[int], Any]:
     return first
 
 
+def sources_of(query: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the id and the JVM's object of each source of a running query.
+
+    Before sources had ids of their own, the id is the number of the source.
+    """
+    if is_at_least(_SOURCE_IDS):
+        entries = query.sourceIdMap().iterator()
+        while entries.hasNext():
+            entry = entries.next()
+            yield str(entry.productElement(0)), entry.productElement(1)
+        return
+    sources = query.sources()
+    yield from ((str(number), sources.apply(number)) for number in range(sources.size()))
+
+
 __all__ = [
+    "ALL_TYPES",
+    "DATA_SOURCES",
+    "HAS_ALL_TYPES",
     "HAS_DATA_SOURCES",
+    "KEYED_PARTITIONS",
     "OLDEST",
+    "SPARK_CONNECT",
     "frame_of_rows",
     "is_at_least",
     "is_interval",
@@ -177,4 +218,5 @@ __all__ = [
     "refuse_python",
     "refuse_types",
     "rows_of_frame",
+    "sources_of",
 ]
