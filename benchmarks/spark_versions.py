@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks.measure import Finding, Note, Target, Times, rotated
 from benchmarks.streaming import job
 from tests.servers import ServerUnavailableError
-from tests.sparks import NEWEST, install_spark
+from tests.sparks import SUPPORTED, install_spark
 
 OLDER, NEWER = "4.0", "4.3"
 
@@ -21,7 +21,7 @@ def run(quick: bool) -> list[Finding]:
 
 
 def _measure(rounds: int, batches: int) -> Iterator[Finding]:
-    versions = {line: version for line in (OLDER, NEWER) for version in NEWEST if version.startswith(f"{line}.")}
+    versions = {line: version for line in (OLDER, NEWER) for version in SUPPORTED if version.startswith(f"{line}.")}
     try:
         sparks = {line: install_spark(version) for line, version in versions.items()}
     except ServerUnavailableError as unavailable:

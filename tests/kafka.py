@@ -22,7 +22,7 @@ from tests.servers import Process, Program, Service, free_port, install
 BROKER = "4.4.0"
 LOG4J = "2.25.5"  # as the broker's
 SOURCES = {"3.5": "3.5.0", "4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0"}
-"""A version of Spark's source for Kafka for each line of PySpark. There is none for 4.3, which takes that of 4.2."""
+"""A version of Spark's source for Kafka for each line of PySpark. A line without one, as 4.3, takes the last."""
 
 FORMAT_SECONDS = 60
 
@@ -45,7 +45,7 @@ def source_version() -> str:
     line = ""
     with contextlib.suppress(PackageNotFoundError):
         line = ".".join(version("pyspark").split(".")[:2])
-    return SOURCES.get(line, SOURCES["4.2"])
+    return SOURCES.get(line, [*SOURCES.values()][-1])
 
 
 SCALA = "2.12" if source_version().startswith("3.") else "2.13"

@@ -2,6 +2,20 @@
 
 They lie beside the programs of `tests/servers.py`. PySpark is the same for every Python. So `pip` puts it, with its
 py4j, into a folder of its own, and all other packages are those of the Python that has this folder on its PYTHONPATH.
+
+How to add a line of PySpark, such as 4.4:
+
+1. Add its newest version to `SUPPORTED` below. The extra `spark` in `pyproject.toml` has to allow it.
+2. Add its source for Kafka to `SOURCES` in `tests/kafka.py`, if there is one on Maven.
+3. Run `make matrix SPARKS=4.4.0`. Mend what differs in `checkpointer/spark/versions.py`. A test of what older lines
+   lack takes its marker from `tests/spark/needs.py`.
+4. Compare the offset and commit logs that it writes: `checkpointer/admin/streaming/offset_log.py` reads them,
+   `checkpointer/admin/streaming/log_edit.py` writes them, and `make prove PROOFS=tests/spark/test_old_checkpoints.py`
+   takes queries of all other lines back.
+5. Say it in `docs/streaming.md` (what older lines lack, what was run), `docs/connect.md`, `docs/submitting.md` and
+   `README.md`, with the counts that `make matrix` prints. `git grep '4[.]3'` finds the rest.
+
+`make setup` takes the newest PySpark that `pyproject.toml` allows: CI runs on a new line once it is released.
 """
 
 import hashlib
@@ -15,8 +29,8 @@ from tests.servers import Program
 
 PROJECT = Path(__file__).parents[1]
 
-NEWEST = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
-"""The newest PySpark of each line that is supported."""
+SUPPORTED = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
+"""The newest PySpark of each line that is supported, the oldest line first."""
 
 
 def install_spark(version: str) -> Path:

@@ -47,7 +47,7 @@ def test_a_command_for_tests_finds_some(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how_to", ["checkpointer/storage/registry.py", "manifests/codecs.py", "checkpointer/cli/app.py"]
+    "how_to", ["checkpointer/storage/registry.py", "manifests/codecs.py", "checkpointer/cli/app.py", "tests/sparks.py"]
 )
 def test_each_how_to_names_only_files_that_are_there(how_to: str) -> None:
     """A path in a how-to is from the root of the repository, from the package, or beside the file."""

@@ -18,7 +18,7 @@ from tests.spark import old_checkpoint_job
 from tests.spark.conftest import Job
 from tests.spark.old_checkpoint_job import STATEFUL
 from tests.spark.test_sink import summing, totals
-from tests.sparks import NEWEST, environment, install_spark
+from tests.sparks import SUPPORTED, environment, install_spark
 
 PROJECT = Path(__file__).parents[2]
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -125,7 +125,7 @@ def test_state_of_spark_without_names_of_its_operators_is_refused(name: str, job
 
 
 @pytest.mark.prove  # it starts each of the older versions
-@pytest.mark.parametrize("version", [version for version in NEWEST if version != pyspark.__version__])
+@pytest.mark.parametrize("version", [version for version in SUPPORTED if version != pyspark.__version__])
 def test_a_job_of_another_version_is_taken_back_and_goes_on_here(
     version: str, spark: SparkSession, tmp_path: Path
 ) -> None:
