@@ -12,18 +12,31 @@ _TRACEBACK = "Traceback (most recent call last):"
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?")
 _OWN_ERROR = re.compile(r"pyspark_checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
 
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'.*")
+
 NEXT_STEP = "remove the cause and start the query again: it continues after the last committed batch"
+
+FOR_TASKS = (
+    "install it for the Python of Spark's tasks, which PYSPARK_PYTHON or spark.pyspark.python names, or bring it with "
+    "--py-files or --archives, in Spark Connect with addArtifacts"
+)
+"""The next step where a task could not import a package."""
 
 
 def describe(error: BaseException) -> str:
     """Describe an error in one line.
 
-    An error of this library already says the next step.
+    An error of this library already says the next step. A package that a task cannot import is an error of Spark's,
+    which holds the task's `ModuleNotFoundError` as text; the driver raises it as it is.
     """
     said = " ".join(_core(error).split())
     if len(said) > _MAX_LENGTH:
         said = said[: _MAX_LENGTH - 1] + "…"
-    return said if isinstance(error, CheckpointError) or _OWN_ERROR.match(said) else f"{said}: {NEXT_STEP}"
+    if isinstance(error, CheckpointError) or _OWN_ERROR.match(said):
+        return said
+    if _NO_MODULE.match(said) and not isinstance(error, ImportError):
+        return f"{said}: {FOR_TASKS}; then start the query again"
+    return f"{said}: {NEXT_STEP}"
 
 
 @contextmanager

@@ -86,7 +86,8 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
     packages = [*NEEDED, package] if package else [*NEEDED]
     # Local tasks with the driver's own Python can import what the driver has imported.
     if is_connect(spark):
-        _judge(probe_executors(spark, packages).found, packages, "server is started")
+        found = probe_executors(spark, packages).found
+        _judge(found, packages, "PYSPARK_PYTHON, set before the server is started,", "addArtifacts")
     elif context.pythonExec != sys.executable or not _is_local(context):
         _check_packages(context, packages)
     # Last, so that a check that failed is made again: somebody may have installed what was missing.
@@ -129,16 +130,26 @@ def _check_packages(context: Any, packages: list[str]) -> None:
         if why is None:
             raise
         raise InvalidStateError(
-            f"the Python of Spark's tasks, {context.pythonExec}, {why}: let PYSPARK_PYTHON, set before the session is "
-            "made, name a Python of the same version, with the same packages, that is on every machine"
+            f"the Python of Spark's tasks, {context.pythonExec}, {why}: let {_setting(context)}, set before the "
+            "session is made, name a Python of the same version, with the same packages, that is on every machine"
         ) from error
-    _judge(seen, packages, "session is made")
+    _judge(seen, packages, f"{_setting(context)}, set before the session is made,", "--py-files or --archives")
 
 
-def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], when: str) -> None:
+def _setting(context: Any) -> str:
+    """Return the name of the setting that chose the Python of tasks, or that can choose it.
+
+    `spark-submit` lets `spark.pyspark.python` replace the variable. A plain `python` does not read it.
+    """
+    named = context.getConf().get("spark.pyspark.python")
+    return "spark.pyspark.python" if named == context.pythonExec else "PYSPARK_PYTHON"
+
+
+def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], setting: str, carrier: str) -> None:
     """Raise `InvalidStateError` for packages that tasks do not have.
 
-    Log versions that differ from those of this process.
+    The error says which `setting` chooses their Python, and which `carrier` brings packages to it. Log versions that
+    differ from those of this process.
     """
     here = make_probe()(packages)
     for python, found in seen:
@@ -146,7 +157,7 @@ def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], when
         if missing:
             raise InvalidStateError(
                 f"the Python of Spark's tasks, {python}, cannot import {', '.join(missing)}: install what is missing "
-                f"there, or let PYSPARK_PYTHON, set before the {when}, name a Python that has it"
+                f"there, bring it with {carrier}, or let {setting} name a Python that has it"
             )
     others = {f"{name} {what}" for _, found in seen for name, what in found.items() if what != here[1][name]}
     if others:

@@ -30,7 +30,7 @@ from pyspark_checkpointer.spark import (
 )
 from pyspark_checkpointer.spark.arguments import check_key_columns, check_names
 from pyspark_checkpointer.spark.executors import share
-from pyspark_checkpointer.spark.failure import NEXT_STEP, describe
+from pyspark_checkpointer.spark.failure import FOR_TASKS, NEXT_STEP, describe
 from pyspark_checkpointer.spark.task_client import TaskRoot, check_tasks
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
@@ -299,6 +299,14 @@ org.apache.spark.SparkException: Job aborted"""
             "pyspark_checkpointer.errors.CorruptionError: artifacts/x: is not there",
         ),
         (RuntimeError(WORKER.format(line="ValueError: a: b")), f"ValueError: a: b: {NEXT_STEP}"),
+        (
+            RuntimeError(WORKER.format(line="ModuleNotFoundError: No module named 'rates'")),
+            f"ModuleNotFoundError: No module named 'rates': {FOR_TASKS}; then start the query again",
+        ),
+        (
+            ModuleNotFoundError("No module named 'rates'"),
+            f"ModuleNotFoundError: No module named 'rates': {NEXT_STEP}",
+        ),
         (RuntimeError(WORKER.format(line="KeyboardInterrupt")), f"KeyboardInterrupt: {NEXT_STEP}"),
         (
             RuntimeError("An error occurred while calling o1.collect.\n: java.io.IOException: full\n\tat a.b"),

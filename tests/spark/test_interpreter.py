@@ -28,8 +28,10 @@ class Context:
         python: str = "python3",
         look: Callable[[Any], Any] | None = None,
         version: str | None = None,
+        conf: dict[str, str] | None = None,
     ) -> None:
         self.pythonExec = python
+        self._conf = conf or {}
         self.pythonVer = "3.11"
         self.asked = 0
         self._local = local
@@ -54,7 +56,7 @@ class Context:
         return ["driver", "executor"]
 
     def getConf(self) -> dict[str, str]:  # noqa: N802
-        return {}
+        return self._conf
 
     def parallelize(self, items: Any, tasks: int) -> "Context":
         self.asked += 1
@@ -184,6 +186,26 @@ def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.Log
     settle(Session(Context(local=False, look=lambda _: ("python3", {"pyarrow": "1.0"}))))
     (record,) = [record for record in caplog.records if record.name == "pyspark_checkpointer"]
     assert record.getMessage().startswith("Spark's tasks have pyarrow 1.0, the driver has pyarrow ")
+
+
+@pytest.mark.parametrize(
+    ("conf", "setting"),
+    [
+        ({}, "PYSPARK_PYTHON"),
+        ({"spark.pyspark.python": "/opt/python"}, "spark.pyspark.python"),
+        ({"spark.pyspark.python": "/not/read"}, "PYSPARK_PYTHON"),  # as in a plain `python`
+    ],
+)
+def test_the_setting_that_chose_the_python_is_named(conf: dict[str, str], setting: str) -> None:
+    def fail(_: Any) -> Any:
+        raise RuntimeError('Cannot run program "/opt/python"')
+
+    absent = Context(local=False, python="/opt/python", look=fail, conf=conf)
+    with pytest.raises(InvalidStateError, match=f"cannot be started there: let {setting}, set before the session is"):
+        settle(Session(absent))
+    bare = Context(local=False, python="/opt/python", look=lambda _: ("/opt/python", {"numpy": "!"}), conf=conf)
+    with pytest.raises(InvalidStateError, match=f"bring it with --py-files or --archives, or let {setting}, set"):
+        settle(Session(bare))
 
 
 # ---- before the first callback of a run ------------------------------------------------------------------------------
