@@ -45,9 +45,9 @@ _LATENCIES = (
 def command(store: Opened, new: bool, rounds: int) -> int:
     """Examine the store that a root is on.
 
-    It tries what commits rest on: conditions of writes, also with several writers at the same time, and whether reads
-    and listings show the last write. It shows rights that are missing, the clock of the store, settings of the bucket
-    that do harm, and how long each kind of request takes.
+    It tries what commits rest on: conditions of writes, also with several writers at the same time, whether their reads
+    show the last write, and whether listings do. It shows rights that are missing, the clock of the store, settings of
+    the bucket that do harm, and how long each kind of request takes.
 
     It may run while the job runs. It writes small objects under names of its own, `_doctor-…`, and deletes them.
     """
