@@ -1,10 +1,10 @@
-"""Handle the bodies of HTTP, for stores that send requests of their own.
+"""Handle requests and bodies of HTTP, for stores that send requests of their own.
 
-The answers are those of aiohttp. `label` names the object in errors.
+Sessions and answers are those of aiohttp. `label` names the object in errors.
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from pyspark_checkpointer.errors import DependencyError
@@ -17,6 +17,33 @@ AS_STORED = {"Accept-Encoding": "identity"}
 
 _PIECE = 1 << 20
 """Bytes of a body that are read or sent at a time, at most."""
+
+
+def time_limits(aiohttp: Any, timeout: float) -> Any:
+    """Return the time limits of a request: none for the whole, since an object may be large."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=min(timeout, 10.0), sock_read=timeout)
+
+
+def never_repeat(session: Any) -> None:
+    """Let a session send each request once.
+
+    aiohttp repeats a request whose connection was closed by the server: what it did with the first one is unknown.
+    """
+    session._retry_connection = False
+
+
+def send(session: Any, method: str, url: str, headers: Mapping[str, str], body: Any, limits: Any) -> Any:
+    """Send a request, and return a context manager that gives its answer. The URL is sent as it is."""
+    from yarl import URL
+
+    return session.request(
+        method,
+        URL(url, encoded=True),  # a name of an object may hold what looks like an escape
+        headers=headers,
+        data=body,
+        timeout=limits,
+        allow_redirects=False,  # credentials must not go to another server
+    )
 
 
 async def document(answer: Any, label: str) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
-from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage import cloud, http
 from pyspark_checkpointer.storage.connection import import_package
 from pyspark_checkpointer.storage.databricks.errors import AnswerError, Asked
 from pyspark_checkpointer.storage.databricks.login import Login, address_of, options_of
-from pyspark_checkpointer.storage.http import document
 
 _ENDPOINTS = "/api/2.0/fs/endpoints"
 """Where a workspace tells the servers of its volumes. The package of Databricks asks there; no manual has it."""
@@ -22,8 +21,8 @@ _ENDPOINTS = "/api/2.0/fs/endpoints"
 class VolumesClient:
     """The requests to the volumes of a workspace."""
 
-    def __init__(self, session: Any, login: Login, timeout: Any) -> None:
-        self._session, self._login, self._timeout = session, login, timeout
+    def __init__(self, session: Any, login: Login, limits: Any) -> None:
+        self._session, self._login, self._limits = session, login, limits
         self.endpoint = ""
         """The address of the server of the Files API 3.0."""
 
@@ -54,7 +53,7 @@ class VolumesClient:
         Raises `StoreRefusedError` where it names none.
         """
         async with self._send("GET", "endpoints", f"{host}{_ENDPOINTS}", {}, None) as answer:
-            told = (await document(answer, label)).get("endpoints", [])
+            told = (await http.document(answer, label)).get("endpoints", [])
         for entry in told if isinstance(told, list) else []:
             if isinstance(entry, dict) and (entry.get("api"), entry.get("api_version")) == ("FILES_API", "3.0"):
                 # Only a name: the token goes where it leads.
@@ -74,18 +73,9 @@ class VolumesClient:
 
         Raises `AnswerError` where the answer tells of a failure.
         """
-        from yarl import URL
-
         token = await self._login.token()
-        # Encoded: a name of an object may hold what looks like an escape, and is sent as it was quoted.
-        async with self._session.request(
-            method,
-            URL(url, encoded=True),
-            headers={"Authorization": f"Bearer {token}", **headers},
-            data=body,
-            timeout=self._timeout,
-            allow_redirects=False,  # credentials must not go to another server
-        ) as answer:
+        login = {"Authorization": f"Bearer {token}"}
+        async with http.send(self._session, method, url, {**login, **headers}, body, self._limits) as answer:
             if answer.status < 300:
                 self._login.accept(token)
                 yield answer
@@ -104,11 +94,10 @@ async def open_client(url: str, given: Mapping[str, Any], concurrency: int, time
     """
     options = options_of(given, url)
     aiohttp = await import_package("aiohttp")
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=min(timeout, 10.0), sock_read=timeout)
+    limits = http.time_limits(aiohttp, timeout)
     # Not a proxy of the environment: the same switch makes aiohttp send passwords of ~/.netrc in place of the token.
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=cloud.connections(concurrency)))
-    # aiohttp repeats a request whose connection was closed by the server: what it did with the first one is unknown.
-    session._retry_connection = False
+    http.never_repeat(session)
     try:
         login = Login(session, options, url, limits)
         client = VolumesClient(session, login, limits)

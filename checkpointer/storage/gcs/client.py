@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
-from pyspark_checkpointer.storage import cloud
+from pyspark_checkpointer.storage import cloud, http
 from pyspark_checkpointer.storage.connection import import_package, take_finalizers_off
 from pyspark_checkpointer.storage.gcs.errors import AnswerError
 
@@ -31,8 +31,8 @@ GOES_ON = 308
 class GCSClient:
     """The requests to one bucket."""
 
-    def __init__(self, files: Any, session: Any, bucket: str, timeout: Any) -> None:
-        self._files, self._session, self._timeout = files, session, timeout
+    def __init__(self, files: Any, session: Any, bucket: str, limits: Any) -> None:
+        self._files, self._session, self._limits = files, session, limits
         self._bucket = f"/storage/v1/b/{quote(bucket, safe='')}"
         self._objects = f"{self._bucket}/o"
         self._renewed: Mapping[str, str] | None = None
@@ -146,17 +146,7 @@ class GCSClient:
 
         Raises `AnswerError` where the answer tells of a failure.
         """
-        from yarl import URL
-
-        # Encoded: a name of an object may hold what looks like an escape, and is sent as it was quoted.
-        async with self._session.request(
-            method,
-            URL(url, encoded=True),
-            headers=headers,
-            data=body,
-            timeout=self._timeout,
-            allow_redirects=False,  # credentials must not go to another server
-        ) as answer:
+        async with http.send(self._session, method, url, headers, body, self._limits) as answer:
             # An upload goes on with 308. Any other answer of that kind leads elsewhere.
             if answer.status >= 300 and not (answer.status == GOES_ON and chunk):
                 retry_after = answer.headers.get("Retry-After")
@@ -188,11 +178,9 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
         connector = aiohttp.TCPConnector(limit=cloud.connections(concurrency))
         files.session_kwargs = {**files.session_kwargs, "connector": connector}
     session = await files._set_session()
-    # aiohttp repeats a request whose connection was closed by the server: what it did with the first one is unknown.
-    session._retry_connection = False
+    http.never_repeat(session)
     take_finalizers_off(files)
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=min(timeout, 10.0), sock_read=timeout)
-    return GCSClient(files, session, bucket, limits)
+    return GCSClient(files, session, bucket, http.time_limits(aiohttp, timeout))
 
 
 async def close_client(client: GCSClient) -> None:
