@@ -10,9 +10,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, RetryableError, ThrottlingError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    RetryableError,
+    StoreRefusedError,
+    ThrottlingError,
+)
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.storage.base import ByteSink, ObjectNotFoundError, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.base import UNFENCED, ByteSink, ObjectNotFoundError, PreconditionFailedError, Store
 from pyspark_checkpointer.storage.request_path import SMALL_SLOTS
 
 T = TypeVar("T")
@@ -80,6 +86,14 @@ async def check_version(store: Store, path: str, expected: str | None) -> None:
 def too_large(name: str, limit: int, size: int) -> CorruptionError:
     """Return the error for an object of more than `limit` bytes."""
     return CorruptionError(f"{name}: expected at most {limit} bytes, found {size}")
+
+
+def unsupported(name: str, said: str) -> StoreRefusedError:
+    """Return the error for a request that a store does not know, such as one with a condition."""
+    return StoreRefusedError(
+        f"{name}: {said}; this store does not support the request. If it is a conditional write, {UNFENCED} works "
+        "without"
+    )
 
 
 def server_time(date: str | None) -> float | None:

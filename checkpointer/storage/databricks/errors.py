@@ -14,7 +14,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 Asked = Literal["files", "directories", "endpoints", "token"]
@@ -106,10 +106,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
             "and WRITE VOLUME on the volume, USE SCHEMA and USE CATALOG"
         )
     if status in _UNABLE:
-        return StoreRefusedError(
-            f"{name}: {said}; this server does not support the request. If it is a conditional write, "
-            f"{UNFENCED} works without"
-        )
+        return cloud.unsupported(name, said)
     return StoreRefusedError(f"{name}: {said}")
 
 

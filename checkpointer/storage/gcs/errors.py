@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 _BUSY = {"rateLimitExceeded", "userRateLimitExceeded"}
@@ -75,10 +75,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
             "Storage Object User on the bucket"
         )
     if status in _UNABLE:
-        return StoreRefusedError(
-            f"{name}: {said}; this store does not support the request. If it is a conditional write, "
-            f"{UNFENCED} works without"
-        )
+        return cloud.unsupported(name, said)
     return StoreRefusedError(f"{name}: {said}")
 
 

@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.base import UNFENCED, ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 # Codes of S3 and of servers that speak its protocol, by what they mean to a caller.
@@ -134,10 +134,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
             f'{url}: {said}; name the region of the bucket in storage_options: client_kwargs={{"region_name": "…"}}'
         )
     if code in _UNABLE:
-        return StoreRefusedError(
-            f"{name}: {said}; this store does not support the request. If it is a conditional write, "
-            f"{UNFENCED} works without"
-        )
+        return cloud.unsupported(name, said)
     if code in _IMPOSSIBLE:
         return IllegalArgumentError(f"{name}: {said}")
     return StoreRefusedError(f"{name}: {said}")
