@@ -3,7 +3,8 @@
 How to add a store:
 
 1. Make the folder `checkpointer/storage/<name>/` with a class that keeps the contract of `base.Store`. A store of
-   a cloud is a `CloudStore` (`cloud_store.py`): it writes the requests only, as `gcs/store.py` does.
+   a cloud is a `CloudStore` (`cloud_store.py`): it writes the requests only, as `gcs/store.py` does. One that sends
+   requests of its own, and does not call a client of the cloud, takes `http.py` and `cloud.py` for what they share.
 2. Let its `__init__.py` offer `open_root(location, options, settings)`, which does no I/O and imports no cloud package.
 3. Add an entry for it to `STORES` below: with `environment`, so that its credentials are hidden, and with its list
    prices as `costs` if it is paid for, with `volume` if its roots are in no bucket, and with `fenced_by`. Messages and
@@ -15,9 +16,12 @@ How to add a store:
    `tests/storage/test_url.py`). If this is the store of `oss`, choose another one there.
 6. Start a server for it in `tests/servers.py` with a fixture `<name>_server` in `tests/conftest.py`, by which
    `any_root` there finds it. Add its kind to `CONDITIONAL` in `tests/storage/conftest.py`, or to `EVERY` if its writes
-   cannot be conditional: the tests of conformance then run on it. `python -m pytest tests/storage` runs them.
+   cannot be conditional: the tests of conformance then run on it. `tests/storage/test_bucket_rules.py`,
+   `tests/storage/test_rotation.py` and `tests/storage/test_throttling.py` have cases for each cloud. What this one
+   alone answers is tested in `tests/storage/<name>/`. `python -m pytest tests/storage` runs them all.
 7. Name it in the table of stores in `docs/stores.md`, its extra in the table of extras in `README.md`, its package in
-   `docs/submitting.md` and in `.github/ISSUE_TEMPLATE/bug.md`, and its permissions in `docs/operations.md`.
+   `docs/submitting.md` and in `.github/ISSUE_TEMPLATE/bug.md`, its permissions and the rules of its buckets in
+   `docs/operations.md`, and the server that it was tested on in `docs/guarantees.md` and `docs/performance.md`.
    `git grep abfs://container` finds the docstrings and pages that list roots.
 """
 
