@@ -77,11 +77,11 @@ class Contest:
         ]
         return ", ".join(found) or None
 
-    def judge(self, answers: Mapping[bytes, _Answer], seen: Sequence[Blob | None]) -> str | bool | None:
-        """Count a round, and return the version that won.
+    def judge(self, answers: Mapping[bytes, _Answer], seen: Sequence[Blob | None]) -> tuple[bool, str | None]:
+        """Count a round, and return whether it is decided, and the version that won.
 
-        Return False if not exactly one writer won, and None if the round is undecided. `answers` has the answer to each
-        writer by what it wrote, and `seen` what each read afterwards.
+        The version is None unless exactly one writer won. `answers` has the answer to each writer by what it wrote, and
+        `seen` what each read afterwards.
         """
         won = {data: answer for data, answer in answers.items() if isinstance(answer, str)}
         lost = {data: answer for data, answer in answers.items() if isinstance(answer, RetryableError)}
@@ -92,14 +92,14 @@ class Contest:
                 self.undecided += 1
                 if self.undecided > self.max_undecided:
                     raise next(iter(lost.values()))
-                return None
+                return False, None
         self.rounds += 1
         self.won_twice += len(won) > 1
         self.won_by_nobody += not won
         if len(won) != 1:
-            return False
+            return True, None
         self.late += any(blob is None or blob.data not in won for blob in seen)
-        return next(iter(won.values()))
+        return True, next(iter(won.values()))
 
 
 async def hold_contest(stores: Sequence[Store], prefix: str, rounds: int) -> Contest:
@@ -134,13 +134,14 @@ async def _fight(stores: Sequence[Store], path: str, rounds: int, contest: Conte
             bodies = [b"round %d, writer %d" % (number, writer) for writer in range(len(stores))]
             tried = zip(stores, bodies, strict=True)
             answers = await _all(_swap(store, path, body, expected) for store, body in tried)
-            won = contest.judge(
+            is_decided, version = contest.judge(
                 dict(zip(bodies, answers, strict=True)),
                 await _all(find_object(store, path, _LIMIT) for store in stores),
             )
-            if won is None:
+            if not is_decided:
                 return number
-            expected = won if isinstance(won, str) else _version(await find_object(stores[0], path, _LIMIT))
+            # Without one winner, the next round swaps on whatever is there.
+            expected = _version(await find_object(stores[0], path, _LIMIT)) if version is None else version
         return rounds
     finally:
         # An object that stays behind has a name that nobody else uses, and does no harm.
