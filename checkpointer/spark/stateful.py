@@ -186,7 +186,8 @@ class StatefulSink:
             logger.error("%s: batch %s failed: %s", self.checkpointer.root, batch_id, describe(error))
             raise
         except BaseException as error:
-            # An interrupt, not within a query. The process beside a server of Spark Connect calls in its main thread.
+            # In the main thread this is an interrupt of a call outside of a query, which goes on as it is. Only the
+            # process beside a server of Spark Connect calls for a query in its main thread.
             if threading.current_thread() is threading.main_thread() and not runs_callbacks():
                 raise
             # It would end the thread that Spark waits for, and Spark would wait for ever.
