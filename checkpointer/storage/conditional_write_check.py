@@ -35,7 +35,7 @@ async def probe(store: Store) -> None:
     Nothing is proven, and nothing written, where the store was opened with `fencing="none"`.
 
     Raises:
-        StoreRefusedError: The store accepts what its conditions forbid.
+        StoreRefusedError: The store accepts what its conditions forbid, refuses what they allow, or shows a write late.
     """
     if not store.fencing:
         return
@@ -68,7 +68,8 @@ async def _try_writers(store: Store) -> None:
 async def try_conditions(store: Store, path: str) -> None:
     """Try each condition that commits rest on, one after the other.
 
-    They are tried at a path that nobody else uses. Raises `StoreRefusedError` for the first one that the store ignores.
+    They are tried at a path that nobody else uses. Raises `StoreRefusedError` for the first one that the store does not
+    keep.
     """
     # Each write has other bytes: a version may be a hash of the content, and equal bytes would then have equal
     # versions.
@@ -104,6 +105,6 @@ def _must_raise(expected: type[CheckpointError], store: Store, found: str) -> It
 
 def _refused(store: Store, found: str) -> StoreRefusedError:
     return StoreRefusedError(
-        f"{store.url}: this store ignores conditions on writes (it {found}), so two writers could "
-        f"overwrite each other; use a store that honours them, or accept the risk with {UNFENCED}"
+        f"{store.url}: this store does not keep conditions on writes as a commit needs them (it {found}), so two "
+        f"writers could overwrite each other; use a store that does, or accept the risk with {UNFENCED}"
     )

@@ -454,10 +454,10 @@ class CarelessStore(MemoryStore):
 
 def test_a_store_that_ignores_conditions_is_refused_before_the_first_object(url: str) -> None:
     one = User(CarelessStore(url))
-    with pytest.raises(InvalidStateError, match="ignores conditions on writes"):
+    with pytest.raises(InvalidStateError, match="does not keep conditions on writes"):
         one.change(add)
     assert run(one.plain.list("")) == []
-    with pytest.raises(InvalidStateError, match="ignores conditions on writes"):
+    with pytest.raises(InvalidStateError, match="does not keep conditions on writes"):
         one.change(add)
 
 

@@ -304,7 +304,7 @@ class Careless(MemoryStore):
 def test_a_store_that_keeps_no_conditions_is_refused(world: World) -> None:
     world.begin()
     world.monkeypatch.setattr(module, "open_store", lambda *_, **__: Careless(world.place.folder))
-    with pytest.raises(InvalidStateError, match="ignores conditions"):
+    with pytest.raises(InvalidStateError, match="does not keep conditions"):
         world.place.open()
     assert world.place.everything() == {}
 
@@ -314,7 +314,7 @@ def test_a_store_that_keeps_no_conditions_is_refused_where_another_program_wrote
     world.begin()
     world.place.write(theirs)
     world.monkeypatch.setattr(module, "open_store", lambda *_, **__: Careless(world.place.folder))
-    with pytest.raises(InvalidStateError, match="ignores conditions"):
+    with pytest.raises(InvalidStateError, match="does not keep conditions"):
         world.place.open()
     assert world.place.everything() == {world.place.name: theirs}
 

@@ -159,7 +159,7 @@ def test_a_server_that_keeps_no_conditions_is_refused_by_name(
     place = place_on(server)
     with (
         Checkpointer(place.url, place.storage_options) as client,
-        pytest.raises(StoreRefusedError, match=rf"{ROOT}: this store ignores conditions.*{said}"),
+        pytest.raises(StoreRefusedError, match=rf"{ROOT}: this store does not keep conditions.*{said}"),
         client.begin(epoch=0) as attempt,
     ):
         attempt.snapshot("op", 0, b"1")
