@@ -137,7 +137,7 @@ def _check_packages(context: Any, packages: list[str]) -> None:
 
 
 def _setting(context: Any) -> str:
-    """Return the name of the setting that chose the Python of tasks, or that can choose it.
+    """Return the name of the setting that chooses the Python of tasks.
 
     `spark-submit` lets `spark.pyspark.python` replace the variable. A plain `python` does not read it.
     """

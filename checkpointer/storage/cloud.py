@@ -89,7 +89,10 @@ def too_large(name: str, limit: int, size: int) -> CorruptionError:
 
 
 def unsupported(name: str, said: str) -> StoreRefusedError:
-    """Return the error for a request that a store does not know, such as one with a condition."""
+    """Return the error for a request that a store does not know.
+
+    It may be one with a condition.
+    """
     return StoreRefusedError(
         f"{name}: {said}; this store does not support the request. If it is a conditional write, {UNFENCED} works "
         "without"

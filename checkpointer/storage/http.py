@@ -20,7 +20,10 @@ _PIECE = 1 << 20
 
 
 def time_limits(aiohttp: Any, timeout: float) -> Any:
-    """Return the time limits of a request: none for the whole, since an object may be large."""
+    """Return the time limits of a request.
+
+    There is none for the whole of it, since an object may be large.
+    """
     return aiohttp.ClientTimeout(total=None, sock_connect=min(timeout, 10.0), sock_read=timeout)
 
 
@@ -33,7 +36,10 @@ def never_repeat(session: Any) -> None:
 
 
 def send(session: Any, method: str, url: str, headers: Mapping[str, str], body: Any, limits: Any) -> Any:
-    """Send a request, and return a context manager that gives its answer. The URL is sent as it is."""
+    """Send a request, and return a context manager that gives its answer.
+
+    The URL is sent as it is.
+    """
     from yarl import URL
 
     return session.request(
