@@ -19,7 +19,7 @@ from tests.kafka import java
 from tests.servers import cache
 
 # Every Java here lives for seconds: compiling it well costs a third of the time of what it does.
-# With one compiler Java has 48 MiB for compiled code. A session of tests fills them, and Java then seeks what to discard.
+# With one compiler it has 48 MiB for compiled code. A session of tests fills them, and Java then seeks what to discard.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 if sys.platform == "linux":
     # Without a library of Hadoop's, Spark starts `chmod` twenty times for a query on a local folder. Java starts it by

@@ -6,6 +6,7 @@ Connect has no context with the answer. A small job finds the answer, once for e
 
 import json
 import pickle
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,7 @@ def probe_executors(spark: SparkSession, packages: Sequence[str]) -> Executors:
     """Run a job of Spark Connect whose tasks import some packages.
 
     Spark gives a range without a number of partitions as many as it runs tasks at once. Raises `InvalidStateError`
-    where the tasks have another version of Python than this process.
+    where the tasks cannot run Python, or have another version than this process.
     """
     known = _probed.get(spark)
     if known is not None and all(known.has(package) for package in packages):
@@ -115,17 +116,33 @@ def probe_executors(spark: SparkSession, packages: Sequence[str]) -> Executors:
     try:
         rows = spark.range(0, 1 << 10).mapInArrow(run, "host string, seen string").collect()
     except Exception as error:
-        if "PYTHON_VERSION_MISMATCH" not in str(error):
-            raise
         own = ".".join(map(str, sys.version_info[:2]))
+        # Only an interpreter that could not run is explained. Any other failure stays what it is.
+        why = why_not_run(str(error), own)
+        if why is None:
+            raise
         raise InvalidStateError(
-            f"the Python of Spark's tasks is not Python {own}, which this program is: use their version here, or let "
-            "PYSPARK_PYTHON, set before the server is started, name a Python of this one"
+            f"the Python of Spark's tasks {why}: let PYSPARK_PYTHON, set before the server is started, name a Python "
+            f"{own} that has this package's dependencies and is on every machine, or use the tasks' version here"
         ) from error
     seen = [json.loads(row["seen"]) for row in rows]
     found = Executors([row["host"] for row in rows], [(python, versions) for python, versions in seen])
     _probed[spark] = found
     return found
+
+
+def why_not_run(error: str, own: str) -> str | None:
+    """Return why Spark could not run the interpreter of tasks, from its error.
+
+    `own` is the version of this process, such as 3.11. Returns None for any other error.
+    """
+    if "Cannot run program" in error:
+        return "cannot be started there"
+    if "PYTHON_VERSION_MISMATCH" in error:
+        return f"is not Python {own}, which this program is"
+    # PySpark itself, or what the module in `spark.python.daemon.module` imports.
+    missing = re.search(r"No module named '([\w.]+)'", error)
+    return f"cannot import {missing[1]}" if missing else None
 
 
 def _executors(spark: SparkSession) -> Executors:
@@ -167,4 +184,5 @@ __all__ = [
     "parallelism",
     "probe_executors",
     "share",
+    "why_not_run",
 ]

@@ -6,7 +6,6 @@ That Python must have the packages that tasks need. PySpark runs tasks with the 
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark.connect import is_connect
-from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe_executors
+from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe_executors, why_not_run
 from pyspark_checkpointer.spark.versions import refuse_python
 from pyspark_checkpointer.storage import parse
 
@@ -170,17 +169,11 @@ def _explain(context: Any, text: str) -> str | None:
 
     Returns None for any other error.
     """
-    if "Cannot run program" in text:
-        return "cannot be started there"
     # Asked first: a Python that is too old for PySpark fails in many ways, before it compares its version.
     version = _version(context)
     if version not in (None, context.pythonVer):
         return f"is Python {version}, and the driver's, {sys.executable}, is Python {context.pythonVer}"
-    if "PYTHON_VERSION_MISMATCH" in text:
-        return f"is not Python {context.pythonVer}, which the driver is"
-    # PySpark itself, or what the module in `spark.python.daemon.module` imports.
-    missing = re.search(r"No module named '([\w.]+)'", text)
-    return f"cannot import {missing[1]}" if missing else None
+    return why_not_run(text, context.pythonVer)
 
 
 def _version(context: Any) -> str | None:

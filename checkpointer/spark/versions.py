@@ -73,7 +73,7 @@ def refuse_before(version: str, what: str, instead: str) -> None:
 
 
 def _has_distutils() -> bool:
-    """Return whether there is the module `distutils`, which `setuptools` may also bring."""
+    """Return whether there is a module `distutils`: `setuptools` may bring one."""
     if sys.version_info < (3, 12):
         return True
     try:

@@ -222,17 +222,37 @@ def test_what_a_request_of_spark_connect_cannot_carry_is_refused(monkeypatch: py
 
 @needs_spark("4.0", CONNECT)
 @pytest.mark.parametrize("root", ["/root", "s3://bucket/root"])
-def test_tasks_of_spark_connect_with_another_python_are_told_in_one_sentence(root: str) -> None:
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", r"is not Python 3\.\d+, which this"),
+        ('Cannot run program "python3": error=2', "cannot be started there: let PYSPARK_PYTHON"),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "cannot import pyarrow: let PYSPARK_PYTHON"),
+    ],
+)
+def test_a_python_that_cannot_run_in_spark_connect_is_told_in_one_sentence(root: str, told: str, why: str) -> None:
+    with pytest.raises(InvalidStateError, match=f"the Python of Spark's tasks {why}"):
+        TaskRoot.of(Checkpointer(root), _broken(told))
+    with pytest.raises(InvalidStateError, match=f"the Python of Spark's tasks {why}"):
+        check_tasks(Checkpointer(root), _broken(told), None)
+
+
+@needs_spark("4.0", CONNECT)
+def test_any_other_failure_of_tasks_in_spark_connect_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="no room"):
+        TaskRoot.of(Checkpointer("/root"), _broken("no room"))
+
+
+def _broken(told: str) -> Any:
+    """Return what looks like a session of Spark Connect, whose jobs fail with what is told."""
+
     class Broken:
         def __getattr__(self, name: str) -> Any:
             if name == "collect":
-                raise RuntimeError("[PYTHON_VERSION_MISMATCH] Python in worker has different version")
+                raise RuntimeError(told)
             return lambda *_: self
 
-    spark = type("SparkSession", (Broken,), {"__module__": "pyspark.sql.connect.session"})()
-    for call in (lambda: TaskRoot.of(Checkpointer(root), spark), lambda: check_tasks(Checkpointer(root), spark, None)):
-        with pytest.raises(InvalidStateError, match=r"the Python of Spark's tasks is not Python 3\.\d+, which this"):
-            call()
+    return type("SparkSession", (Broken,), {"__module__": "pyspark.sql.connect.session"})()
 
 
 def test_a_schema_as_text_is_parsed_by_a_session_or_refused(spark: SparkSession, tmp_path: Path) -> None:

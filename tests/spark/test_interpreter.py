@@ -137,7 +137,7 @@ def test_what_is_settled_costs_nothing_in_the_next_batch(local: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "version", "said"),
     [
-        ("[PYTHON_VERSION_MISMATCH]", None, "is not Python 3.11, which the driver is"),
+        ("[PYTHON_VERSION_MISMATCH]", None, "is not Python 3.11, which this program is"),
         ("[PYTHON_VERSION_MISMATCH]", "3.12", f"is Python 3.12, and the driver's, {sys.executable}, is Python 3.11"),
         ("SyntaxError: invalid syntax", "2.7", f"is Python 2.7, and the driver's, {sys.executable}, is Python 3.11"),
         ('Cannot run program "python3": error=2', None, "cannot be started there"),
