@@ -81,7 +81,7 @@ def test_a_cleanup_beside_a_writer(
         new_slot(place, "writer", seed, writers.compete, span=40, savepoints=True),
         new_slot(place, "cleanup", seed, writers.clean, span=4),
     ]
-    kill_at_random(slots, effort(8, 200), random.Random(seed))
+    kill_at_random(slots, effort(12, 200), random.Random(seed))
     stop(place, slots)
     found = count(figures, "cleanup", place, slots)
     everything = told(place)
