@@ -52,7 +52,10 @@ def points(how: str, requests: Sequence[Request]) -> list[Point]:
 
 
 def telling(places: Sequence[Point], requests: Sequence[Request]) -> list[Point]:
-    """Of reads in a row only the first: a crash at a later one leaves the same store behind."""
+    """Leave out all but the first of reads in a row.
+
+    A crash at a later one leaves the same store behind.
+    """
     effects = {number for number, request in enumerate(requests, 1) if request.kind in EFFECTS}
     return [point for point in places if {point.number, point.number - 1} & {0, *effects}]
 

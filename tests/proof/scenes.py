@@ -29,7 +29,7 @@ class Scene:
 
     @property
     def short(self) -> "Scene":
-        """The scene as the short run plays it."""
+        """Return the scene as the short run plays it."""
         return self if self.short_faults is None else replace(self, faults=self.short_faults)
 
 

@@ -36,6 +36,14 @@ class Place:
     fencing: str = "required"
     encryption: str | None = None
 
+    @property
+    def is_near(self) -> bool:
+        """Return whether no server is asked.
+
+        Then an attack tries all there is. On a server it tries a part: the library has the same bytes there.
+        """
+        return self.kind in ("memory", "local")
+
     def open(self, **changes: Any) -> Store:
         given = {"fencing": self.fencing, "encryption": self.encryption, **changes}
         return open_store(self.url, self.storage_options, **given)

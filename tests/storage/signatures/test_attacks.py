@@ -43,7 +43,7 @@ def test_every_change_of_a_signed_object_is_noticed(victim: Victim) -> None:
         data = before[path]
         changes = (_flipped(data, 30), _flipped(data, len(data) - 2), data[:-1], data + b" ", b"")
         # On a server each object is changed in two ways. The library judges the same bytes wherever they come from.
-        for changed in changes if victim.is_near else (changes[number % 5], changes[(number + 2) % 5]):
+        for changed in changes if victim.place.is_near else (changes[number % 5], changes[(number + 2) % 5]):
             victim.write(path, changed)
             try:
                 assert victim.state() == victim.states[-1], path

@@ -48,11 +48,6 @@ class Victim:
         made.driver.restore()
         return made
 
-    @property
-    def is_near(self) -> bool:
-        """Whether no server is asked."""
-        return self.place.kind in ("memory", "local")
-
     def private(self, name: str) -> str:
         return str(self.keys / f"{name}.pem")
 
