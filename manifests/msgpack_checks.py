@@ -18,8 +18,7 @@ from pyspark_checkpointer.manifests.idle import Idle
 MAX_UNCHECKED_BYTES = 1024
 """Bytes that are unpacked without `check_whole`, at most.
 
-For so few bytes msgpack allocates 2 MB, whatever they claim to hold. It allocates 18 MB if 1,024 such values are
-unpacked together.
+For so few bytes msgpack allocates 2 MB, whatever they claim to hold.
 """
 
 PIECE_BYTES = 1 << 20

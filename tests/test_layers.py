@@ -37,7 +37,7 @@ LAYERS = (
         "The format is values and bytes, so that it can be read, tested and written again without a store or a clock.",
         ("pyspark_checkpointer.manifests",),
         ("folders",),
-        packages=("msgpack", "zstandard"),
+        packages=("msgpack", "msgspec", "zstandard"),
     ),
     Layer(
         "errors",

@@ -335,6 +335,7 @@ BAD: dict[str, bytes] = {
     "a timestamp with a longer head": b"\xc8\x00\x04\xff" + bytes(4),
     "a timestamp with the longest head": b"\xc9\x00\x00\x00\x04\xff" + bytes(4),
     "a timestamp as a key": b"\x81\xd6\xff\x00\x00\x00\x01\x01",
+    "a list as a key, deeper": b"\x91\x81\xa1a\x81\x91\x01\x01",
     "a timestamp in a tuple": extension(1, b"\x91\xd6\xff\x00\x00\x00\x01"),
     "a timestamp in a set": extension(7, msgpack.packb([b"\xd6\xff\x00\x00\x00\x01"])),
     "a tuple of a text": extension(1, b"\xa2ab"),
@@ -688,14 +689,45 @@ def test_values_are_unpacked_in_order_also_where_they_are_many_or_none() -> None
     assert unpack_all([]) == []
 
 
-@pytest.mark.parametrize("marked", [msgpack_values._MARKED, Decimal(msgpack_values._MARKED)])
-def test_what_is_equal_to_a_mark_takes_no_place_of_one(marked: Any) -> None:
-    value = pack(marked)
-    assert unpack_all([b"\x01", value, b"\x02"]) in (None, [1, marked, 2])
-    assert unpack_all([b"\x01", b"\x91" + value, b"\x02"]) in (None, [1, [marked], 2])
-    # Three values as one, and a text that takes the mark behind it: as many members as there should be.
-    assert unpack_all([b"\x01" + value + b"\x02", b"\xac\x01\x02\x03", b"\x04"]) is None
-    assert unpack_all([b"\x01" + value + b"\x02", b"\xaa", b"\x04"]) is None
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1, 1.0, -0.0, 1e300, True, False, None, "", "ü", 2**63, 2**64 - 1, -(2**63), math.inf),
+        [1, 1.0, True],
+        {"a": {"b": [1.0, {"c": -0.0}]}, "": []},
+    ],
+)
+def test_plain_values_are_unpacked_together_each_as_itself(value: Any) -> None:
+    found = unpack_all([b"\x01", pack(value), b"\x02"])
+    assert found is not None
+    assert repr(found) == repr([1, value, 2])
+
+
+@pytest.mark.parametrize("value", [b"a", (1,), {1: "a"}, {True: 1}, Decimal(1), ["x" * 2000], 2**64, {"a": {1.5}}])
+def test_other_values_are_left_to_be_unpacked_alone(value: Any) -> None:
+    assert unpack_all([b"\x01", pack(value)]) is None
+    assert repr(unpack(pack(value))) == repr(value)
+
+
+def test_values_that_are_nested_deeply_are_left_to_be_unpacked_alone() -> None:
+    value: Any = 1
+    for depth in range(1, 300):
+        value = [value] if depth % 2 else {"a": value}
+        found = unpack_all([pack(value)])
+        assert found == ([value] if depth <= msgpack_values.PLAIN_DEPTH else None)
+
+
+@given(st.lists(st.tuples(values.map(pack), st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
+def test_values_with_a_changed_byte_are_unpacked_as_each_alone_or_not_at_all(
+    some: list[tuple[bytes, int, int]],
+) -> None:
+    changed = []
+    for packed, place, byte in some:
+        at = place % len(packed)
+        changed.append(packed[:at] + bytes([byte]) + packed[at + 1 :])
+    together = unpack_all(changed)
+    if together is not None:
+        assert same(together, list(map(unpack, changed)))
 
 
 @pytest.mark.parametrize("looks", [b"\xd6\xff", b"\xc7\x04\xff", b"\xc8\x00\x04\xff", b"\xc9\x00\x00\x00\x04\xff"])
