@@ -15,7 +15,7 @@ STEADY = 0.15
 LINEAR = 1.1
 """The largest power of what may grow in proportion."""
 
-EVERYTHING = 1.1
+EVERYTHING = 1.05
 """The most that a delta of all keys may cost, as a ratio to a full save."""
 
 CHANGED = 200

@@ -201,9 +201,9 @@ def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> li
         raise AssertionError("what was read is not what was written")
     what = "table: full snapshot / Spark's Parquet, which does not sync"
     return [
-        _against(f"{what}, partitioned by key", written["ours"], written["by_key"], 1.4),
+        _against(f"{what}, partitioned by key", written["ours"], written["by_key"], 1.2),
         _against(f"{what}, rows as they come", written["ours"], written["parquet"], None),
-        _against("table: full read, verified / Spark's Parquet", read["ours"], read["parquet"], 1.8),
+        _against("table: full read, verified / Spark's Parquet", read["ours"], read["parquet"], 1.2),
     ]
 
 
@@ -222,7 +222,7 @@ def _chain(spark: SparkSession, folder: Path, count: int, repetitions: int) -> l
         raise AssertionError("what was read is not what was written")
     read = alternate(repetitions, chained=lambda: timed(chained.read), compacted=lambda: timed(compacted.read))
     question = "table: read with 10 deltas of 1 % each / compacted"
-    return [_against(question, read["chained"], read["compacted"], 1.3)]
+    return [_against(question, read["chained"], read["compacted"], 1.25)]
 
 
 def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, merges: int) -> list[Target]:
