@@ -198,10 +198,11 @@ def unpack_all(packed: Sequence[bytes]) -> list[Any] | None:
 
 @cache
 def _plain_decoder() -> Callable[[bytes], Any]:
-    """Return a function that unpacks values with at most `PLAIN_DEPTH` levels of lists and dicts.
+    """Return a function that unpacks values of plain types alone.
 
-    It refuses all types that it does not name, also where msgspec would convert them: a timestamp, or a list as the key
-    of a dict. With keys other than texts it would take twice as long, and it cannot tell bytes from texts.
+    They may have `PLAIN_DEPTH` levels of lists and dicts. The function refuses all types that it does not name, also
+    where msgspec would convert them: a timestamp, or a list as the key of a dict. With keys other than texts it would
+    take twice as long, and it cannot tell bytes from texts.
     """
     # Here, because only who reads whole maps needs it: neither a task nor most commands.
     import msgspec
