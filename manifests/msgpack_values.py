@@ -207,10 +207,11 @@ def _plain_decoder() -> Callable[[bytes], Any]:
     # Here, because only who reads whole maps needs it: neither a task nor most commands.
     import msgspec
 
-    inner: Any = None | bool | int | float | str
+    plain: Any = None | bool | int | float | str
+    kind: Any = plain
     for _ in range(PLAIN_DEPTH):
-        inner = None | bool | int | float | str | list[inner] | dict[str, inner]
-    return msgspec.msgpack.Decoder(inner).decode
+        kind = plain | list[kind] | dict[str, kind]
+    return msgspec.msgpack.Decoder(kind).decode
 
 
 _MARKERS = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
