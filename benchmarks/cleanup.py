@@ -190,7 +190,7 @@ def plan_made_up(total: int) -> None:
 
 
 def run(quick: bool) -> list[Finding]:
-    live = 500 if quick else 10_000
+    live = 100 if quick else 10_000
     small, large = (10_000, 20_000) if quick else (10_000, 1_000_000)
     few, many = memory(small), memory(large)
     try:

@@ -33,6 +33,9 @@ SHARES = {"1 %": 100, "0.1 %": 1000}
 SIZES = [(100_000, 1), (1_000_000, 3), (10_000_000, 1)]
 """Records, and repetitions."""
 
+QUICK = [(20_000, 1)]
+"""The same of a quick run."""
+
 LARGE = 1_000_000
 """Records of a map from which on only those are measured with more that were the first of the others in some row."""
 
@@ -110,7 +113,7 @@ class Found:
 def run(quick: bool) -> list[Finding]:
     findings: list[Finding] = []
     contenders, left_out = list(CONTENDERS), list[type[Contender]]()
-    for keys, repetitions in SIZES[:1] if quick else SIZES:
+    for keys, repetitions in QUICK if quick else SIZES:
         found = {contender: Found() for contender in contenders}
         for number in range(repetitions):
             for contender in rotated(contenders, number):

@@ -79,7 +79,7 @@ def stored_bytes(root: Path) -> int:
 
 
 def run(quick: bool) -> list[Target]:
-    keys, repetitions = (100_000, 3) if quick else (1_000_000, 7)
+    keys, repetitions = (20_000, 2) if quick else (1_000_000, 7)
     with folder() as base:
         reference, state = plain(keys), keyed(keys)
         saves = _saves(base, reference, state, repetitions)

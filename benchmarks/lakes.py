@@ -35,7 +35,7 @@ class Size:
         return f"{self.changed:,} of {self.keys:,} keys, {self.turns * self.batches} batches"
 
 
-QUICK = (Size(10_000, 1_000, 1, 2, 2),)
+QUICK = (Size(10_000, 1_000, 1, 1, 2),)
 FULL = (Size(1_000_000, 20_000, 4, 25, 20), Size(10_000_000, 20_000, 2, 10, 10))
 
 

@@ -17,7 +17,9 @@ LIMIT = 1.1
 
 
 def run(quick: bool) -> list[Finding]:
-    return list(_measure(*((1, 2) if quick else (3, 10))))
+    if quick:
+        return [Note(f"Spark {OLDER} and {NEWER} are compared in a full run: `table-peers` runs the same query")]
+    return list(_measure(3, 10))
 
 
 def _measure(rounds: int, batches: int) -> Iterator[Finding]:

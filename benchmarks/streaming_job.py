@@ -1,7 +1,8 @@
-"""Run a job on real executors, with and without state: `python -m benchmarks.streaming_job MASTER TURNS BATCHES`.
+"""Run a job on real executors, with and without state: `python -m benchmarks.streaming_job MASTER TURNS BATCHES SHARE`.
 
-It works in the current folder. For each kind of state it prints JSON: the seconds of its batches ("ours"), the seconds
-of a foreachBatch that does the same work without it ("plain"), and how long saving blocked.
+It works in the current folder. All sizes are divided by SHARE. For each kind of state it prints JSON: the seconds of
+its batches ("ours"), the seconds of a foreachBatch that does the same work without it ("plain"), and how long saving
+blocked.
 """
 
 import json
@@ -21,30 +22,24 @@ from benchmarks.micro_batches import FIRST, WARM, Feed, fingerprint, in_turns, s
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
 from pyspark_checkpointer.spark import State, read_state, stateful
 
-MAP_KEYS, MAP_CHANGED = 100_000, 1_000
-TABLE_KEYS, TABLE_CHANGED = 1_000_000, 50_000
-
 SETTINGS = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "4"}
 
 Seconds = dict[str, list[float]]
 
 
-def main(master: str, turns: str, batches: str) -> None:
+def main(master: str, turns: str, batches: str, share: str) -> None:
     with session(master, SETTINGS) as spark:
         each = partial(_measure, spark, turns=int(turns), batches=int(batches))
-        found = {
-            f"{MAP_CHANGED:,} of {MAP_KEYS:,} keys of a map": each(Map()),
-            f"an upsert of {TABLE_CHANGED:,} rows into a table of {TABLE_KEYS:,}": each(Table()),
-        }
+        found = {work.what: each(work) for work in (Map(int(share)), Table(int(share)))}
         print(json.dumps(found))
 
 
 class Map:
     """State on the driver, compared with a dict."""
 
-    keys, changed = MAP_KEYS, MAP_CHANGED
-
-    def __init__(self) -> None:
+    def __init__(self, share: int) -> None:
+        self.keys, self.changed = 100_000 // share, 1_000 // share
+        self.what = f"{self.changed:,} of {self.keys:,} keys of a map"
         self._dict: dict[Any, Any] = {}
 
     def plain(self, batch: DataFrame, batch_id: int) -> None:
@@ -67,7 +62,9 @@ class Map:
 class Table:
     """State on the executors, compared with rows that are not kept."""
 
-    keys, changed = TABLE_KEYS, TABLE_CHANGED
+    def __init__(self, share: int) -> None:
+        self.keys, self.changed = 1_000_000 // share, 50_000 // share
+        self.what = f"an upsert of {self.changed:,} rows into a table of {self.keys:,}"
 
     def plain(self, batch: DataFrame, batch_id: int) -> None:
         self._totals(batch).write.format("noop").mode("overwrite").save()

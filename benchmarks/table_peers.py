@@ -54,7 +54,7 @@ def run(quick: bool) -> list[Finding]:
     folder = Path(tempfile.mkdtemp(prefix="bench-peers-"))
     spark = session(folder)
     try:
-        return _micro_batches(spark, folder, *((1, 2) if quick else (3, 10)))
+        return _micro_batches(spark, folder, *((1, 1) if quick else (3, 10)))
     finally:
         spark.stop()
         shutil.rmtree(folder)

@@ -153,12 +153,12 @@ def run(quick: bool) -> list[Target]:
     folder = Path(tempfile.mkdtemp(prefix="bench-tables-"))
     spark = session(folder)
     try:
-        count, repetitions = (200_000, 2) if quick else (4_000_000, 5)
+        count, repetitions = (100_000, 1) if quick else (4_000_000, 5)
         sizes = [150_000, 200_000, 400_000] if quick else [1_000_000, 10_000_000, 40_000_000]
         return [
             *_full(spark, folder, count, repetitions),
             *_chain(spark, folder, count, repetitions),
-            *_upserts(spark, folder, sizes, *((4, 2) if quick else (60, 5))),
+            *_upserts(spark, folder, sizes, *((1, 1) if quick else (60, 5))),
         ]
     finally:
         spark.stop()
