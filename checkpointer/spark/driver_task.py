@@ -7,7 +7,7 @@ that the driver lacks, and which report errors as always.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,9 +25,10 @@ from pyspark.sql.types import (
 )
 
 from pyspark_checkpointer.spark.connect import is_connect
-from pyspark_checkpointer.spark.dataframes import Work, is_collated
+from pyspark_checkpointer.spark.dataframes import Work, fields_of, is_collated
 from pyspark_checkpointer.spark.versions import rows_of_frame
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
+from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
 
 _SORTED_ALIKE = (
     IntegralType,
@@ -42,17 +43,36 @@ _SORTED_ALIKE = (
 """Types of which Arrow sorts the values as Spark does. It puts NaN in another place, and sorts no structs."""
 
 
+_HASHED_ALIKE = {
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "string",
+    "binary",
+}
+"""Types of which a key is hashed here as Spark hashes it, without a look at its value."""
+
+Place = Callable[[pa.Table], pa.Table]
+"""A function that adds the partition of each row."""
+
+
 class DriverTaskError(Exception):
     """Something failed in the driver, which is its cause: tasks have to do the work."""
 
 
 def run_in_driver(
-    frame: DataFrame, most: int, work: Work, order: Sequence[str] | None = None
+    frame: DataFrame, most: int, place: Place, work: Work, order: Sequence[str] | None = None
 ) -> list[TaskOutput] | None:
     """Return what the work on all rows wrote; None if tasks have to do it.
 
-    Tasks have to do it if there are more rows than `most`. With `order`, the rows are sorted by these columns,
-    ascending and nulls first. Raises `DriverTaskError` for whatever fails.
+    Tasks have to do it if there are more rows than `most`. `place` adds the partition of each row where it is missing.
+    With `order`, the rows are sorted by these columns, ascending and nulls first. Raises `DriverTaskError` for whatever
+    fails.
     """
     try:
         names = frame.columns
@@ -60,6 +80,7 @@ def run_in_driver(
         rows = rows_of_frame(first_of_each_partition(frame, most + 1)).rename_columns(names)
         if rows.num_rows > most:
             return None
+        rows = place(rows)
         if order is not None:
             rows = rows.take(_sorted(rows, order))
         batches = rows.combine_chunks().to_batches()
@@ -102,6 +123,20 @@ def works_alike(spark: SparkSession) -> bool:
     return not sys.flags.hash_randomization and all(os.environ.get(name) == variables[name] for name in variables)
 
 
+def can_place(frame: DataFrame, schema: TableSchema, columns: Collection[Column]) -> bool:
+    """Return whether the driver can find the partitions of rows by itself.
+
+    It can where `columns` have the types of the table, and keys are hashed alike. Then Spark need not plan a projection
+    for each batch. Tasks compared both hashes when they wrote the first rows of the run.
+    """
+    given = {field["name"]: field["type"] for field in fields_of(frame)}
+    return (
+        PARTITION not in given
+        and all(given.get(column.name, column.type) == column.type for column in columns)
+        and all(given[name] in _HASHED_ALIKE and not is_collated(frame.schema[name].dataType) for name in schema.key)
+    )
+
+
 def sorts_alike(frame: DataFrame, columns: Sequence[str]) -> bool:
     """Return whether Arrow sorts rows by these columns in the order of Spark."""
     return all(_sorts_alike(frame.schema[name].dataType) for name in columns)
@@ -112,4 +147,4 @@ def _sorts_alike(kind: DataType) -> bool:
     return isinstance(kind, _SORTED_ALIKE) and not is_collated(kind)
 
 
-__all__ = ["DriverTaskError", "first_of_each_partition", "run_in_driver", "sorts_alike", "works_alike"]
+__all__ = ["DriverTaskError", "can_place", "first_of_each_partition", "run_in_driver", "sorts_alike", "works_alike"]

@@ -36,7 +36,7 @@ from pyspark_checkpointer.spark.dataframes import (
     keys_of,
     rows_of,
 )
-from pyspark_checkpointer.spark.driver_task import sorts_alike, works_alike
+from pyspark_checkpointer.spark.driver_task import can_place, sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.job_clock import JobClock
@@ -146,16 +146,18 @@ class TableChanges:
         schema = accept(rows, self._known_version().schema)
         function = call.function(schema)
         version = self._placed_version(schema)
-        placed = all_columns_of(rows, schema, self._partitions)
         order = [PARTITION, *schema.key, *(name for name in call.order_by if name not in schema.key)]
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
         below = self._expiry.now(replace(version, schema=schema))
         task = ApplyTask(target, jobs.parent, below, function)
 
         def by_tasks() -> list[TaskOutput]:
+            placed = all_columns_of(rows, schema, self._partitions)
             return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
 
         if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
+            keys = [column for column in schema.columns if column.role == "key"]
+            placed = rows if can_place(rows, schema, keys) else all_columns_of(rows, schema, self._partitions)
             outputs = jobs.change(placed, task, by_tasks, self._hints, below, order)
         else:
             outputs = by_tasks()
@@ -319,7 +321,6 @@ class TableChanges:
         self._expiry.hold_clock("was changed")
         below = None if clear else self._placed_version(schema)
         chains: dict[int, Chain] = {} if below is None else dict(below.chains)
-        keyed = rows_of(rows, schema, self._partitions)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
         expired = None
@@ -332,7 +333,9 @@ class TableChanges:
         task = WriteTask(self._jobs.target(schema, self._partitions), change, is_whole, expired)
 
         def by_tasks() -> list[TaskOutput]:
-            placed = keyed if may_split_keys and not self._hints.shuffle_first else keyed.repartition(PARTITION)
+            placed = rows_of(rows, schema, self._partitions)
+            if not may_split_keys or self._hints.shuffle_first:
+                placed = placed.repartition(PARTITION)
             outputs = self._jobs.run(placed, task.run)
             # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
             packs = sum(bool(output.packs) for output in outputs)
@@ -344,7 +347,9 @@ class TableChanges:
             outputs = by_tasks()
         else:
             read = None if expired is None else expired.version
-            outputs = self._jobs.change(keyed, task, by_tasks, self._hints, read)
+            can = can_place(rows, schema, schema.columns)
+            placed = rows if can else rows_of(rows, schema, self._partitions)
+            outputs = self._jobs.change(placed, task, by_tasks, self._hints, read)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains, None if moves or change == DELETE else {} if below is None else below.chains)
 

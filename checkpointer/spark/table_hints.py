@@ -49,10 +49,13 @@ class TableHints:
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Let the driver do the next changes if these were few and quick.
 
-        The next batch may have several times as many rows. It may have fewer if the rows of this batch were large.
+        The next batch may have several times as many rows. It may have fewer if the rows of this batch were large. No
+        rows say nothing: tasks write the first rows of a run, and check that Spark hashes keys as this library does.
         """
+        if not rows:
+            return
         is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
-        most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * max(rows, 1) // max(size, 1))
+        most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * rows // max(size, 1))
         self.driver_rows = most if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:

@@ -6,6 +6,7 @@ Write the rows that their tasks leave to the driver.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,7 @@ from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, T
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.due_rows import may_be_due
+from pyspark_checkpointer.table.hashing import with_partitions
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 from pyspark_checkpointer.table.version import TableVersion
@@ -124,14 +126,16 @@ class TableJobs:
         """Do the work of a task on all rows, and return the output.
 
         The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and `read`, the
-        version that the task reads, is small. Otherwise `by_tasks` does the work. Raises the refusal of the task.
+        version that the task reads, is small. Otherwise `by_tasks` does the work. `rows` need not have their partitions
+        if `can_place` says so. Raises the refusal of the task.
         """
         outputs = None
         if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):
             root = DriverRoot.of(self.client, self.spark)
             try:
                 work: Work = lambda batches: task.in_driver(root).run(batches)  # noqa: E731
-                outputs = run_in_driver(rows, hints.driver_rows, work, order)
+                place = partial(with_partitions, schema=task.target.schema, partitions=task.target.partitions)
+                outputs = run_in_driver(rows, hints.driver_rows, place, work, order)
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
                 hints.is_driver_unfit = True

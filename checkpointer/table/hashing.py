@@ -26,9 +26,20 @@ _MAX_LONG_DECIMAL_DIGITS = 18
 
 def partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> list[int]:
     """Return the partition of each row of `keys`, which has the key columns."""
+    return _partitions_of(keys, schema, partitions).tolist()  # type: ignore[no-any-return]
+
+
+def with_partitions(rows: pa.Table, schema: TableSchema, partitions: int) -> pa.Table:
+    """Return rows with the partition of each as a column, unless they have it."""
+    if PARTITION in rows.column_names:
+        return rows
+    return rows.append_column(PARTITION, pa.array(_partitions_of(rows, schema, partitions), pa.int32()))
+
+
+def _partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> Any:
     # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
     stored = pa.schema([column.field() for column in schema.columns if column.role == "key"])
-    return places_of(keys.select(stored.names).cast(stored), partitions).tolist()  # type: ignore[no-any-return]
+    return places_of(keys.select(stored.names).cast(stored), partitions)
 
 
 def places_of(keys: pa.Table, partitions: int) -> Any:

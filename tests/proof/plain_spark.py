@@ -211,6 +211,8 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_jobs.TaskRoot, "of", root_of)
         patch.setattr(table_jobs.DriverRoot, "of", root_of)
         patch.setattr(driver_task, "first_of_each_partition", _first)
+        patch.setattr(driver_task, "fields_of", _fields)
+        patch.setattr(table_changes, "can_place", lambda *given: driver_task.can_place(*given) and draw.random() < 0.7)
         patch.setattr(table_changes, "works_alike", lambda context: True)
         # No copy of the function: those of tests note their calls.
         patch.setattr(ApplyTask, "in_driver", WriteTask.in_driver)

@@ -23,14 +23,18 @@ from pyspark_checkpointer.spark import (
     table_hints,
     table_jobs,
 )
-from pyspark_checkpointer.spark.driver_task import run_in_driver, sorts_alike, works_alike
+from pyspark_checkpointer.spark.dataframes import fields_of, rows_of
+from pyspark_checkpointer.spark.driver_task import can_place, run_in_driver, sorts_alike, works_alike
 from pyspark_checkpointer.spark.table_hints import TableHints
-from pyspark_checkpointer.spark.versions import is_at_least, parse_schema
+from pyspark_checkpointer.spark.versions import is_at_least, parse_schema, rows_of_frame
+from pyspark_checkpointer.table.hashing import with_partitions
+from pyspark_checkpointer.table.schema_evolution import first_schema
 from tests.spark.conftest import Job
 from tests.spark.tables import rows
 
 SCHEMA = "k long, n long, seen string"
 LITTLE_WORK = table_hints.SECONDS_OF_TASK
+AS_THEY_ARE: Any = lambda rows: rows  # noqa: E731
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +254,7 @@ def test_more_rows_than_the_driver_takes_are_refused_to_it(spark: SparkSession) 
         raise AssertionError("called")
 
     for partitions in (1, 7, 200):  # all rows in one partition, and some in each
-        assert run_in_driver(spark.range(0, 101, 1, partitions), 100, work) is None
+        assert run_in_driver(spark.range(0, 101, 1, partitions), 100, AS_THEY_ARE, work) is None
 
 
 @pytest.mark.parametrize("partitions", [1, 7])
@@ -258,7 +262,7 @@ def test_as_many_rows_as_the_driver_takes_come_to_it(spark: SparkSession, partit
     seen: list[int] = []
     frame = spark.range(0, 300, 1, partitions).where("id % 3 = 0")
     work: Any = lambda batches: iter([seen.extend(batch[0].to_pylist()) for batch in batches] and ())  # noqa: E731
-    assert run_in_driver(frame, 100, work) == []
+    assert run_in_driver(frame, 100, AS_THEY_ARE, work) == []
     assert sorted(seen) == list(range(0, 300, 3))
 
 
@@ -275,9 +279,78 @@ def test_rows_are_sorted_as_spark_sorts_them_or_not_at_all(spark: SparkSession) 
     drawn = spark.createDataFrame(given, "b string, d boolean").selectExpr("b", "cast(b AS binary) AS c", "d")
     order = ["d", "b", "c"]
     seen: list[pa.RecordBatch] = []
-    assert run_in_driver(drawn, 100, lambda batches: iter(seen.extend(batches) or ()), order) == []  # type: ignore[func-returns-value]
+    work: Any = lambda batches: iter(seen.extend(batches) or ())  # type: ignore[func-returns-value]  # noqa: E731
+    assert run_in_driver(drawn, 100, AS_THEY_ARE, work, order) == []
     expected = [tuple(row) for row in drawn.coalesce(1).sortWithinPartitions(*order).select("d", "b").collect()]
     assert [(row["d"], row["b"]) for row in pa.Table.from_batches(seen).to_pylist()] == expected
+
+
+HASHED = {
+    "byte": "tinyint(a % 100)",
+    "short": "smallint(-a)",
+    "int": "int(a * 1000003)",
+    "long": "a * 7919 * 7919 * 7919",
+    "flag": "a % 2 = 0",
+    "day": "date_add(DATE '1969-12-01', int(a))",
+    "time": "timestamp_micros(a * 1234567 - 5)",
+    "local": "CAST(timestamp_micros(a * 1234567 - 5) AS timestamp_ntz)",
+    "text": "repeat('aé😀', int(a % 5))",
+    "data": "unhex(hex(a * 65537))",
+}
+"""Keys that the driver hashes as Spark does, by the type of the key."""
+
+
+@pytest.mark.parametrize("names", [[name] for name in HASHED] + [["text", "long", "flag"], ["day", "data"]])
+def test_the_driver_finds_the_partitions_that_spark_finds(spark: SparkSession, names: list[str]) -> None:
+    columns = [f"if(a % 11 = 3, NULL, {HASHED[name]}) AS {name}" for name in names]
+    frame = spark.range(0, 500, 1, 3).toDF("a").selectExpr(*columns, "a")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        schema = first_schema("t", fields_of(frame), names, {})
+        assert can_place(frame, schema, schema.columns)
+        by_spark = rows_of_frame(rows_of(frame, schema, 13))
+        by_driver = with_partitions(rows_of_frame(frame), schema, 13)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert by_driver.sort_by("a").equals(by_spark.sort_by("a").cast(by_driver.schema))
+
+
+def test_the_driver_leaves_other_keys_and_types_to_spark(spark: SparkSession) -> None:
+    frame = spark.range(3).selectExpr("id", "int(id) AS i", "id AS n")
+    schema = first_schema("t", fields_of(frame), ["id"], {})
+    keys = schema.columns[:1]
+    assert can_place(frame, schema, schema.columns)
+    narrower = frame.selectExpr("id", "i", "int(n) AS n")
+    assert not can_place(narrower, schema, schema.columns)
+    assert can_place(narrower, schema, keys)
+    assert not can_place(frame.selectExpr("i AS id", "n"), schema, keys)
+    assert not can_place(frame.selectExpr("*", "0 AS __partition"), schema, keys)
+    for kind in ("float(id)", "double(id)", "decimal(id)"):
+        other = frame.selectExpr(f"{kind} AS id")
+        assert not can_place(other, first_schema("t", fields_of(other), ["id"], {}), keys), kind
+    if is_at_least("4.0"):
+        texts = frame.selectExpr("string(id) AS id")
+        collated = texts.selectExpr("id COLLATE UTF8_LCASE AS id")
+        schema = first_schema("t", fields_of(texts), ["id"], {})
+        assert can_place(texts, schema, schema.columns)
+        assert not can_place(collated, schema, schema.columns)
+
+
+def test_the_first_rows_of_a_run_are_for_tasks(job: Job, spark: SparkSession) -> None:
+    """They compare Spark's hash with the one of the driver. A batch without rows compares nothing."""
+    used = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["id"])
+        used.append(table._changes._hints.driver_rows)
+        table.upsert(spark.range(0 if batch_id in (0, 3) else 5))
+
+    for _ in range(5):
+        job.feed(("x", 1))
+    job.run(update)
+    assert used == [0, 0, 1020, 1020, 1020]
 
 
 def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,8 +358,9 @@ def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: 
     hints = TableHints()
     rows, size = table_hints.MAX_DRIVER_ROWS, table_hints.MAX_DRIVER_BYTES
     for given, taken in (
-        ((0, 0, 0.0), 1000),
+        ((0, 0, 0.0), 0),  # no rows say nothing
         ((100, 100, 0.1), 1400),
+        ((0, 0, 0.0), 1400),
         ((rows, size, 0.29), rows),
         ((rows + 1, 1, 0.0), 0),
         ((1, size + 1, 0.0), 0),
