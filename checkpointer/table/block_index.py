@@ -38,9 +38,17 @@ _LENGTHS: dict[int, Any] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 class IndexBuilder:
     """Make the index of a file while its row groups are written."""
 
-    def __init__(self, per_block: int, key: Sequence[str]) -> None:
+    def __init__(self, per_block: int, key: Sequence[str], least_bytes: int) -> None:
+        """Make the index of a file with blocks of `per_block` rows.
+
+        There is none if all row groups have fewer bytes than `least_bytes`.
+        """
         self._per_block = per_block
         self._key = list(key)
+        self._least_bytes = least_bytes
+        self._bytes = 0
+        self._waiting: list[tuple[pa.Table, bytes, int]] = []
+        """Row groups, until they have enough bytes for an index."""
         self._digests: list[bytes] = []
         self._dictionaries: list[Any] = []
         self._lengths: list[Any] = []
@@ -54,6 +62,14 @@ class IndexBuilder:
 
         Parquet may store one column as several.
         """
+        self._bytes += len(data)
+        self._waiting.append((rows, data, columns))
+        if self._bytes >= self._least_bytes:
+            for row_group in self._waiting:
+                self._add(*row_group)
+            self._waiting.clear()
+
+    def _add(self, rows: pa.Table, data: bytes, columns: int) -> None:
         found = page_lengths(data, columns, rows_of_blocks(rows.num_rows, self._per_block))
         if found is None:
             self._is_whole = False

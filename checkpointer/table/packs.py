@@ -17,15 +17,9 @@ from pyspark_checkpointer.table import large_rows, local_copies, merge, parquet_
 from pyspark_checkpointer.table.key_filter import SoughtKeys
 from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.object_files import ObjectFiles
+from pyspark_checkpointer.table.parquet_encode import LARGE_PACK_BYTES
 from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION
 from pyspark_checkpointer.table.version import TableVersion
-
-LARGE_PACK_BYTES = 256 << 10
-"""The size of a pack, in bytes, from which a partial read pays off.
-
-Reading only some row groups of a pack takes one more request, and asking its filter two, unless the process remembers
-what they read.
-"""
 
 ROWS_PER_KEY = 32
 """Changes of a pack for each key that is sought, from which its filter is asked.

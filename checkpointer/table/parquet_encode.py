@@ -57,9 +57,13 @@ Each batch writes a pack, and smaller blocks would make it slower.
 """
 
 MIN_PACK_BLOCKS = 16
-"""The fewest blocks of a pack with an index and a filter.
+"""The fewest blocks of a pack with an index and a filter."""
 
-Most smaller packs have less than 256 KiB. To read such a pack takes no longer than another request.
+LARGE_PACK_BYTES = 256 << 10
+"""The size of a pack, in bytes, from which a partial read pays off.
+
+Reading only some row groups of a pack takes one more request, and asking its filter two, unless the process remembers
+what they read. So a smaller pack has neither index nor filter.
 """
 
 WIDE_VALUE_BYTES = 32
@@ -155,7 +159,7 @@ class Encoder:
         # The digests stand in the footer, and the digest of the footer goes into the manifest.
         described = {ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))}
         # Other programs do not read what is in no row group.
-        if self._hashes is not None:
+        if self._hashes is not None and sum(length for _, length, _ in self._digests) >= LARGE_PACK_BYTES:
             found = build_filter(np.concatenate(self._hashes))
             described[FILTER_KEY] = json.dumps([self._start, len(found), sha256(found)], separators=(",", ":"))
             # Not a part of the tail: who reads all rows of some partitions does not need it.
@@ -176,7 +180,8 @@ class Encoder:
         if self._key and is_large and self._pack:
             self._hashes = []
         if self._key and is_large and _HAS_BLOCKS and _has_whole_pages(self._schema):
-            self._index = IndexBuilder(per_block, [PARTITION, *self._key] if self._pack else self._key)
+            order, least = ([PARTITION, *self._key], LARGE_PACK_BYTES) if self._pack else (self._key, 0)
+            self._index = IndexBuilder(per_block, order, least)
             options |= _block_options(rows.slice(0, ROW_GROUP_ROWS), per_block, self._pack)
         self._writer = pq.ParquetWriter(self._sink, self._schema, **options)
         # The writer has begun with the four bytes `PAR1`, so the first row group starts at byte 4.

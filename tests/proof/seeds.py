@@ -262,7 +262,7 @@ def snapshot_with_blocks() -> bytes:
 
 def pack_with_filter() -> bytes:
     changes = pa.concat_tables([changes_of(TABLE, [(MERGE, (key, 1)) for key in range(20)], part) for part in range(2)])
-    with patch.multiple(parquet_encode, ROW_GROUP_ROWS=20, PACK_BLOCK_ROWS=4, MIN_PACK_BLOCKS=1):
+    with patch.multiple(parquet_encode, ROW_GROUP_ROWS=20, PACK_BLOCK_ROWS=4, MIN_PACK_BLOCKS=1, LARGE_PACK_BYTES=1):
         return parquet_encode.encode(in_order(changes, TABLE.key), TABLE.key, pack=True).data
 
 

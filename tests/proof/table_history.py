@@ -110,6 +110,7 @@ class History:
         patch.setattr("pyspark_checkpointer.table.parquet_encode.MIN_BLOCKS", choose([1, 16]))
         patch.setattr("pyspark_checkpointer.table.parquet_encode.PACK_BLOCK_ROWS", choose([1, 3, 2048]))
         patch.setattr("pyspark_checkpointer.table.parquet_encode.MIN_PACK_BLOCKS", choose([1, 16]))
+        patch.setattr("pyspark_checkpointer.table.parquet_encode.LARGE_PACK_BYTES", choose([1, 1500, 256 << 10]))
         patch.setattr("pyspark_checkpointer.table.packs.LARGE_PACK_BYTES", choose([1, 256 << 10]))
         patch.setattr("pyspark_checkpointer.table.packs.ROWS_PER_KEY", choose([1, 32]))
 

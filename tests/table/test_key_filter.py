@@ -57,6 +57,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small packs have an index and a filter, several row groups, and are opened anew by each test."""
     monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 1000)
     monkeypatch.setattr(parquet_encode, "PACK_BLOCK_ROWS", 16)
+    monkeypatch.setattr(parquet_encode, "LARGE_PACK_BYTES", 1)
     monkeypatch.setattr(packs, "LARGE_PACK_BYTES", 1)
     monkeypatch.setattr(object_files, "_opened", {})
     return
@@ -307,6 +308,22 @@ def test_packs_of_few_rows_have_neither() -> None:
     data = run_sync(place.store.get(artifact.path)).data
     assert not {FILTER_KEY.encode(), b"checkpointer.blocks"} & pq.read_metadata(io.BytesIO(data)).metadata.keys()
     assert place.look([(3,), (4,)])[0] == [(3, 1, f"{1:040}")]
+
+
+def test_packs_of_few_bytes_have_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader fetches such a pack as a whole. The file tells only at its end that it is large enough."""
+    rows = changes(LONG, long_rows(range(5000)), 3)
+    groups = opened(encode(LONG, rows), LONG)
+    size = sum(length for _, length, _ in groups.ranges)
+    assert len(groups.ranges) == 5
+    for least, has_both in ((1, True), (size // 2, True), (size, True), (size + 1, False)):
+        monkeypatch.setattr(parquet_encode, "LARGE_PACK_BYTES", least)
+        file = encode(LONG, rows)
+        found = {FILTER_KEY.encode(), b"checkpointer.blocks"} & opened(file, LONG).metadata.metadata.keys()
+        assert len(found) == (2 if has_both else 0), least
+        if has_both:
+            keys = keys_of(LONG, [(3,), (3 * 4997,), (4,)])
+            assert sorted(found_in(file, LONG, keys, 3)["k"].to_pylist()) == [3, 3 * 4997]
 
 
 def test_a_pack_with_a_wide_value_among_narrow_ones_has_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
