@@ -8,6 +8,7 @@ its parts run at the same time, each in a process of its own.
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from benchmarks.measure import Finding, Target
 from benchmarks.parts import PARTS, measure, measure_at_once
@@ -21,13 +22,14 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(PARTS), action="append", help="one part: the others' results stay")
     arguments = parser.parse_args()
     results = Results("quick" if arguments.quick else "full", list(PARTS))
-    findings: list[Finding] = []
     names = [name for name in PARTS if not arguments.only or name in arguments.only]
     measured = measure_at_once(names) if arguments.quick else ((name, *measure(name, False)) for name in names)
+    by_part: dict[str, Sequence[Finding]] = {}
     for name, found, seconds in measured:
         print(f"{name}: {seconds:.0f} s", file=sys.stderr)
         results.write(name, found)
-        findings += found
+        by_part[name] = found
+    findings = [finding for name in names for finding in by_part[name]]
     print(tables(findings))
     if not arguments.quick:
         quote()

@@ -28,7 +28,7 @@ from tests.signing_keys import make_keys
 
 SMALL_LIMIT = 1.05
 MANY = 540
-"""Small commits that are measured: one takes some milliseconds, and 5 % of that are to be seen."""
+"""Small commits that are measured: one takes milliseconds, so that it takes many to see a difference of 5 %."""
 
 TABLE_LIMIT = 1 / 0.85
 """An encrypted root reaches 0.85 of the speed of a plain one."""
@@ -76,7 +76,7 @@ def _on_s3(base: Path, commits: int) -> list[Finding]:
         return [Note(f"{unavailable}: encrypted commits were not measured on S3")]
 
 
-def _small_commits(clients: dict[str, Checkpointer], repetitions: int, what: str) -> list[Target]:
+def _small_commits(clients: dict[str, Checkpointer], many: int, what: str) -> list[Target]:
     small = {name: KeyedState({n: n for n in range(1000)}, partitions=8) for name in clients}
     numbers = itertools.count()
 
@@ -93,7 +93,7 @@ def _small_commits(clients: dict[str, Checkpointer], repetitions: int, what: str
     for name in clients:
         few(name)
     # One after the other: all have the same share of what else the machine does.
-    commits = alternate(repetitions, **{name: _bound(few, name) for name in clients})
+    commits = alternate(many, **{name: _bound(few, name) for name in clients})
     return [_target(what, commits, SMALL_LIMIT), _target(what, commits, SMALL_LIMIT, "signed")]
 
 

@@ -55,7 +55,11 @@ def measure(name: str, quick: bool) -> tuple[Sequence[Finding], float]:
 
 
 def measure_at_once(names: Iterable[str]) -> Iterator[tuple[str, Sequence[Finding], float]]:
-    """Measure the parts of a quick run, and yield what each found. Most of it is starting Spark."""
+    """Measure the parts of a quick run, two at a time, and yield what each found.
+
+    Most of the time Spark starts. A process has one Spark, so that each part has a process, which no other one forked.
+    Java compiles less well here, as in tests, since no figure counts.
+    """
     os.environ["JDK_JAVA_OPTIONS"] = jvm.options()
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, processes, max_tasks_per_child=1) as pool:

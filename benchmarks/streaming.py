@@ -21,10 +21,10 @@ def run(quick: bool) -> list[Finding]:
 
 
 def _blocking(quick: bool) -> list[Target]:
-    turns, batches, share = (1, 1, 10) if quick else (3, 10, 1)
+    turns, batches, divisor = (1, 1, 10) if quick else (3, 10, 1)
     targets = []
     for executors in (2,) if quick else (1, 2):
-        found = job("streaming_job", f"local-cluster[{executors},1,512]", turns, batches, share)
+        found = job("streaming_job", f"local-cluster[{executors},1,512]", turns, batches, divisor)
         for change, seconds in found.items():
             plain, ours, blocked = (Times(tuple(seconds[name])) for name in ("plain", "ours", "blocked"))
             added = f"{ours.median - plain.median:+.3f} s on {plain.median:.3f} s"

@@ -1,7 +1,7 @@
-"""Run a job on real executors, with and without state: `python -m benchmarks.streaming_job MASTER TURNS BATCHES SHARE`.
+"""Run a job on real executors: `python -m benchmarks.streaming_job MASTER TURNS BATCHES DIVISOR`.
 
-It works in the current folder. All sizes are divided by SHARE. For each kind of state it prints JSON: the seconds of
-its batches ("ours"), the seconds of a foreachBatch that does the same work without it ("plain"), and how long saving
+It works in the current folder. All sizes are divided by DIVISOR. For each kind of state it prints JSON: the seconds of
+its batches ("ours"), the seconds of a foreachBatch that does the same work without state ("plain"), and how long saving
 blocked.
 """
 
@@ -27,18 +27,18 @@ SETTINGS = {"spark.driver.memory": "1g", "spark.executor.memory": "512m", "spark
 Seconds = dict[str, list[float]]
 
 
-def main(master: str, turns: str, batches: str, share: str) -> None:
+def main(master: str, turns: str, batches: str, divisor: str) -> None:
     with session(master, SETTINGS) as spark:
         each = partial(_measure, spark, turns=int(turns), batches=int(batches))
-        found = {work.what: each(work) for work in (Map(int(share)), Table(int(share)))}
+        found = {work.what: each(work) for work in (Map(int(divisor)), Table(int(divisor)))}
         print(json.dumps(found))
 
 
 class Map:
     """State on the driver, compared with a dict."""
 
-    def __init__(self, share: int) -> None:
-        self.keys, self.changed = 100_000 // share, 1_000 // share
+    def __init__(self, divisor: int) -> None:
+        self.keys, self.changed = 100_000 // divisor, 1_000 // divisor
         self.what = f"{self.changed:,} of {self.keys:,} keys of a map"
         self._dict: dict[Any, Any] = {}
 
@@ -62,8 +62,8 @@ class Map:
 class Table:
     """State on the executors, compared with rows that are not kept."""
 
-    def __init__(self, share: int) -> None:
-        self.keys, self.changed = 1_000_000 // share, 50_000 // share
+    def __init__(self, divisor: int) -> None:
+        self.keys, self.changed = 1_000_000 // divisor, 50_000 // divisor
         self.what = f"an upsert of {self.changed:,} rows into a table of {self.keys:,}"
 
     def plain(self, batch: DataFrame, batch_id: int) -> None:

@@ -55,7 +55,10 @@ _HASHED_ALIKE = {
     "string",
     "binary",
 }
-"""Types of which a key is hashed here as Spark hashes it, without a look at its value."""
+"""Types of a key that the driver hashes from the rows as they come.
+
+Spark normalizes floats first, and a decimal has its digits in the name of its type.
+"""
 
 Place = Callable[[pa.Table], pa.Table]
 """A function that adds the partition of each row."""
@@ -76,7 +79,7 @@ def run_in_driver(
     """
     try:
         names = frame.columns
-        # A batch may be suddenly large, and must not fill the driver's memory.
+        # At most so many rows of each partition come, so that a batch that is suddenly large does not come as a whole.
         rows = rows_of_frame(first_of_each_partition(frame, most + 1)).rename_columns(names)
         if rows.num_rows > most:
             return None
@@ -126,10 +129,11 @@ def works_alike(spark: SparkSession) -> bool:
 def can_place(frame: DataFrame, schema: TableSchema, columns: Collection[Column]) -> bool:
     """Return whether the driver can find the partitions of rows by itself.
 
-    It can where `columns` have the types of the table, and keys are hashed alike. Then Spark need not plan a projection
-    for each batch. Tasks compared both hashes when they wrote the first rows of the run.
+    It can where `columns` have the types of the table, and the key has types that need no look at their values. Then
+    Spark need not plan a projection for each batch.
     """
     given = {field["name"]: field["type"] for field in fields_of(frame)}
+    # Rows need not have all columns of the table.
     return (
         PARTITION not in given
         and all(given.get(column.name, column.type) == column.type for column in columns)

@@ -6,6 +6,7 @@ Tasks write the rows, and the driver collects the new chains.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -48,7 +49,7 @@ from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.spark.write_tasks import ExpiredRows, TaskOutput, WriteTask
 from pyspark_checkpointer.table.first_seen import FirstSeen
-from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, Column, TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema, needs_rescale, next_schema
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -157,8 +158,7 @@ class TableChanges:
 
         if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
             keys = [column for column in schema.columns if column.role == "key"]
-            placed = rows if can_place(rows, schema, keys) else all_columns_of(rows, schema, self._partitions)
-            outputs = jobs.change(placed, task, by_tasks, self._hints, below, order)
+            outputs = self._run(rows, schema, keys, all_columns_of, task, by_tasks, below, order)
         else:
             outputs = by_tasks()
         most = min(self._partitions, parallelism(jobs.spark))
@@ -347,11 +347,33 @@ class TableChanges:
             outputs = by_tasks()
         else:
             read = None if expired is None else expired.version
-            can = can_place(rows, schema, schema.columns)
-            placed = rows if can else rows_of(rows, schema, self._partitions)
-            outputs = self._jobs.change(placed, task, by_tasks, self._hints, read)
+            outputs = self._run(rows, schema, schema.columns, rows_of, task, by_tasks, read)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains, None if moves or change == DELETE else {} if below is None else below.chains)
+
+    def _run(
+        self,
+        rows: DataFrame,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        place: Callable[[DataFrame, TableSchema, int], DataFrame],
+        task: WriteTask | ApplyTask,
+        by_tasks: Callable[[], list[TaskOutput]],
+        read: TableVersion | None,
+        order: Sequence[str] | None = None,
+    ) -> list[TaskOutput]:
+        """Do the work of a task on all rows, in the driver or by tasks.
+
+        `place` lets Spark add the partition of each row. The driver finds it by itself where `columns` need no change,
+        and where Spark's hashes of such keys were compared with its own in this run.
+        """
+        types = tuple(column.type for column in schema.columns if column.role == "key")
+        finds = self._hints.hashed == types and can_place(rows, schema, columns)
+        given = (lambda: rows) if finds else partial(place, rows, schema, self._partitions)
+        outputs = self._jobs.change(given, task, by_tasks, self._hints, read, order)
+        if any(output.has_changes for output in outputs):
+            self._hints.hashed = types
+        return outputs
 
     def _placed_version(self, schema: TableSchema) -> TableVersion:
         """Return the version to write on, with all rows in the partitions of this schema."""

@@ -6,12 +6,12 @@ from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 
 MAX_DRIVER_ROWS = 65_536
 MAX_DRIVER_BYTES = 4 << 20
-"""Largest number of rows of changes, and bytes of them, after which the driver writes the next ones itself."""
+"""If the changes of a batch had at most these rows and bytes, the driver writes the next ones itself."""
 
 MAX_DRIVER_STATE_BYTES = 512 << 20
 """Largest table, in bytes of memory, whose rows the driver reads in order to write changes itself.
 
-At first it has no local copies of them.
+The first such batch reads all of them from the store.
 """
 
 SECONDS_OF_TASK = 0.15
@@ -38,6 +38,8 @@ class TableHints:
     """The number of tasks of `apply`; None if Spark decides."""
     driver_rows: int = 0
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
+    hashed: tuple[str, ...] = ()
+    """The types of a key of which Spark's hashes were compared with this library's, in this run."""
     is_driver_unfit: bool = False
     """True once something failed in the driver that tasks may be able to do."""
     early: EarlyCompaction | None = None
@@ -49,13 +51,10 @@ class TableHints:
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Let the driver do the next changes if these were few and quick.
 
-        The next batch may have several times as many rows. It may have fewer if the rows of this batch were large. No
-        rows say nothing: tasks write the first rows of a run, and check that Spark hashes keys as this library does.
+        The next batch may have several times as many rows. It may have fewer if the rows of this batch were large.
         """
-        if not rows:
-            return
         is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
-        most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * rows // max(size, 1))
+        most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * max(rows, 1) // max(size, 1))
         self.driver_rows = most if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:

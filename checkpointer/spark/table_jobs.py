@@ -116,7 +116,7 @@ class TableJobs:
 
     def change(
         self,
-        rows: DataFrame,
+        rows: Callable[[], DataFrame],
         task: WriteTask | ApplyTask,
         by_tasks: Callable[[], list[TaskOutput]],
         hints: TableHints,
@@ -126,8 +126,9 @@ class TableJobs:
         """Do the work of a task on all rows, and return the output.
 
         The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and `read`, the
-        version that the task reads, is small. Otherwise `by_tasks` does the work. `rows` need not have their partitions
-        if `can_place` says so. Raises the refusal of the task.
+        version that the task reads, is small. Otherwise `by_tasks` does the work. The driver adds the partitions of
+        what `rows` returns where they are missing. The hints learn how large these rows were. Raises the refusal of the
+        task.
         """
         outputs = None
         if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):
@@ -135,7 +136,7 @@ class TableJobs:
             try:
                 work: Work = lambda batches: task.in_driver(root).run(batches)  # noqa: E731
                 place = partial(with_partitions, schema=task.target.schema, partitions=task.target.partitions)
-                outputs = run_in_driver(rows, hints.driver_rows, place, work, order)
+                outputs = run_in_driver(rows(), hints.driver_rows, place, work, order)
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
                 hints.is_driver_unfit = True

@@ -75,6 +75,11 @@ class TaskOutput:
             (found for found in artifacts if found.length and object_paths.parse_artifact(found.path).id == owner), None
         )
 
+    @property
+    def has_changes(self) -> bool:
+        """Return whether there are changes, of which the partitions were checked."""
+        return bool(self.snapshots or self.packs or self.rows)
+
     def raise_refused(self) -> None:
         """Raise the error by which the task refused its work.
 
@@ -98,7 +103,7 @@ class Target:
 
     It also says how much they leave to the driver. Task k hands at most `inline / (k + 1)` bytes of rows to the driver,
     and writes the rest itself. A task knows its number, but not how many tasks there are. So evenly spread changes of
-    fewer than `inline` bytes in all are never written by tasks, and from 1,000 tasks the driver gets at most 7.5 times
+    fewer than `inline` bytes in all are never written by tasks, and of 1,000 tasks the driver gets at most 7.5 times
     `inline`.
     """
 

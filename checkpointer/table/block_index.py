@@ -39,7 +39,7 @@ class IndexBuilder:
     """Make the index of a file while its row groups are written."""
 
     def __init__(self, per_block: int, key: Sequence[str], least_bytes: int) -> None:
-        """Make the index of a file with blocks of `per_block` rows.
+        """Begin the index of a file with blocks of `per_block` rows.
 
         There is none if all row groups have fewer bytes than `least_bytes`.
         """
@@ -48,7 +48,7 @@ class IndexBuilder:
         self._least_bytes = least_bytes
         self._bytes = 0
         self._waiting: list[tuple[pa.Table, bytes, int]] = []
-        """Row groups, until they have enough bytes for an index."""
+        """Row groups, until they have enough bytes: to make an index takes as long as to encode a small pack."""
         self._digests: list[bytes] = []
         self._dictionaries: list[Any] = []
         self._lengths: list[Any] = []

@@ -34,13 +34,10 @@ A filter errs for one key of 170.
 """
 
 HUGE_PACK_BYTES = 8 << 20
-"""The size of a pack, in bytes, from which the limit below holds.
-
-A chain may have many packs.
-"""
+"""The size of an object, in bytes, from which it is read in pieces, has no local copy, and few are read at once."""
 
 MAX_CONCURRENT_PACK_READS = 2
-"""The most huge packs that are fetched and decoded at the same time."""
+"""The most huge packs that are fetched and decoded at the same time. A chain may have many."""
 
 
 class _Pack(NamedTuple):
@@ -117,9 +114,9 @@ class Packs:
         return pack.rows.slice(start, end - start)
 
     async def _pack(self, artifact: Artifact) -> _Pack:
-        """Fetch and decode a pack.
+        """Fetch and decode the changes of a pack that this reader wants.
 
-        The result has the changes of all partitions of this version in the pack, and maybe of others.
+        They are of all partitions of this version in the pack, and maybe of others, or of the wanted keys alone.
         """
         if self._copies is not None and artifact.size < HUGE_PACK_BYTES:
             return await self._copied_pack(artifact, self._copies)
@@ -131,9 +128,9 @@ class Packs:
             return await self._host.run(lambda: self._hold(decode()))
 
     async def _copied_pack(self, artifact: Artifact, copies: LocalCopies) -> _Pack:
-        """Return all changes of a pack from its local copy.
+        """Return the changes of a pack from its local copy.
 
-        The copy is made first if there is none.
+        The copy is made first if there is none, unless the filter says that the pack has none of a few keys.
         """
         whole = self._version.schema
         name = local_copies.name_of(artifact.digest, whole, [*whole.names, PARTITION, CHANGE])

@@ -57,7 +57,7 @@ Each batch writes a pack, and smaller blocks would make it slower.
 """
 
 MIN_PACK_BLOCKS = 16
-"""The fewest blocks of a pack with an index and a filter."""
+"""The fewest blocks of a pack with an index and a filter. Unlike its bytes, they are known before it is written."""
 
 LARGE_PACK_BYTES = 256 << 10
 """The size of a pack, in bytes, from which a partial read pays off.
@@ -99,7 +99,7 @@ class Encoder:
     """Encode rows as one file, part by part.
 
     The rows have to come in order of their key, so that a lookup can skip row groups with other keys. With `key`, the
-    names of the key columns, a file of many rows gets an index of its blocks. A `pack` also gets a filter.
+    names of the key columns, a file of many rows gets an index of its blocks. A large `pack` also gets a filter.
     """
 
     def __init__(self, schema: pa.Schema, key: Sequence[str] = (), *, pack: bool = False) -> None:
@@ -107,8 +107,8 @@ class Encoder:
         self._schema = schema
         self._key = key
         self._pack = pack
-        self._hashes: list[Any] | None = None
-        """The hashes of all keys, if the file gets a filter."""
+        self._keys: list[pa.Table] | None = None
+        """All keys, if the file gets a filter where it is large enough."""
         self._first: list[pa.Table] = []
         """The first rows, until there are enough of them for an index."""
         self._writer: pq.ParquetWriter | None = None
@@ -147,8 +147,8 @@ class Encoder:
                 if self._index is not None:
                     self._index.add(part, bytes(data), self._columns)
             self._start = end
-        if self._hashes is not None:
-            self._hashes.append(key_hashes(rows.select(self._key)))
+        if self._keys is not None:
+            self._keys.append(rows.select(self._key))
 
     def finish(self) -> EncodedFile:
         """Write the footer, and return the whole file."""
@@ -159,8 +159,8 @@ class Encoder:
         # The digests stand in the footer, and the digest of the footer goes into the manifest.
         described = {ROW_GROUPS_KEY: json.dumps(self._digests, separators=(",", ":"))}
         # Other programs do not read what is in no row group.
-        if self._hashes is not None and sum(length for _, length, _ in self._digests) >= LARGE_PACK_BYTES:
-            found = build_filter(np.concatenate(self._hashes))
+        if self._keys is not None and sum(length for _, length, _ in self._digests) >= LARGE_PACK_BYTES:
+            found = build_filter(np.concatenate([key_hashes(keys) for keys in self._keys]))
             described[FILTER_KEY] = json.dumps([self._start, len(found), sha256(found)], separators=(",", ":"))
             # Not a part of the tail: who reads all rows of some partitions does not need it.
             self._start += self._sink.write(found)
@@ -178,7 +178,7 @@ class Encoder:
         per_block = self._rows_per_block(rows)
         is_large = rows.num_rows >= self._least_rows(rows)
         if self._key and is_large and self._pack:
-            self._hashes = []
+            self._keys = []
         if self._key and is_large and _HAS_BLOCKS and _has_whole_pages(self._schema):
             order, least = ([PARTITION, *self._key], LARGE_PACK_BYTES) if self._pack else (self._key, 0)
             self._index = IndexBuilder(per_block, order, least)
@@ -253,7 +253,8 @@ def _block_options(rows: pa.Table, per_block: int, pack: bool) -> dict[str, Any]
             for path, values in leaves
             if _is_text(values.type) and len(values.unique()) * DICTIONARY_SHARE <= len(values)
         ],
-        # The index says more of the key than bounds would. Readers look for bounds of times and of partitions only.
+        # Readers look for bounds of times and of partitions only. Of the key the index says more than bounds would, and
+        # a pack without one is fetched as a whole.
         "write_statistics": [path for path, values in leaves if pa.types.is_temporal(values.type) or path == PARTITION],
     }
 

@@ -240,8 +240,8 @@ class TableReader:
     ) -> pa.Table:
         """Return the rows of a snapshot that `pick` picks.
 
-        All of these rows are in the parts that `choose` chooses. Only these parts are fetched, unless they are most of
-        the snapshot. Then the whole snapshot is fetched, and a copy is kept.
+        All of these rows are in the parts that `choose` chooses, and these parts are fetched. With copies, a snapshot
+        of which they are half is fetched as a whole, and a copy is kept.
         """
         names, whole, copies = self.schema.names, self.version.schema, self._copies
         name = local_copies.name_of(artifact.digest, whole, whole.names)

@@ -41,7 +41,7 @@ def _range(size: int, start: object, length: object, digest: object) -> tuple[in
 
 
 class RowGroups:
-    """A file of which only the footer was fetched and verified.
+    """A file of which only the tail was fetched and verified.
 
     Its row groups are verified when they are decoded.
     """

@@ -337,20 +337,33 @@ def test_the_driver_leaves_other_keys_and_types_to_spark(spark: SparkSession) ->
         assert not can_place(collated, schema, schema.columns)
 
 
-def test_the_first_rows_of_a_run_are_for_tasks(job: Job, spark: SparkSession) -> None:
-    """They compare Spark's hash with the one of the driver. A batch without rows compares nothing."""
-    used = []
+def test_spark_places_rows_until_its_hashes_were_compared(
+    job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch without rows compares nothing, and neither does one whose key had a narrower type."""
+    placed: list[int] = []
+    monkeypatch.setattr(table_changes, "rows_of", lambda *given: placed.append(1) or rows_of(*given))  # type: ignore[func-returns-value]
 
-    @stateful(job.root)
-    def update(batch: DataFrame, batch_id: int, state: State) -> None:
-        table = state.table("t", ["id"])
-        used.append(table._changes._hints.driver_rows)
-        table.upsert(spark.range(0 if batch_id in (0, 3) else 5))
+    def run(*kinds: str) -> list[int]:
+        counts: list[int] = []
 
-    for _ in range(5):
-        job.feed(("x", 1))
-    job.run(update)
-    assert used == [0, 0, 1020, 1020, 1020]
+        @stateful(job.root)
+        def update(batch: DataFrame, batch_id: int, state: State) -> None:
+            kind = kinds[len(counts)]
+            rows = spark.range(0 if kind == "none" else 5).selectExpr(
+                f"CAST(id AS {'int' if kind == 'none' else kind}) AS id"
+            )
+            state.table("t", ["id"]).upsert(rows)
+            counts.append(len(placed))
+            placed.clear()
+
+        for _ in kinds:
+            job.feed(("x", 1))
+        job.run(update)
+        return counts
+
+    assert run("none", "int", "int", "none", "int") == [1, 1, 0, 0, 0]
+    assert run("int", "int", "long", "long") == [1, 0, 2, 0]
 
 
 def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,9 +371,8 @@ def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: 
     hints = TableHints()
     rows, size = table_hints.MAX_DRIVER_ROWS, table_hints.MAX_DRIVER_BYTES
     for given, taken in (
-        ((0, 0, 0.0), 0),  # no rows say nothing
+        ((0, 0, 0.0), 1000),
         ((100, 100, 0.1), 1400),
-        ((0, 0, 0.0), 1400),
         ((rows, size, 0.29), rows),
         ((rows + 1, 1, 0.0), 0),
         ((1, size + 1, 0.0), 0),
