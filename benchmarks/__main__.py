@@ -2,8 +2,8 @@
 
 It prints what was measured. It writes the results, `docs/performance.md`, and the figures that other pages quote.
 Measurements that are compared belong to one part, so a part can be run again alone (`--only`). The exit status is 1 if
-a target is missed at full size. The targets do not apply to a quick run, which shows that the benchmarks work: two of
-its parts run at the same time, each in a process of its own.
+a target is missed at full size. The targets do not apply to a quick run, which shows that most of the benchmarks work:
+two of its parts run at the same time, each in a process of its own.
 """
 
 import argparse

@@ -64,5 +64,9 @@ def measure_at_once(names: Iterable[str]) -> Iterator[tuple[str, Sequence[Findin
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, processes, max_tasks_per_child=1) as pool:
         running = {pool.submit(measure, name, True): name for name in names}
-        for done in as_completed(running):
-            yield (running[done], *done.result())
+        try:
+            for done in as_completed(running):
+                yield (running[done], *done.result())
+        finally:
+            # After an error nobody waits for the parts that have not begun.
+            pool.shutdown(cancel_futures=True)

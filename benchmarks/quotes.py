@@ -19,7 +19,7 @@ FIGURES = {
     "Table: upsert": "table: upsert of 100,000 into 10,000,000 / delta-rs merge",
     "Table: a micro-batch": "table: micro-batch of a running sum / RocksDB",
     "Table: the same micro-batch": "table: micro-batch of a running sum / only aggregating",
-    "Table: any function": "apply, 20,000 keys a batch / applyInPandasWithState",
+    "Table: a function": "apply, 20,000 keys a batch / applyInPandasWithState",
     "Map: bytes": "delta of 1 % / full save, bytes",
     "Map: time": "1,000,000 records: delta 1 % / the fastest other",
 }

@@ -71,7 +71,7 @@ def _is_target(finding: Finding) -> bool:
 
 
 def _version() -> str | None:
-    """Return the commit that was measured."""
+    """Return the commit that was measured, and whether any file differed from it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent,

@@ -79,7 +79,7 @@ def run_in_driver(
     """
     try:
         names = frame.columns
-        # At most so many rows of each partition come, so that a batch that is suddenly large does not come as a whole.
+        # A batch may be suddenly large. At most so many rows of each partition come, and then tasks do the work.
         rows = rows_of_frame(first_of_each_partition(frame, most + 1)).rename_columns(names)
         if rows.num_rows > most:
             return None
