@@ -71,12 +71,14 @@ def _is_target(finding: Finding) -> bool:
 
 
 def _version() -> str | None:
-    """Return the commit that was measured, and whether any file differed from it."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or None
+    """Return the commit that was measured, and `-dirty` if the program differed from it.
+
+    What this program writes does not count: the parts of one run write results and pages one after the other.
+    """
+    written = [f":(exclude,top){path}" for path in ("benchmarks/results", "docs", "README.md")]
+    commit, differs = (_git("describe", "--always"), _git("diff", "--quiet", "HEAD", "--", ":(top)", *written))
+    return commit.stdout.strip() + "-dirty" * (differs.returncode == 1) or None
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
