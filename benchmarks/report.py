@@ -76,8 +76,9 @@ def _version() -> str | None:
     What this program writes does not count: the parts of one run write results and pages one after the other.
     """
     written = [f":(exclude,top){path}" for path in ("benchmarks/results", "docs", "README.md")]
-    commit, differs = (_git("describe", "--always"), _git("diff", "--quiet", "HEAD", "--", ":(top)", *written))
-    return commit.stdout.strip() + "-dirty" * (differs.returncode == 1) or None
+    commit = _git("describe", "--always").stdout.strip()
+    differs = _git("diff", "--quiet", "HEAD", "--", ":(top)", *written).returncode == 1
+    return f"{commit}-dirty" if differs else commit or None
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[str]:

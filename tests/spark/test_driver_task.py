@@ -34,7 +34,6 @@ from tests.spark.tables import rows
 
 SCHEMA = "k long, n long, seen string"
 LITTLE_WORK = table_hints.SECONDS_OF_TASK
-AS_THEY_ARE: Any = lambda rows: rows  # noqa: E731
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +45,10 @@ def _alike(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", 60)
     if request.node.name != "test_a_function_stays_in_tasks_where_the_driver_has_another_seed":
         monkeypatch.setattr(table_changes, "works_alike", lambda context: True)
+
+
+def as_they_are(rows: pa.Table) -> pa.Table:
+    return rows
 
 
 def where() -> str:
@@ -254,7 +257,7 @@ def test_more_rows_than_the_driver_takes_are_refused_to_it(spark: SparkSession) 
         raise AssertionError("called")
 
     for partitions in (1, 7, 200):  # all rows in one partition, and some in each
-        assert run_in_driver(spark.range(0, 101, 1, partitions), 100, AS_THEY_ARE, work) is None
+        assert run_in_driver(spark.range(0, 101, 1, partitions), 100, as_they_are, work) is None
 
 
 @pytest.mark.parametrize("partitions", [1, 7])
@@ -262,7 +265,7 @@ def test_as_many_rows_as_the_driver_takes_come_to_it(spark: SparkSession, partit
     seen: list[int] = []
     frame = spark.range(0, 300, 1, partitions).where("id % 3 = 0")
     work: Any = lambda batches: iter([seen.extend(batch[0].to_pylist()) for batch in batches] and ())  # noqa: E731
-    assert run_in_driver(frame, 100, AS_THEY_ARE, work) == []
+    assert run_in_driver(frame, 100, as_they_are, work) == []
     assert sorted(seen) == list(range(0, 300, 3))
 
 
@@ -280,7 +283,7 @@ def test_rows_are_sorted_as_spark_sorts_them_or_not_at_all(spark: SparkSession) 
     order = ["d", "b", "c"]
     seen: list[pa.RecordBatch] = []
     work: Any = lambda batches: iter(seen.extend(batches) or ())  # type: ignore[func-returns-value]  # noqa: E731
-    assert run_in_driver(drawn, 100, AS_THEY_ARE, work, order) == []
+    assert run_in_driver(drawn, 100, as_they_are, work, order) == []
     expected = [tuple(row) for row in drawn.coalesce(1).sortWithinPartitions(*order).select("d", "b").collect()]
     assert [(row["d"], row["b"]) for row in pa.Table.from_batches(seen).to_pylist()] == expected
 
