@@ -28,7 +28,7 @@ from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, Rest
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 from tests.servers import ServerUnavailableError
 
-LATENCIES = (0.0, 0.01, 0.05)
+LATENCIES = (0.0, 0.02, 0.05)
 """Seconds that are added to each request. A quick run leaves out the middle one."""
 
 ROUND_TRIPS = 4.0

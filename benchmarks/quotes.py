@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-MERGED = {"1,000,000": "1,000,000 keys, 100 batches", "10,000,000": "10,000,000 keys, 20 batches"}
+MERGED = {"1,000,000": "1,000,000 keys, 100 batches", "10,000,000": "10,000,000 keys, 100 batches"}
 
 FIGURES = {
     f"Table: a batch of 20,000 rows into {size} / `MERGE` into {lake}": f"upsert, 20,000 of {what} / MERGE into {lake}"
