@@ -1,7 +1,8 @@
 """Turn the pairs of an update into as few changes of partitions as possible."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -66,20 +67,30 @@ def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, ar
     # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
     # pair by pair, since the last value of a key counts, of whichever sort it is.
     numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(PLAIN) else None
+    places = None if numbers is None else _by_partition(numbers)
+    packed = None
     # What nobody else holds cannot change any more. It is packed now, and not looked at again.
-    at_once = numbers is not None and (all_plain or (not are_held and all(unheld(values, dicts=0))))
-    packed = _pack_whole(values) if at_once else None
-    if numbers is None or (packed is None and all_plain):
+    if places is not None and (all_plain or (not are_held and all(unheld(values, dicts=0)))):
+        # Partition by partition, so that the packed values of one lie together in memory. A full save reads them in
+        # this order, and waits for memory most of its time.
+        packed = _pack_whole([values[place] for some in places.values() for place in some])
+    if places is None or (packed is None and all_plain):
         for key, value in zip(keys, values, strict=True):
             yield _step_to_set(key, value, partitions)
     else:
         operation = Content.assign if packed is None else Content.set_all_packed
-        by_partition: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
-        for number, key, data in zip(numbers, keys, values if packed is None else packed, strict=True):
-            by_partition[number][key] = data
+        left = iter(packed or [values[place] for some in places.values() for place in some])
         values.clear()
-        for number, some in by_partition.items():
-            yield operation, (number, some)
+        for number, some in places.items():
+            yield operation, (number, dict(zip([keys[place] for place in some], islice(left, len(some)), strict=True)))
+
+
+def _by_partition(numbers: list[int]) -> Mapping[int, list[int]]:
+    """Return by partition at which places of `numbers` it stands."""
+    places: defaultdict[int, list[int]] = defaultdict(list)
+    for place, number in enumerate(numbers):
+        places[number].append(place)
+    return places
 
 
 def _split(pairs: list[Any]) -> tuple[list[Any], list[Any], Exception | None]:
