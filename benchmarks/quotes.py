@@ -9,11 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-MERGED = {"1,000,000": "1,000,000 keys, 100 batches", "10,000,000": "10,000,000 keys, 100 batches"}
-
 FIGURES = {
-    f"Table: a batch of 20,000 rows into {size} / `MERGE` into {lake}": f"upsert, 20,000 of {what} / MERGE into {lake}"
-    for size, what in MERGED.items()
+    f"Table: a batch of 20,000 rows into {size} / `MERGE` into {lake}": (
+        f"upsert, 20,000 of {size} keys, 100 batches / MERGE into {lake}"
+    )
+    for size in ("1,000,000", "10,000,000")
     for lake in ("Delta", "Iceberg")
 } | {
     "Table: upsert": "table: upsert of 100,000 into 10,000,000 / delta-rs merge",

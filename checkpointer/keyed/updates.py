@@ -67,20 +67,22 @@ def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, ar
     # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
     # pair by pair, since the last value of a key counts, of whichever sort it is.
     numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(PLAIN) else None
-    places = None if numbers is None else _by_partition(numbers)
-    packed = None
     # What nobody else holds cannot change any more. It is packed now, and not looked at again.
-    if places is not None and (all_plain or (not are_held and all(unheld(values, dicts=0)))):
-        # Partition by partition, so that the packed values of one lie together in memory. A full save reads them in
-        # this order, and waits for memory most of its time.
-        packed = _pack_whole([values[place] for some in places.values() for place in some])
-    if places is None or (packed is None and all_plain):
+    at_once = numbers is not None and (all_plain or (not are_held and all(unheld(values, dicts=0))))
+    # Partition by partition, so that the packed values of one lie together in memory. A full save reads them in this
+    # order, and waits for memory most of its time.
+    places = _by_partition(numbers or [])
+    ordered = [values[place] for some in places.values() for place in some]
+    packed = _pack_whole(ordered) if at_once else None
+    if numbers is None or (packed is None and all_plain):
         for key, value in zip(keys, values, strict=True):
             yield _step_to_set(key, value, partitions)
     else:
         operation = Content.assign if packed is None else Content.set_all_packed
-        left = iter(packed or [values[place] for some in places.values() for place in some])
+        left = iter(packed or ordered)
+        # Nobody needs a value that is packed.
         values.clear()
+        del ordered
         for number, some in places.items():
             yield operation, (number, dict(zip([keys[place] for place in some], islice(left, len(some)), strict=True)))
 
