@@ -5,7 +5,6 @@ import inspect
 import multiprocessing
 import os
 import re
-import shutil
 import subprocess
 import sys
 import uuid
@@ -40,21 +39,17 @@ from tests.world import World
 S = TypeVar("S", bound=Service)
 T = TypeVar("T")
 
-pytest_plugins = ["pytester", "pyspark_checkpointer.testing.plugin", "tests.proof.effort", "tests.docs.one_spark"]
+pytest_plugins = [
+    "pytester",
+    "pyspark_checkpointer.testing.plugin",
+    "tests.temporary",
+    "tests.proof.effort",
+    "tests.docs.one_spark",
+]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would take any python3
 if "JDK_JAVA_OPTIONS" not in os.environ:  # the processes of one run have them from the first
     os.environ["JDK_JAVA_OPTIONS"] = jvm.options()
-
-# Thousands of stores are in folders, and wait for the disk at each commit. Those of a short run are in memory where it
-# has room, and so is the data of the servers: at most some gigabytes.
-IN_MEMORY = Path("/dev/shm")
-ROOM = 8 << 30
-if sys.platform == "linux" and IN_MEMORY.is_mount() and "CHECKPOINTER_PROVE" not in os.environ:
-    told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(told["MemAvailable"].split()[0]) << 10
-    if min(free, shutil.disk_usage(IN_MEMORY).free) > ROOM and os.access(IN_MEMORY, os.W_OK):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 # Python looks for cycles less often. By default that takes an eighth of the time of all tests without Spark, and
 # a fifth of that of a random history. The oldest objects are still looked at whenever they have become a quarter more.

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,7 @@ def bare_environment(folder: Path) -> dict[str, str]:
         "JAVA_HOME": java.stdout.strip(),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JDK_JAVA_OPTIONS": os.environ["JDK_JAVA_OPTIONS"],  # how fast Java starts, and no more
+        "TMPDIR": tempfile.gettempdir(),  # what programs leave there goes with the run
     }
 
 
