@@ -16,6 +16,7 @@ from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.reader import TableReader
+from pyspark_checkpointer.table.snapshots import Part
 from pyspark_checkpointer.table.time_bounds import lowest, may_hold
 
 MAX_LOWEST_TIMES = 1 << 16
@@ -54,11 +55,11 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
         known = merge.row_positions(found, below, schema.key) >= 0
         if known.all() or not _has_bounds(base):
             return found
-        rest = await reader.lookup(base, found.filter(pa.array(~known)).select(schema.key))
+        (rest,) = await reader.lookup([(base, found.filter(pa.array(~known)).select(schema.key))])
         below = pa.concat_tables([below, rest])
     except InvalidStateError:
         # Sums of changes alone may outgrow their type, and fit together with the rows below.
-        below = await reader.base(base, None)
+        below = await reader.snapshots.whole(base)
     return await reader.host.run(lambda: due(below))
 
 
@@ -115,18 +116,20 @@ def _has_bounds(base: Artifact) -> bool:
 async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -> pa.Table:
     """Return the rows of a snapshot that are due before its changes."""
     if not _has_bounds(base):
-        return await reader.base(base, None)
+        return await reader.snapshots.whole(base)
     rule = reader.version.schema.expire
     # What the same column let expire before was returned then. A rule by another column says nothing of this one.
     after = reader.version.expired_until if rule is not None and rule.column == column else None
     # Rows that are not due are left out here. `due_rows` looks those up again that a change needs.
-    return await reader.some(
+    part = Part(
         base,
         lambda groups: groups.select(
             [n for n, bounds in enumerate(groups.times(column)) if may_hold(bounds, after, limit)]
         ),
         lambda rows: rows.filter(is_expired(rows[column], limit)),
     )
+    (found,) = await reader.snapshots.parts([part])
+    return found
 
 
 __all__ = ["due_rows", "late_rows", "may_be_due"]

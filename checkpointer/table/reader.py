@@ -4,7 +4,7 @@ Tasks, readers without Spark and compaction use it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,13 +15,12 @@ from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
-from pyspark_checkpointer.table import kept_columns, large_rows, local_copies, merge, parquet_decode, row_order
+from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_decode, row_order
 from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.packs import HUGE_PACK_BYTES, Packs
-from pyspark_checkpointer.table.parquet_decode import Selection
-from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.snapshots import Part, Snapshots
 from pyspark_checkpointer.table.version import TableVersion
 
 MAX_PIECE_ROW_GROUPS = 16
@@ -56,8 +55,8 @@ class TableReader:
         self.version = version
         self.schema = version.schema if columns is None else _choose_columns(version, columns)
         self._shown = self.schema.names if columns is None else list(columns)
-        self._copies = copies
         self.files = ObjectFiles(store, host, self.schema)
+        self.snapshots = Snapshots(self.files, version.schema, copies)
         self.packs = Packs(self.files, version, keys, copies, reads)
 
     @property
@@ -77,7 +76,7 @@ class TableReader:
         if not chain:
             return self.empty()
         base, *deltas = await asyncio.gather(
-            self.base(chain[0], None), *(self.packs.delta(artifact, partition) for artifact in chain[1:])
+            self.snapshots.whole(chain[0]), *(self.packs.delta(artifact, partition) for artifact in chain[1:])
         )
         return await self.host.run(partial(self._merge, base, deltas, partition))
 
@@ -91,11 +90,10 @@ class TableReader:
         if not chains:
             return self.empty()
         deltas = [(artifact, partition) for partition, chain in chains.items() for artifact in chain[1:]]
-        found = await asyncio.gather(
-            *(self.base(chain[0], keys[partition]) for partition, chain in chains.items()),
-            *(self.packs.delta(artifact, partition) for artifact, partition in deltas),
+        bases, changes = await asyncio.gather(
+            self.lookup([(chain[0], keys[partition]) for partition, chain in chains.items()]),
+            asyncio.gather(*(self.packs.delta(artifact, partition) for artifact, partition in deltas)),
         )
-        bases, changes = found[: len(chains)], found[len(chains) :]
 
         def merged() -> pa.Table:
             # One by one: a delta is in order of its keys, so that they are found without a look at all of its rows.
@@ -203,64 +201,13 @@ class TableReader:
 
         return await self.host.run(merged)
 
-    async def base(self, artifact: Artifact, keys: pa.Table | None) -> pa.Table:
-        """Return the rows of a snapshot, or only the rows whose key is in `keys`."""
-        if artifact.length == 0:
-            return self.schema.arrow().empty_table()
-        # Without a recorded tail the footer cannot be verified alone, so the whole object is read.
-        if keys is not None and artifact.tail is not None:
-            return await self.lookup(artifact, keys)
-        rows = await self._whole(artifact, self.schema)
-        return rows if keys is None else await self.host.run(partial(merge.matching, rows, keys, self.schema.key))
+    async def lookup(self, keys: Sequence[tuple[Artifact, pa.Table]]) -> list[pa.Table]:
+        """Return the rows of each snapshot whose key is one of those given with it."""
+        return await self.snapshots.parts([self._part(snapshot, some) for snapshot, some in keys])
 
-    async def _whole(self, artifact: Artifact, schema: TableSchema) -> pa.Table:
-        """Fetch and decode all rows of a snapshot."""
-        data = await self.files.data(artifact)
-
-        def decode() -> pa.Table:
-            rows = parquet_decode.decode(artifact.path, data, schema, schema.names)
-            if rows.num_rows != artifact.records:
-                raise CorruptionError(f"{artifact.path}: expected {artifact.records} rows, found {rows.num_rows}")
-            return rows
-
-        return await self.host.run(decode)
-
-    async def lookup(self, artifact: Artifact, keys: pa.Table) -> pa.Table:
-        """Return the rows of a snapshot whose key is one of `keys`."""
+    def _part(self, snapshot: Artifact, keys: pa.Table) -> Part:
         key = self.schema.key
-        return await self.some(
-            artifact, lambda groups: groups.select_keys(keys), lambda rows: merge.matching(rows, keys, key)
-        )
-
-    async def some(
-        self,
-        artifact: Artifact,
-        choose: Callable[[RowGroups], Selection],
-        pick: Callable[[pa.Table], pa.Table],
-    ) -> pa.Table:
-        """Return the rows of a snapshot that `pick` picks.
-
-        All of these rows are in the parts that `choose` chooses, and these parts are fetched. With copies, a snapshot
-        of which they are half is fetched as a whole, and a copy is kept.
-        """
-        names, whole, copies = self.schema.names, self.version.schema, self._copies
-        name = local_copies.name_of(artifact.digest, whole, whole.names)
-
-        def of_copy() -> pa.Table | None:
-            rows = None if copies is None else copies.get(name)
-            # Another artifact may name the same bytes, with a number of rows that is wrong. Reading the object says so.
-            return None if rows is None or rows.num_rows != artifact.records else pick(rows.select(names))
-
-        if copies is not None and (mapped := await self.host.run(of_copy)) is not None:
-            return mapped
-        groups = await self.files.open(artifact)
-        wanted = await self.host.run(partial(choose, groups))
-        if copies is None or wanted.share < 0.5 or artifact.raw_size > local_copies.MAX_COPY_BYTES:
-            found = await self.files.fetch(artifact, wanted.ranges)
-            return await self.host.run(lambda: pick(wanted.decode(found, names)))
-        rows = await self._whole(artifact, whole)
-        await self.host.run(partial(copies.put, name, rows))
-        return await self.host.run(lambda: pick(rows.select(names)))
+        return Part(snapshot, lambda groups: groups.select_keys(keys), lambda rows: merge.matching(rows, keys, key))
 
     async def object_rows(self, artifact: Artifact) -> AsyncIterator[pa.Table]:
         """Yield the rows of a snapshot, or the changes of all partitions, in pieces."""
