@@ -139,7 +139,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def restore(
         self,
-        id: CheckpointId | str | None = None,  # noqa: A002  # the field's name, and the contract's
+        id: CheckpointId | str | None = None,
         *,
         epoch: int | None = None,
         savepoint: str | None = None,
@@ -200,7 +200,7 @@ class AsyncCheckpointer(AsyncFace):
         reader = await self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
         return None if reader is None else AsyncRestored(reader)
 
-    async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
+    async def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:
         """Keep a checkpoint under a name.
 
         Retention and cleanup never remove the checkpoint. This fences nobody.
@@ -1077,7 +1077,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         await self._run(low_level.save_manifest(self.session, manifest))
 
-    async def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
+    async def load_manifest(self, id: CheckpointId | str) -> Manifest:
         """Return the manifest of a checkpoint, or one that was saved and not committed.
 
         Args:
@@ -1097,7 +1097,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def save_snapshot(
         self,
-        id: CheckpointId | str,  # noqa: A002
+        id: CheckpointId | str,
         operator: str,
         partition: int,
         data: bytes,
@@ -1128,7 +1128,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def save_delta(
         self,
-        id: CheckpointId | str,  # noqa: A002
+        id: CheckpointId | str,
         operator: str,
         partition: int,
         data: bytes,
@@ -1157,7 +1157,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         return await self._save(DELTA, as_id(id), operator, partition, data)
 
-    async def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+    async def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:
         # Not by `_run`: tasks call this, and it needs nothing that an earlier commit of this session could change.
         return await bridge(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
@@ -1180,7 +1180,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         return await bridge(low_level.load_artifact(self.session, artifact))
 
-    async def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
+    async def update_latest(self, id: CheckpointId | str) -> CheckpointId:
         """Commit a saved manifest.
 
         The manifest of an older live checkpoint makes this a rollback.
@@ -1232,7 +1232,7 @@ class AsyncCheckpointer(AsyncFace):
 
     async def verify(
         self,
-        id: CheckpointId | str | None = None,  # noqa: A002
+        id: CheckpointId | str | None = None,
         *,
         operator: str | None = None,
         share: float = 1.0,
@@ -1282,7 +1282,7 @@ class AsyncCheckpointer(AsyncFace):
         """
         return await self._run(savepoints.list_checkpoints(self.session))
 
-    async def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
+    async def delete_checkpoint(self, id: CheckpointId | str) -> None:
         """Delete a checkpoint, and every object that nothing else names.
 
         These objects are deleted at once, without a grace period.

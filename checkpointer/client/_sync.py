@@ -137,7 +137,7 @@ class Checkpointer(SyncFace):
 
     def restore(
         self,
-        id: CheckpointId | str | None = None,  # noqa: A002  # the field's name, and the contract's
+        id: CheckpointId | str | None = None,
         *,
         epoch: int | None = None,
         savepoint: str | None = None,
@@ -198,7 +198,7 @@ class Checkpointer(SyncFace):
         reader = self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
         return None if reader is None else Restored(reader)
 
-    def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:  # noqa: A002
+    def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:
         """Keep a checkpoint under a name.
 
         Retention and cleanup never remove the checkpoint. This fences nobody.
@@ -1071,7 +1071,7 @@ class Checkpointer(SyncFace):
         """
         self._run(low_level.save_manifest(self.session, manifest))
 
-    def load_manifest(self, id: CheckpointId | str) -> Manifest:  # noqa: A002
+    def load_manifest(self, id: CheckpointId | str) -> Manifest:
         """Return the manifest of a checkpoint, or one that was saved and not committed.
 
         Args:
@@ -1091,7 +1091,7 @@ class Checkpointer(SyncFace):
 
     def save_snapshot(
         self,
-        id: CheckpointId | str,  # noqa: A002
+        id: CheckpointId | str,
         operator: str,
         partition: int,
         data: bytes,
@@ -1122,7 +1122,7 @@ class Checkpointer(SyncFace):
 
     def save_delta(
         self,
-        id: CheckpointId | str,  # noqa: A002
+        id: CheckpointId | str,
         operator: str,
         partition: int,
         data: bytes,
@@ -1151,7 +1151,7 @@ class Checkpointer(SyncFace):
         """
         return self._save(DELTA, as_id(id), operator, partition, data)
 
-    def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:  # noqa: A002
+    def _save(self, kind: Kind, id: CheckpointId, operator: str, partition: int, data: bytes) -> Artifact:
         # Not by `_run`: tasks call this, and it needs nothing that an earlier commit of this session could change.
         return run_sync(low_level.save_artifact(self.session, id, operator, partition, kind, as_bytes(data)))
 
@@ -1174,7 +1174,7 @@ class Checkpointer(SyncFace):
         """
         return run_sync(low_level.load_artifact(self.session, artifact))
 
-    def update_latest(self, id: CheckpointId | str) -> CheckpointId:  # noqa: A002
+    def update_latest(self, id: CheckpointId | str) -> CheckpointId:
         """Commit a saved manifest.
 
         The manifest of an older live checkpoint makes this a rollback.
@@ -1226,7 +1226,7 @@ class Checkpointer(SyncFace):
 
     def verify(
         self,
-        id: CheckpointId | str | None = None,  # noqa: A002
+        id: CheckpointId | str | None = None,
         *,
         operator: str | None = None,
         share: float = 1.0,
@@ -1276,7 +1276,7 @@ class Checkpointer(SyncFace):
         """
         return self._run(savepoints.list_checkpoints(self.session))
 
-    def delete_checkpoint(self, id: CheckpointId | str) -> None:  # noqa: A002
+    def delete_checkpoint(self, id: CheckpointId | str) -> None:
         """Delete a checkpoint, and every object that nothing else names.
 
         These objects are deleted at once, without a grace period.

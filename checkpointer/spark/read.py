@@ -28,7 +28,7 @@ def read_state(
     operator: str,
     *,
     storage_options: Mapping[str, Any] | None = None,
-    id: CheckpointId | str | None = None,  # noqa: A002  # the field's name, and the contract's
+    id: CheckpointId | str | None = None,
     epoch: int | None = None,
     savepoint: str | None = None,
     columns: Sequence[str] | None = None,
@@ -78,7 +78,7 @@ def read_state(
 
 def restore(
     client: Checkpointer,
-    id: CheckpointId | str | None,  # noqa: A002
+    id: CheckpointId | str | None,
     epoch: int | None = None,
     savepoint: str | None = None,
 ) -> Restored:
