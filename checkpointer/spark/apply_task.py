@@ -53,6 +53,10 @@ class ApplyTask:
     version: TableVersion
     function: UserFunction
 
+    @property
+    def reads(self) -> TableVersion:
+        return self.version
+
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield run_task(partial(self._apply, batches))
 
@@ -101,7 +105,7 @@ class ApplyTask:
 
         A function can then compare the two.
         """
-        stored = {column.name: column.field().type for column in self.version.schema.columns if column.role == "key"}
+        stored = {field.name: field.type for field in self.version.schema.arrow_key()}
         found = large_rows.cast(rows, lambda field: stored.get(field.name, _in_utc(field.type)))
         return pa.table(found.columns, names=found.column_names)  # nullable, as the columns of the state are
 

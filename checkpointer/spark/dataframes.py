@@ -39,7 +39,7 @@ def fields_of(frame: DataFrame) -> list[Json]:
     return [field.jsonValue() for field in frame.schema.fields]
 
 
-def struct_of(columns: list[TableColumn]) -> StructType:
+def struct_of(columns: Sequence[TableColumn]) -> StructType:
     """Return columns of a table as Spark's schema.
 
     All are nullable, as nullability varies between runs.
@@ -88,7 +88,7 @@ def all_columns_of(frame: DataFrame, schema: TableSchema, partitions: int) -> Da
     The key columns have the types of the schema.
     """
     given = {field["name"]: field["type"] for field in fields_of(frame)}
-    keys = [column for column in schema.columns if column.role == "key"]
+    keys = schema.key_columns
     of_key = {c.name: _cell(c, f, given[c.name]) for c, f in zip(keys, struct_of(keys), strict=True)}
     cells = [of_key.get(name, quote(name)) for name in given]
     return _with_partition(frame, cells, schema, partitions)
@@ -159,7 +159,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
     """
     check_has_key(table, frame, schema.key)
     given = {field["name"]: plain_type(field["type"]) for field in fields_of(frame)}
-    keys, cells = [column for column in schema.columns if column.role == "key"], []
+    keys, cells = schema.key_columns, []
     for column, field in zip(keys, struct_of(keys), strict=True):
         value, kind = F.col(quote(column.name)), given[column.name]
         if is_wider(column.type, kind):

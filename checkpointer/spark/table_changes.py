@@ -146,7 +146,7 @@ class TableChanges:
         accept = self._columns.accept_first_seen if is_ours else self._columns.accept_keys
         schema = accept(rows, self._known_version().schema)
         function = call.function(schema)
-        version = self._placed_version(schema)
+        version = self._rescaled_version(schema)
         order = [PARTITION, *schema.key, *(name for name in call.order_by if name not in schema.key)]
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
         below = self._expiry.now(replace(version, schema=schema))
@@ -157,8 +157,7 @@ class TableChanges:
             return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
 
         if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
-            keys = [column for column in schema.columns if column.role == "key"]
-            outputs = self._run(rows, schema, keys, all_columns_of, task, by_tasks, below, order)
+            outputs = self._run(rows, schema, schema.key_columns, all_columns_of, task, by_tasks, order)
         else:
             outputs = by_tasks()
         most = min(self._partitions, parallelism(jobs.spark))
@@ -319,7 +318,7 @@ class TableChanges:
         """
         # What these rows take the place of must not be returned as expired later in this batch.
         self._expiry.hold_clock("was changed")
-        below = None if clear else self._placed_version(schema)
+        below = None if clear else self._rescaled_version(schema)
         chains: dict[int, Chain] = {} if below is None else dict(below.chains)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
@@ -343,11 +342,7 @@ class TableChanges:
             return outputs
 
         # All rows of a table are too many for the driver, and would teach the hints a size that no batch has.
-        if moves:
-            outputs = by_tasks()
-        else:
-            read = None if expired is None else expired.version
-            outputs = self._run(rows, schema, schema.columns, rows_of, task, by_tasks, read)
+        outputs = by_tasks() if moves else self._run(rows, schema, schema.columns, rows_of, task, by_tasks)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains, None if moves or change == DELETE else {} if below is None else below.chains)
 
@@ -359,7 +354,6 @@ class TableChanges:
         place: Callable[[DataFrame, TableSchema, int], DataFrame],
         task: WriteTask | ApplyTask,
         by_tasks: Callable[[], list[TaskOutput]],
-        read: TableVersion | None,
         order: Sequence[str] | None = None,
     ) -> list[TaskOutput]:
         """Do the work of a task on all rows, in the driver or by tasks.
@@ -367,16 +361,19 @@ class TableChanges:
         `place` lets Spark add the partition of each row. The driver finds it by itself where `columns` need no change,
         and where Spark's hashes of such keys were compared with its own in this run.
         """
-        types = tuple(column.type for column in schema.columns if column.role == "key")
+        types = tuple(column.type for column in schema.key_columns)
         finds = self._hints.hashed == types and can_place(rows, schema, columns)
         given = (lambda: rows) if finds else partial(place, rows, schema, self._partitions)
-        outputs = self._jobs.change(given, task, by_tasks, self._hints, read, order)
+        outputs = self._jobs.change(given, task, by_tasks, self._hints, order)
         if any(output.has_changes for output in outputs):
             self._hints.hashed = types
         return outputs
 
-    def _placed_version(self, schema: TableSchema) -> TableVersion:
-        """Return the version to write on, with all rows in the partitions of this schema."""
+    def _rescaled_version(self, schema: TableSchema) -> TableVersion:
+        """Return the version to write on.
+
+        If its rows are in partitions of another number or hash than those of the schema, first move them.
+        """
         version = self.version or TableVersion(self.name, schema, self._partitions, {})
         # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
         if needs_rescale(version.schema, schema) or version.partitions != self._partitions:

@@ -104,7 +104,7 @@ class TableColumns:
         Key columns that are not given stay as they are.
         """
         given = {field["name"] for field in fields}
-        key = [{"name": c.name, "type": c.type, "metadata": {}} for c in old.columns if c.role == "key"]
+        key = [{"name": column.name, "type": column.type, "metadata": {}} for column in old.key_columns]
         fields = [*(field for field in key if field["name"] not in given), *fields]
         known = {*old.names, *given}
         # A job may name how a column is combined that only a later upsert brings.

@@ -51,10 +51,12 @@ class TableHints:
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
         """Let the driver do the next changes if these were few and quick.
 
-        The next batch may have several times as many rows. It may have fewer if the rows of this batch were large.
+        The next batch may have several times as many rows: the batches of most queries differ by less. It may have
+        fewer if the rows of this batch were large. Work that would occupy two tasks is left to tasks.
         """
         is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
-        most = min(4 * rows + 1000, MAX_DRIVER_ROWS, 4 * MAX_DRIVER_BYTES * max(rows, 1) // max(size, 1))
+        largest_bytes, least_rows = 4 * MAX_DRIVER_BYTES, 1000  # An empty batch tells nothing about the next one.
+        most = min(4 * rows + least_rows, MAX_DRIVER_ROWS, largest_bytes * max(rows, 1) // max(size, 1))
         self.driver_rows = most if is_small and not self.is_driver_unfit else 0
 
     def learn_from_apply(self, seconds: float, most: int) -> None:

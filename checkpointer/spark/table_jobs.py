@@ -5,7 +5,7 @@ Write the rows that their tasks leave to the driver.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -120,21 +120,22 @@ class TableJobs:
         task: WriteTask | ApplyTask,
         by_tasks: Callable[[], list[TaskOutput]],
         hints: TableHints,
-        read: TableVersion | None,
         order: Sequence[str] | None = None,
     ) -> list[TaskOutput]:
         """Do the work of a task on all rows, and return the output.
 
-        The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and `read`, the
-        version that the task reads, is small. Otherwise `by_tasks` does the work. The driver adds the partitions of
-        what `rows` returns where they are missing. The hints learn how large these rows were. Raises the refusal of the
-        task.
+        The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and the task reads
+        a small version, or none. Otherwise `by_tasks` does the work. The driver adds the partitions of what `rows`
+        returns where they are missing. The hints learn how large these rows were. Raises the refusal of the task.
         """
-        outputs = None
+        outputs, read = None, task.reads
         if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):
             root = DriverRoot.of(self.client, self.spark)
+
+            def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                return task.in_driver(root).run(batches)
+
             try:
-                work: Work = lambda batches: task.in_driver(root).run(batches)  # noqa: E731
                 place = partial(with_partitions, schema=task.target.schema, partitions=task.target.partitions)
                 outputs = run_in_driver(rows(), hints.driver_rows, place, work, order)
             except DriverTaskError as error:

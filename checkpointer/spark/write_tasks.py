@@ -187,6 +187,11 @@ class WriteTask:
     whole: bool
     expired: ExpiredRows | None = None
 
+    @property
+    def reads(self) -> TableVersion | None:
+        """Return the version below the rows, if the task reads it."""
+        return None if self.expired is None else self.expired.version
+
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # All rows of the task at once: rows of one key may come in different batches.
         found = [batch for batch in batches if batch.num_rows]

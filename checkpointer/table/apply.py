@@ -85,8 +85,8 @@ class UserFunction:
 
     def _deletes(self, keys: Keys, given: pa.Table) -> _KeyedChanges:
         where = self._where(keys, "deletes")
-        stored = pa.schema([c.field() for c in self.schema.columns if c.role == "key"])
-        return self._changes_of_keys(where, keys, conform.conform(where, given, stored), DELETE, None)
+        rows = conform.conform(where, given, self.schema.arrow_key())
+        return self._changes_of_keys(where, keys, rows, DELETE, None)
 
     def _changes_of_keys(self, where: str, keys: Keys, rows: pa.Table, change: int, kept: str | None) -> _KeyedChanges:
         """Return the rows as changes of one kind, with the partitions of their keys.

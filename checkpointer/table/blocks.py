@@ -65,7 +65,7 @@ class Blocks:
         # Before they are decoded: a few bytes may say that there are millions of nulls.
         if starts not in (count, count + 1):
             raise CorruptionError(f"{name}: expected the first keys of {count} blocks, found {starts}")
-        keys = replace(schema, columns=tuple(c for c in schema.columns if c.role == "key"))
+        keys = replace(schema, columns=schema.key_columns)
         found = decode(f"{name} (first keys)", self._index.starts, keys, keys.names, order)
         self._starts, self._last = found.slice(0, count), found.slice(count)
 

@@ -141,7 +141,7 @@ def layout(version: TableVersion) -> tuple[int, list[tuple[str, Json]]]:
 
     They are the number of partitions, and the columns that are hashed.
     """
-    return version.partitions, [(c.name, c.type) for c in version.schema.columns if c.role == "key"]
+    return version.partitions, [(column.name, column.type) for column in version.schema.key_columns]
 
 
 def limit_of(version: TableVersion | None) -> tuple[Time | None, int | None] | None:

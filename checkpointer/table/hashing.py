@@ -37,12 +37,11 @@ def with_partitions(rows: pa.Table, schema: TableSchema, partitions: int) -> pa.
 
 
 def _partitions_of(keys: pa.Table, schema: TableSchema, partitions: int) -> Any:
-    # The type decides the hash: to Spark 5 as an integer and 5 as a long are different keys.
-    stored = pa.schema([column.field() for column in schema.columns if column.role == "key"])
-    return places_of(keys.select(stored.names).cast(stored), partitions)
+    stored = schema.arrow_key()
+    return partitions_by_type(keys.select(stored.names).cast(stored), partitions)
 
 
-def places_of(keys: pa.Table, partitions: int) -> Any:
+def partitions_by_type(keys: pa.Table, partitions: int) -> Any:
     """Return the partition of each row of `keys`, by the types of its columns."""
     # Python's `%` of a negative number is not negative, which is what Spark's `pmod` returns. numpy's is the same.
     return hashes_of(keys, _SEED).view(np.int32).astype(np.int64) % partitions

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.table.hashing import hashes_of, places_of
+from pyspark_checkpointer.table.hashing import hashes_of, partitions_by_type
 from pyspark_checkpointer.table.schema import PARTITION
 
 FILTER_KEY = "checkpointer.filter"
@@ -114,7 +114,7 @@ class SoughtKeys:
         try:
             columns = [values.cast(kind, safe=False) for values, kind in zip(keys.columns, kinds, strict=True)]
             stored = pa.table(columns, names=self._key)
-            numbers = pa.array(places_of(stored, self._partitions), pa.int32())
+            numbers = pa.array(partitions_by_type(stored, self._partitions), pa.int32())
             return keys.append_column(PARTITION, numbers), key_hashes(stored)
         except (pa.ArrowException, IllegalArgumentError):
             return None

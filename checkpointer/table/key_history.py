@@ -88,10 +88,9 @@ def _place(name: str, manifest: Manifest | None, keys: pa.Table) -> int | None:
     operator = None if manifest is None else manifest.operators.get(name)
     if manifest is None or operator is None:
         return None
-    # The key columns as they were then: Spark hashes an integer and a long in different ways.
     version = TableVersion.of(name, operator, manifest.clock)
     try:
-        then = keys.cast(pa.schema([column.field() for column in version.schema.columns if column.role == "key"]))
+        then = keys.cast(version.schema.arrow_key())  # as the key was then
     except pa.ArrowException:
         return None
     return partitions_of(then, version.schema, version.partitions)[0]

@@ -86,7 +86,11 @@ class TableSchema:
 
     @property
     def key(self) -> list[str]:
-        return [column.name for column in self.columns if column.role == "key"]
+        return [column.name for column in self.key_columns]
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.role == "key")
 
     @property
     def names(self) -> list[str]:
@@ -121,6 +125,13 @@ class TableSchema:
     def arrow(self) -> pa.Schema:
         """Return the stored columns of a snapshot."""
         return pa.schema([column.field() for column in self.columns])
+
+    def arrow_key(self) -> pa.Schema:
+        """Return the stored columns of the key.
+
+        Their types decide its hash. To Spark, 5 as an integer and 5 as a long are different keys.
+        """
+        return pa.schema([column.field() for column in self.key_columns])
 
     def arrow_delta(self, *, kept: bool = False) -> pa.Schema:
         """Return the stored columns of a delta.
