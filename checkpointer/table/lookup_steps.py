@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pyspark_checkpointer.table.version import TableVersion
 
-MAX_STEP_PARTITIONS = 8
+MAX_STEP_PARTITIONS = 32
 MAX_STEP_KEYS = 65_536
 """The most partitions, and keys, of a step, unless one partition has more keys."""
 

@@ -20,7 +20,7 @@ from pyspark_checkpointer.table.parquet_decode import Selection
 from pyspark_checkpointer.table.row_groups import RowGroups
 from pyspark_checkpointer.table.schema import TableSchema
 
-DECODED_AT_ONCE = 1 << 20
+DECODED_AT_ONCE = 256 << 10
 """The bytes from which fetched parts are worth a computation of their own.
 
 To hand work to a thread, and to take its result, takes about as long as decoding the few rows of one part.
