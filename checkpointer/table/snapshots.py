@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 class _Fetched(NamedTuple):
-    """The verified bytes of a part, as a function that decodes them, and how many they are."""
+    """The verified bytes of a part, and the function that decodes them."""
 
     size: int
     decode: Callable[[], pa.Table]

@@ -90,6 +90,7 @@ REASONS = {
     "pyspark_checkpointer.spark.table_jobs.TableJobs._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
     "pyspark_checkpointer.spark.write_tasks.TaskOutput.load": _OF_THE_JOB,
+    "pyspark_checkpointer.table.snapshots._decode": _HANDS_ON,
     "pyspark_checkpointer.table.frames._from_pandas": _NONE,
     "pyspark_checkpointer.table.frames.from_arrow": _NONE,
     "pyspark_checkpointer.table.frames.is_index": _OWN_TEXT,
