@@ -25,19 +25,18 @@ def pack_batches(
     free: list[Any],
     *,
     only_free: bool = False,
-    dicts: int = 1,
 ) -> Iterator[tuple[list[Any], list[bytes]]]:
     """Yield batches of the keys of live values, and of their packed values.
 
     For each value that cannot be stored, its error is added to `refused`. The keys of values that nobody else holds are
-    added to `free`; with `only_free` only these values are packed. As many dicts as `dicts` refer to each value.
+    added to `free`; with `only_free` only these values are packed.
     """
     left, rest = iter(live), iter(live.values())
     while keys := list(islice(left, PACK_BATCH)):
         values = list(islice(rest, PACK_BATCH))
         # Before they are packed: whoever holds a value while it is packed may change it after that, and let it go.
         # Also, a look at a value brings it into the cache.
-        found = unheld(values, dicts=dicts)
+        found = unheld(values)
         free += compress(keys, found)
         if only_free:
             keys, values = list(compress(keys, found)), list(compress(values, found))

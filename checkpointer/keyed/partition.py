@@ -427,14 +427,17 @@ class MapPartition:
     def _pack_first(self, refused: dict[Any, UnsupportedValueError], free: list[Any]) -> Iterator[None]:
         """Pack all values for the first time, as `pack_in_steps` does.
 
-        To copy a dict and replace its values takes half of the time of making it key by key.
+        To copy a dict and replace its values takes half of the time of making it key by key. Both are done once all
+        values are packed, since the cache has room for the dict of one partition and not for all.
         """
-        data = dict(self.live)
-        for keys, packed in pack_batches(self.live, refused, free, dicts=2):
-            data.update(zip(keys, packed, strict=True))
+        values: list[bytes] = []
+        for _, packed in pack_batches(self.live, refused, free):
+            values += packed
             yield
-        # If one was refused, `data` holds a value that is not packed.
+        # If one was refused, there are fewer values than keys.
         if not refused:
+            data: dict[Any, Any] = dict(self.live)
+            data.update(zip(self.live, values, strict=True))
             self.data, self._readers = data, set()
 
     # ---- saving ------------------------------------------------------------------------------------------------------
