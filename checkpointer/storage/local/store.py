@@ -44,7 +44,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _PAGE_SIZE = 1000
 """Files in one page of a listing."""
 
-_READS_AT_ONCE = 4
+_READS_AT_ONCE = 8
 """Files that one thread reads into their sinks before it answers."""
 
 _LOCK_SHARE = 0.8
