@@ -127,9 +127,6 @@ def run(quick: bool) -> list[Finding]:
 
 def _measure(contender: type[Contender], base: Path, keys: int, found: Found) -> None:
     state = plain(keys)
-    # No collection of garbage looks at these records again: they are not what is measured.
-    gc.collect()
-    gc.freeze()
     with closing(contender(base)) as one:
         given = plain(keys)  # which nobody holds any more once it was taken over
         found.begin()
@@ -151,7 +148,6 @@ def _measure(contender: type[Contender], base: Path, keys: int, found: Found) ->
         restored = found.measure("restore", one.restore)
         if restored != state:
             raise AssertionError(f"{contender.name}: what was restored is not what was saved")
-    gc.unfreeze()
 
 
 def _changes(keys: int, every: int, step: int) -> State:
