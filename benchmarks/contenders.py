@@ -10,8 +10,9 @@ import pickle
 import sqlite3
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -367,10 +368,13 @@ def _raw() -> Options:
     return Options(raw_mode=True)
 
 
-def _pieces(state: State, size: int) -> Iterable[list[tuple[str, dict[str, Any]]]]:
-    """Yield the records in batches, because one batch with everything would hold it a second time."""
-    items = list(state.items())
-    return (items[start : start + size] for start in range(0, len(items), size))
+def _pieces(state: State, size: int) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
+    """Yield the records in batches, because one batch with everything would hold it a second time.
+
+    There is no list of pairs: so many new tuples would let the garbage collector look at all objects again and again.
+    """
+    items = iter(state.items())
+    return (islice(items, size) for _ in range(0, len(state), size))
 
 
 def _columns(state: State) -> pa.Table:
