@@ -1,7 +1,7 @@
 """Where tests, and the programs that they start, put their files: in memory where it has room.
 
-Nothing of it stays after a run, but for the folders of failed tests. Programs of the docs leave their roots, and a Java
-that is killed leaves its files.
+A run removes its folders when it ends, with what the programs of the docs and a killed Java left there. Only the
+folders of failed tests stay.
 """
 
 import os
@@ -13,26 +13,28 @@ from pathlib import Path
 
 import pytest
 
-# Thousands of stores are in folders, and wait for the disk at each commit. Those of a short run are in memory where it
-# has room, and so is the data of the servers: at most some gigabytes.
+# Thousands of stores are in folders, and wait for the disk at each commit.
 IN_MEMORY = Path("/dev/shm")
+
 ROOM = 8 << 30
+"""The free bytes from which on files are in memory. Those of a short run are some gigabytes."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # The process that started this one has named the folders.
     usual = tempfile.gettempdir()
-    root = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY) if _is_in_memory() else usual)
+    root = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY) if _fits_in_memory() else usual)
     # Java loads libraries from its folder, which memory may forbid.
     ours, javas = (tempfile.mkdtemp(prefix="checkpointer-tests-", dir=place) for place in (root, usual))
     os.environ["TMPDIR"] = tempfile.tempdir = ours
+    # `tests/conftest.py` has set them.
     os.environ["JDK_JAVA_OPTIONS"] += f' "-Djava.io.tmpdir={javas}"'
     for folder in (ours, javas):
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
 
 
-def _is_in_memory() -> bool:
+def _fits_in_memory() -> bool:
     """Return whether this run is short, and memory has room for its files."""
     if sys.platform != "linux" or not IN_MEMORY.is_mount() or "CHECKPOINTER_PROVE" in os.environ:
         return False

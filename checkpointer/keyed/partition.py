@@ -427,8 +427,9 @@ class MapPartition:
     def _pack_first(self, refused: dict[Any, UnsupportedValueError], free: list[Any]) -> Iterator[None]:
         """Pack all values for the first time, as `pack_in_steps` does.
 
-        To copy a dict and replace its values takes half of the time of making it key by key. Both are done once all
-        values are packed, since the cache has room for the dict of one partition and not for all.
+        A save packs the partitions in turn, one batch each, and the cache has no room for the dicts of all of them. So
+        a dict is made once its partition is packed. To copy `live` and replace the values takes half of the time of
+        making it key by key.
         """
         values: list[bytes] = []
         for _, packed in pack_batches(self.live, refused, free):

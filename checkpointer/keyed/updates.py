@@ -60,7 +60,7 @@ def steps_to_set(pairs: list[Any], partitions: int, *, are_held: bool) -> Iterat
 def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, are_held: bool) -> Iterator[Step]:
     """Yield the changes that set each key to its value, as `steps_to_set` does.
 
-    Empties the list of values.
+    The list of values may be empty afterwards.
     """
     types = set(map(type, values))
     all_plain = types <= PLAIN
@@ -79,8 +79,8 @@ def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, ar
             yield _step_to_set(key, value, partitions)
     else:
         operation = Content.assign if packed is None else Content.set_all_packed
-        left = iter(packed or ordered)
-        # Nobody needs a value that is packed.
+        left = iter(ordered if packed is None else packed)
+        # Nobody needs a value that is packed. Others are held by `left` until they are assigned.
         values.clear()
         del ordered
         for number, some in places.items():

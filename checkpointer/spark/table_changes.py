@@ -370,9 +370,9 @@ class TableChanges:
         return outputs
 
     def _rescaled_version(self, schema: TableSchema) -> TableVersion:
-        """Return the version to write on.
+        """Return the version to write on, with all rows in their partitions.
 
-        If its rows are in partitions of another number or hash than those of the schema, first move them.
+        Rows are moved first if the number of partitions, or the types of the key, have changed.
         """
         version = self.version or TableVersion(self.name, schema, self._partitions, {})
         # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.

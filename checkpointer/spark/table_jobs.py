@@ -125,8 +125,8 @@ class TableJobs:
         """Do the work of a task on all rows, and return the output.
 
         The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and the task reads
-        a small version, or none. Otherwise `by_tasks` does the work. The driver adds the partitions of what `rows`
-        returns where they are missing. The hints learn how large these rows were. Raises the refusal of the task.
+        a small version, or none. Otherwise `by_tasks` does the work. The driver adds a partition to each row if
+        `rows()` has no such column. The hints learn how large these rows were. Raises the refusal of the task.
         """
         outputs, read = None, task.reads
         if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):

@@ -16,7 +16,7 @@ from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.snapshots import Part
+from pyspark_checkpointer.table.snapshots import Part, has_parts
 from pyspark_checkpointer.table.time_bounds import lowest, may_hold
 
 MAX_LOWEST_TIMES = 1 << 16
@@ -51,9 +51,10 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
     below = await _below(reader, base, column, limit)
     try:
         found = await reader.host.run(lambda: due(below))
-        # A change whose row lies in a row group that was left out: only together do they tell the time.
+        # Some changes have no row in `below`: their row was not read, or was not due by itself. Only a change and its
+        # row together tell the time.
         known = merge.row_positions(found, below, schema.key) >= 0
-        if known.all() or not _has_bounds(base):
+        if known.all() or not has_parts(base):
             return found
         (rest,) = await reader.lookup([(base, found.filter(pa.array(~known)).select(schema.key))])
         below = pa.concat_tables([below, rest])
@@ -105,17 +106,12 @@ async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int |
     return time
 
 
-def _has_bounds(base: Artifact) -> bool:
-    """Return whether an object can be read in parts.
-
-    It can if it is not empty, and has a recorded tail.
-    """
-    return bool(base.length) and base.tail is not None
-
-
 async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -> pa.Table:
-    """Return the rows of a snapshot that are due before its changes."""
-    if not _has_bounds(base):
+    """Return the rows of a snapshot that are due before its changes.
+
+    Of a snapshot that cannot be read in parts, all rows are returned.
+    """
+    if not has_parts(base):
         return await reader.snapshots.whole(base)
     rule = reader.version.schema.expire
     # What the same column let expire before was returned then. A rule by another column says nothing of this one.

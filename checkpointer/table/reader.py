@@ -20,7 +20,7 @@ from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.packs import HUGE_PACK_BYTES, Packs
 from pyspark_checkpointer.table.schema import TableSchema
-from pyspark_checkpointer.table.snapshots import Part, Snapshots
+from pyspark_checkpointer.table.snapshots import Part, Snapshots, has_parts
 from pyspark_checkpointer.table.version import TableVersion
 
 MAX_PIECE_ROW_GROUPS = 16
@@ -127,8 +127,7 @@ class TableReader:
         where the snapshot is not in order or has another number of rows than its artifact says.
         """
         chain = self.version.chains.get(partition, ())
-        # An object without a recorded tail cannot be verified in parts, so it is read as a whole.
-        if not chain or not chain[0].length or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES or chain[0].tail is None:
+        if not chain or not has_parts(chain[0]) or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES:
             rows = await self.rows(partition)
             yield await self.host.run(lambda: row_order.in_order(rows, self.schema.key)) if ordered else rows
             return
@@ -201,9 +200,9 @@ class TableReader:
 
         return await self.host.run(merged)
 
-    async def lookup(self, keys: Sequence[tuple[Artifact, pa.Table]]) -> list[pa.Table]:
-        """Return the rows of each snapshot whose key is one of those given with it."""
-        return await self.snapshots.parts([self._part(snapshot, some) for snapshot, some in keys])
+    async def lookup(self, wanted: Sequence[tuple[Artifact, pa.Table]]) -> list[pa.Table]:
+        """Return the rows of some keys in each snapshot, without the changes above it."""
+        return await self.snapshots.parts([self._part(snapshot, keys) for snapshot, keys in wanted])
 
     def _part(self, snapshot: Artifact, keys: pa.Table) -> Part:
         key = self.schema.key

@@ -4,9 +4,8 @@ parts of many snapshots → one look at their indexes → one fetch of each → 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,11 +25,14 @@ DECODED_AT_ONCE = 256 << 10
 To hand work to a thread, and to take its result, takes about as long as decoding the few rows of one part.
 """
 
+COPIED_SHARE = 0.5
+"""The share of a snapshot from which on all of it is fetched, and a copy is kept."""
+
 
 class Part(NamedTuple):
-    """The rows of a snapshot that `pick` picks.
+    """A request for rows of one snapshot.
 
-    All of them are in the parts of the file that `choose` chooses.
+    `choose` says which row groups or blocks may hold them, and `pick` leaves out the other rows of these.
     """
 
     snapshot: Artifact
@@ -39,7 +41,10 @@ class Part(NamedTuple):
 
 
 class _Fetched(NamedTuple):
-    """The verified bytes of a part, and the function that decodes them."""
+    """The fetched bytes of a part: how many they are, and how to decode them.
+
+    `decode` verifies ranges first. A whole object was verified when it was fetched.
+    """
 
     size: int
     decode: Callable[[], pa.Table]
@@ -87,26 +92,24 @@ class Snapshots:
         opened = await asyncio.gather(*(self._open(part.snapshot) for part in parts))
         pairs = zip(parts, opened, strict=True)
         chosen = await run(lambda: [None if groups is None else part.choose(groups) for part, groups in pairs])
-        fetched = await asyncio.gather(*map(self._fetch, parts, chosen))
-        some_at_once = _divide([*zip(parts, fetched, strict=True)])
-        return [*chain.from_iterable(await asyncio.gather(*(run(partial(_decode, some)) for some in some_at_once)))]
+        # Nothing here keeps what was fetched, so that `_decode` can give up the bytes of each part.
+        batches = _divide(zip(parts, await asyncio.gather(*map(self._fetch, parts, chosen)), strict=True))
+        decoded = await asyncio.gather(*(run(partial(_decode, batch)) for batch in batches))
+        return [rows for batch in decoded for rows in batch]
 
     def _copy_name(self, snapshot: Artifact) -> str:
         return local_copies.name_of(snapshot.digest, self._stored, self._stored.names)
 
     async def _open(self, snapshot: Artifact) -> RowGroups | None:
-        """Open a snapshot that can be read in parts.
-
-        Without a recorded tail its footer cannot be verified alone, so the whole object is read.
-        """
-        return await self._files.open(snapshot) if snapshot.length and snapshot.tail is not None else None
+        """Return the row groups of a snapshot; None if it cannot be read in parts."""
+        return await self._files.open(snapshot) if has_parts(snapshot) else None
 
     async def _fetch(self, part: Part, chosen: Selection | None) -> _Fetched:
         """Fetch what was chosen of a snapshot, or all of it."""
         snapshot, names, copies = part.snapshot, self._files.schema.names, self._copies
         if chosen is None:
             return await self._fetch_whole(snapshot, self._files.schema)
-        if copies is None or chosen.share < 0.5 or snapshot.raw_size > local_copies.MAX_COPY_BYTES:
+        if copies is None or chosen.share < COPIED_SHARE or snapshot.raw_size > local_copies.MAX_COPY_BYTES:
             found = await self._files.fetch(snapshot, chosen.ranges)
             return _Fetched(sum(map(len, found)), lambda: chosen.decode(found, names))
         whole = await self._fetch_whole(snapshot, self._stored)
@@ -132,20 +135,39 @@ class Snapshots:
         return _Fetched(len(data), decode)
 
 
-def _divide(fetched: Sequence[tuple[Part, _Fetched]]) -> Iterator[list[tuple[Part, _Fetched]]]:
-    """Yield all parts, as many at once as have `DECODED_AT_ONCE`."""
-    some: list[tuple[Part, _Fetched]] = []
-    for pair in fetched:
-        some.append(pair)
-        if sum(one.size for _, one in some) >= DECODED_AT_ONCE:
-            yield some
-            some = []
-    if some:
-        yield some
+def has_parts(snapshot: Artifact) -> bool:
+    """Return whether a snapshot can be read in parts.
+
+    An empty one has none. Without a recorded tail, the footer of a file cannot be verified alone.
+    """
+    return bool(snapshot.length) and snapshot.tail is not None
 
 
-def _decode(fetched: Sequence[tuple[Part, _Fetched]]) -> list[pa.Table]:
-    return [part.pick(one.decode()) for part, one in fetched]
+def _divide(fetched: Iterable[tuple[Part, _Fetched]]) -> Iterator[list[tuple[Part, _Fetched]]]:
+    """Yield all parts in batches that have `DECODED_AT_ONCE`, but for the last one."""
+    batch: list[tuple[Part, _Fetched]] = []
+    size = 0
+    for part, one in fetched:
+        batch.append((part, one))
+        size += one.size
+        if size >= DECODED_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
-__all__ = ["Part", "Snapshots"]
+def _decode(batch: list[tuple[Part, _Fetched]]) -> list[pa.Table]:
+    """Return the rows of each part, and empty the list.
+
+    The fetched bytes of a part are given up once they are decoded.
+    """
+    rows = []
+    batch.reverse()
+    while batch:
+        part, one = batch.pop()
+        rows.append(part.pick(one.decode()))
+    return rows
+
+
+__all__ = ["Part", "Snapshots", "has_parts"]
