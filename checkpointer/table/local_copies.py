@@ -59,6 +59,11 @@ class LocalCopies:
         """Copies that this process has verified."""
         self._lock = threading.Lock()
 
+    def is_mapped(self, name: str) -> bool:
+        """Return whether this process has mapped a copy, and so has verified it."""
+        with self._lock:
+            return name in self._mapped
+
     def get(self, name: str) -> pa.Table | None:
         """Return the rows of a copy, or None where there is none."""
         path = self._folder / name

@@ -16,9 +16,10 @@ MAX_STEP_KEYS = 65_536
 """The most partitions, and keys, of a step, unless one partition has more keys."""
 
 MAX_STEP_BYTES = 128 << 20
-"""The most bytes in memory, about, of the rows that a step finds, and of the snapshots that it looks into.
+"""The most bytes, about, of the rows that a step finds, and as many again of the snapshots that it looks into.
 
-One snapshot may have more: of a large one only the row groups are read that may have the keys.
+Their stored bytes come on top. One snapshot may have more: of a large one only the row groups are read that may have
+the keys.
 """
 
 

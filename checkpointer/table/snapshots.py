@@ -6,6 +6,7 @@ parts of many snapshots → one look at their indexes → one fetch of each → 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -85,7 +86,16 @@ class Snapshots:
                 return None
             return part.pick(rows.select(self._files.schema.names))
 
-        return await self._files.host.run(lambda: [*map(read, parts)])
+        # A copy is verified when a process maps it for the first time, so each of these is worth a computation.
+        mapped = [copies.is_mapped(self._copy_name(part.snapshot)) for part in parts]
+        known = [*compress(parts, mapped)]
+        first = [part for part, is_mapped in zip(parts, mapped, strict=True) if not is_mapped]
+        run = self._files.host.run
+        of_known, *of_first = await asyncio.gather(
+            run(lambda: iter([*map(read, known)])), *(run(partial(read, part)) for part in first)
+        )
+        left = iter(of_first)
+        return [next(of_known) if is_mapped else next(left) for is_mapped in mapped]
 
     async def _read(self, parts: Sequence[Part]) -> list[pa.Table]:
         run = self._files.host.run

@@ -1,8 +1,9 @@
 """Parts of several snapshots are read at once: each comes back in its place, whatever its snapshot is like."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.table import snapshots
 from pyspark_checkpointer.table.local_copies import LocalCopies
 from pyspark_checkpointer.table.reader import TableReader
@@ -19,6 +21,8 @@ from pyspark_checkpointer.table.schema_evolution import first_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
 from tests.table.tables import field
+
+T = TypeVar("T")
 
 SCHEMA = first_schema("t", [field("k", "long"), field("v", "string")], ["k"], {})
 
@@ -104,3 +108,27 @@ def test_a_damaged_snapshot_among_many_is_named(
     wanted = [(base, sought(number, 1)) for number, base in enumerate(bases)]
     with pytest.raises(CorruptionError, match=bases[partition].path):
         run_sync(reader_of(client, bases).lookup(wanted))
+
+
+class CountingHost(SystemHost):
+    """Counts the computations that are given to threads."""
+
+    def __init__(self) -> None:
+        self.computations = 0
+
+    async def run(self, compute: Callable[[], T]) -> T:  # type: ignore[override]  # the other is a static method
+        self.computations += 1
+        return await SystemHost.run(compute)
+
+
+def test_copies_are_verified_side_by_side(client: Checkpointer, bases: list[Artifact], tmp_path: Path) -> None:
+    """A process verifies a copy when it maps it for the first time, which would take long in one thread."""
+    wanted = [(bases[number], sought(number, 1)) for number in (0, 1, 2, 4, 5)]
+    run_sync(reader_of(client, bases, LocalCopies(tmp_path / "copies")).lookup(wanted))
+    of_another_process = LocalCopies(tmp_path / "copies")
+    for computations in (1 + len(wanted), 1):
+        reader = reader_of(client, bases, of_another_process)
+        reader.files.host = host = CountingHost()
+        run_sync(reader.lookup(wanted))
+        assert reader.bytes_read == 0
+        assert host.computations == computations
