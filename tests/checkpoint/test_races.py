@@ -161,7 +161,7 @@ def test_actors_on_a_failing_store_lose_nothing_that_was_acknowledged(seed: int)
         asked.result["content"] = digest(json.dumps(found).encode())
     if checker := Checker.find():
         verdict = checker.judge(history.operations)
-        assert verdict.is_linearizable, verdict
+        assert verdict.is_linearizable, "\n".join([str(verdict), *(one.line() for one in history.operations)])
     if restored.prepared is not None:
         restored.prepared.abort()
     assert len(set(found)) == len(found)

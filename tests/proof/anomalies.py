@@ -115,6 +115,40 @@ ANOMALIES = (
         ),
     ),
     Anomaly(
+        "a prepared checkpoint that nobody dropped and that is gone",
+        bad=(
+            *BOTH,
+            (1, 7, 8, commit("s1", ONE, TWO, "prepare"), OK),
+            (2, 9, 10, restore("s2"), got(ONE, TWO)),
+            (2, 11, 12, restore("s2"), got(ONE)),
+        ),
+        # The swap of an abort landed and its answer was lost. What others did then fenced the second try.
+        good=(
+            *BOTH,
+            (1, 7, 8, commit("s1", ONE, TWO, "prepare"), OK),
+            (2, 9, 10, restore("s2"), got(ONE, TWO)),
+            (1, 11, 18, act("abort", "s1", id=TWO), FENCED),
+            (2, 12, 13, restore("s2"), got(ONE)),
+            (2, 14, 15, commit("s2", ONE, THREE), OK),
+        ),
+    ),
+    Anomaly(
+        "a refused prepare that is committed",
+        bad=(
+            *BOTH,
+            (1, 7, 12, commit("s1", ONE, TWO, "prepare"), CONFLICT),
+            (2, 8, 9, restore("s2"), got(ONE, TWO)),
+            (2, 10, 11, act("promote", "s2", id=TWO), OK),
+        ),
+        good=(
+            *BOTH,
+            (1, 7, 14, commit("s1", ONE, TWO, "prepare"), CONFLICT),
+            (2, 8, 9, restore("s2"), got(ONE, TWO)),
+            (2, 10, 11, act("abort", "s2", id=TWO), OK),
+            (2, 12, 13, commit("s2", ONE, THREE), OK),
+        ),
+    ),
+    Anomaly(
         "a prepare that lands after its abort",
         bad=(
             *BEGUN,

@@ -27,7 +27,7 @@ type state struct {
 	catalog  []kept   // sorted by depth, then name
 	writer   string   // the session that took over last
 	current  []string // the sessions that have restored since, sorted; the writer is one of them
-	dropped  []string // ids that were aborted, sorted: they never come back
+	dropped  []string // ids that were aborted or refused, sorted: they are never committed
 	ended    bool     // the history is over; what is still open then had no effect
 }
 
@@ -153,7 +153,7 @@ func promote(s *state, op *operation) []*state {
 	if s.committed(op.ID) {
 		return []*state{s}
 	}
-	if idOf(s.prepared) != op.ID || !s.mayWrite(op.Session) {
+	if idOf(s.prepared) != op.ID || !s.mayWrite(op.Session) || sortedHas(s.dropped, op.ID) {
 		return nil
 	}
 	next := s.written(op.Session)
@@ -421,6 +421,17 @@ func (s *state) refused(op *operation, why string) []*state {
 	return []*state{s}
 }
 
+// conflicting is what a refused prepare or abort may have done. Where the answer to its swap was lost and others moved
+// the pointer after that, the refusal says only that the checkpoint is not committed, and never will be.
+func (all *nodes) conflicting(s *state, op *operation, why string) []*state {
+	next := s.refused(op, why)
+	for _, one := range all.apply(s, op) {
+		one.dropped = sortedAdd(one.dropped, op.ID)
+		next = append(next, one)
+	}
+	return next
+}
+
 // ---- the model ----
 
 func (all *nodes) step(s *state, op *operation, answer *result) []*state {
@@ -433,6 +444,8 @@ func (all *nodes) step(s *state, op *operation, answer *result) []*state {
 		return []*state{s}
 	case answer == nil:
 		return all.apply(s, op)
+	case (op.Kind == "prepare" || op.Kind == "abort") && answer.Refused != "":
+		return all.conflicting(s, op, answer.Refused)
 	case answer.Refused != "":
 		return s.refused(op, answer.Refused)
 	case op.isReading():
