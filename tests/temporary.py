@@ -8,10 +8,8 @@ import os
 import shutil
 import sys
 import tempfile
-from functools import partial
+from multiprocessing.util import Finalize
 from pathlib import Path
-
-import pytest
 
 # Thousands of stores are in folders, and wait for the disk at each commit.
 IN_MEMORY = Path("/dev/shm")
@@ -20,7 +18,7 @@ ROOM = 8 << 30
 """The free bytes from which on files are in memory. Those of a short run are some gigabytes."""
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # The process that started this one has named the folders.
     usual = tempfile.gettempdir()
@@ -31,7 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # `tests/conftest.py` has set them.
     os.environ["JDK_JAVA_OPTIONS"] += f' "-Djava.io.tmpdir={javas}"'
     for folder in (ours, javas):
-        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+        # After multiprocessing has removed its own folder in it, which has the priority -100.
+        Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
 
 
 def _fits_in_memory() -> bool:

@@ -91,11 +91,11 @@ class Snapshots:
         known = [*compress(parts, mapped)]
         first = [part for part, is_mapped in zip(parts, mapped, strict=True) if not is_mapped]
         run = self._files.host.run
-        of_known, *of_first = await asyncio.gather(
-            run(lambda: iter([*map(read, known)])), *(run(partial(read, part)) for part in first)
+        of_known, of_first = await asyncio.gather(
+            run(lambda: [*map(read, known)]), asyncio.gather(*(run(partial(read, part)) for part in first))
         )
-        left = iter(of_first)
-        return [next(of_known) if is_mapped else next(left) for is_mapped in mapped]
+        found = {True: iter(of_known), False: iter(of_first)}
+        return [next(found[is_mapped]) for is_mapped in mapped]
 
     async def _read(self, parts: Sequence[Part]) -> list[pa.Table]:
         run = self._files.host.run
