@@ -32,8 +32,9 @@ type state struct {
 }
 
 type nodes struct {
-	known   map[nodeKey]*node
-	orphans []string // ids that were seen and that no operation gave: of those whose answer nobody got
+	known    map[nodeKey]*node
+	orphans  []string        // ids that were seen and that no operation gave: of those whose answer nobody got
+	prepared map[string]bool // ids that a restore has shown as prepared
 }
 
 type nodeKey struct {
@@ -422,9 +423,13 @@ func (s *state) refused(op *operation, why string) []*state {
 }
 
 // conflicting is what a refused prepare or abort may have done. Where the answer to its swap was lost and others moved
-// the pointer after that, the refusal says only that the checkpoint is not committed, and never will be.
+// the pointer after that, the refusal says only that the checkpoint is not committed, and never will be. An effect that
+// nobody can have seen is left out: a search with both possibilities for each refusal takes minutes.
 func (all *nodes) conflicting(s *state, op *operation, why string) []*state {
 	next := s.refused(op, why)
+	if !all.prepared[op.ID] || op.Kind == "abort" && idOf(s.prepared) != op.ID {
+		return next
+	}
 	for _, one := range all.apply(s, op) {
 		one.dropped = sortedAdd(one.dropped, op.ID)
 		next = append(next, one)
@@ -477,7 +482,7 @@ func (all *nodes) clean(s *state, op *operation, answer *result) []*state {
 }
 
 func newModel(history []operation) porcupine.Model {
-	all := &nodes{known: map[nodeKey]*node{}, orphans: orphans(history)}
+	all := &nodes{known: map[nodeKey]*node{}, orphans: orphans(history), prepared: shownPrepared(history)}
 	model := porcupine.NondeterministicModel{
 		Init: func() []interface{} { return []interface{}{&state{boundary: 1}} },
 		Step: func(s, input, output interface{}) []interface{} {
@@ -490,6 +495,16 @@ func newModel(history []operation) porcupine.Model {
 		Equal: func(a, b interface{}) bool { return equal(a.(*state), b.(*state)) },
 	}
 	return model.ToModel()
+}
+
+func shownPrepared(history []operation) map[string]bool {
+	found := map[string]bool{}
+	for _, op := range history {
+		if op.answer != nil && op.answer.Prepared != nil {
+			found[*op.answer.Prepared] = true
+		}
+	}
+	return found
 }
 
 // orphans are ids that somebody saw and nobody gave.
