@@ -1,4 +1,4 @@
-"""Where tests, and the programs that they start, put their files: in memory where it has room.
+"""Give tests, and the programs that they start, folders for their files: in memory where it has room.
 
 A run removes its folders when it ends, with what the programs of the docs and a killed Java left there. Only the
 folders of failed tests stay, and all of them if the run itself is killed.

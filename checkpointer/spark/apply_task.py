@@ -55,6 +55,7 @@ class ApplyTask:
 
     @property
     def reads(self) -> TableVersion:
+        """Return the version that the function sees."""
         return self.version
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -424,7 +424,7 @@ func (s *state) refused(op *operation, why string) []*state {
 
 // conflicting is what a refused prepare or abort may have done. Where the answer to its swap was lost and others moved
 // the pointer after that, the refusal says only that the checkpoint is not committed, and never will be. An effect that
-// nobody can have seen is left out: a search with both possibilities for each refusal takes minutes.
+// nobody can have seen is left out, since it would only make the search longer.
 func (all *nodes) conflicting(s *state, op *operation, why string) []*state {
 	next := s.refused(op, why)
 	if !all.prepared[op.ID] || op.Kind == "abort" && idOf(s.prepared) != op.ID {
