@@ -259,6 +259,38 @@ ANOMALIES = (
         ),
     ),
     Anomaly(
+        "a savepoint without an answer that keeps what had been replaced before it was asked for",
+        bad=(
+            *BEGUN,
+            (1, 5, 6, commit("s1", ONE, TWO), OK),
+            (3, 7, None, act("savepoint", name="a"), None),
+            (4, 9, 10, act("load", name="a"), {"content": f"content of {ONE}"}),
+        ),
+        good=(
+            *BEGUN,
+            (1, 5, 8, commit("s1", ONE, TWO), OK),
+            (3, 7, None, act("savepoint", name="a"), None),
+            (4, 9, 10, act("load", name="a"), {"content": f"content of {ONE}"}),
+        ),
+    ),
+    Anomaly(
+        "a savepoint without an answer that keeps what came after its end",
+        bad=(
+            *BEGUN,
+            (3, 5, None, act("savepoint", name="a"), None),
+            (3, 7, 8, act("list"), {"ids": [ONE]}),
+            (1, 9, 10, commit("s1", ONE, TWO), OK),
+            (4, 11, 12, act("load", name="a"), {"content": f"content of {TWO}"}),
+        ),
+        good=(
+            *BEGUN,
+            (3, 5, None, act("savepoint", name="a"), None),
+            (3, 7, 8, act("list"), {"ids": [ONE]}),
+            (1, 6, 10, commit("s1", ONE, TWO), OK),
+            (4, 11, 12, act("load", name="a"), {"content": f"content of {TWO}"}),
+        ),
+    ),
+    Anomaly(
         "a cleanup that retires more than it was told",
         bad=(*BEGUN, (1, 5, 6, commit("s1", ONE, TWO), OK), (4, 7, 8, act("clean", keep_last=2), {"ids": [ONE]})),
         good=(*BEGUN, (1, 5, 6, commit("s1", ONE, TWO), OK), (4, 7, 8, act("clean", keep_last=1), {"ids": [ONE]})),

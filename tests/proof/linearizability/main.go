@@ -36,6 +36,7 @@ type operation struct {
 	Fresh    bool     `json:"fresh"`     // a rollback by a session that had restored nothing
 
 	answer *result
+	missed map[string]bool // of a savepoint: checkpoints that it cannot have found committed
 }
 
 type result struct {
@@ -107,6 +108,7 @@ func history(lines []line) ([]porcupine.Operation, []operation) {
 			ClientId: one.Process, Input: &given[index], Call: one.Call, Output: one.Result, Return: until,
 		})
 	}
+	narrow(lines, given)
 	end := porcupine.Operation{Input: &operation{Kind: "end"}, Call: last + 1, Output: &result{}, Return: last + 1}
 	return append(found, end), given
 }

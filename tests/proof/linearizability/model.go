@@ -214,7 +214,7 @@ func savepoint(s *state, op *operation) []*state {
 	}
 	var next []*state
 	for _, target := range s.live() {
-		if wanted == "" || target.id == wanted {
+		if target.id == wanted || wanted == "" && !op.missed[target.id] {
 			next = append(next, s.withCatalog(append(append([]kept{}, s.catalog...), kept{op.Name, target})))
 		}
 	}
