@@ -10,7 +10,7 @@ import pickle
 import sqlite3
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -18,12 +18,16 @@ from typing import Any, ClassVar
 
 import msgpack
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch, WriteOptions
 from slatedb import uniffi as slatedb
 
 from benchmarks.driver_state import State, restore_by_hand, save_by_hand
 from pyspark_checkpointer import Checkpointer, KeyedState
+
+COUNTED = "flights"
+"""The field to which `Contender.increase` adds."""
 
 
 class Contender(ABC):
@@ -41,6 +45,17 @@ class Contender(ABC):
     @abstractmethod
     def change(self, changes: State) -> None:
         """Save records that are new or have new values."""
+
+    @abstractmethod
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        """Return the records of many keys."""
+
+    def increase(self, keys: Sequence[str]) -> None:
+        """Read the records of keys, add one to a field of each, and save them."""
+        changes = dict(zip(keys, self.look_up(keys), strict=True))
+        for record in changes.values():
+            record[COUNTED] += 1
+        self.change(changes)
 
     def change_meanwhile(self, changes: State) -> None:
         """Save changed records in the background. They are durable after `settle`."""
@@ -72,6 +87,14 @@ class Ours(Contender):
 
     def change(self, changes: State) -> None:
         self._state.update(changes)
+        self._commit()
+
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        return map(self._state.__getitem__, keys)
+
+    def increase(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._state[key][COUNTED] += 1
         self._commit()
 
     def change_meanwhile(self, changes: State) -> None:
@@ -124,14 +147,28 @@ class ByHand(Contender):
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
+        self._state: State = {}
+        self._unread: list[State] = []
+        """Changes that are not in the dict yet. A save alone needs no dict, so the first batch that reads adds them."""
 
     def save(self, state: State) -> None:
         self.change(state)
+
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        for changes in self._unread:
+            self._state |= changes
+        self._unread.clear()
+        return map(self._state.__getitem__, keys)
+
+    def increase(self, keys: Sequence[str]) -> None:
+        super().increase(keys)
+        self._unread.clear()  # the dict has the records that were increased
 
     def change(self, changes: State) -> None:
         save_by_hand(changes, self._folder / f"{self._count:06d}")
         sync_folder(self._folder)
         self._count += 1
+        self._unread.append(changes)
 
     def restore(self) -> State:
         state: State = {}
@@ -156,6 +193,9 @@ class Pickle(Contender):
     def save(self, state: State) -> None:
         self._state = state
         self.change({})
+
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        return map(self._state.__getitem__, keys)
 
     def change(self, changes: State) -> None:
         self._state |= changes
@@ -198,6 +238,9 @@ class RocksDB(Contender):
         Checkpoint(self._db).create_checkpoint(str(self._folder / f"checkpoint-{self._count}"))
         sync_folder(self._folder)  # it syncs all files, and the checkpoint's folder, but not the name of that
 
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        return map(msgpack.unpackb, self._db[[key.encode() for key in keys]])
+
     def restore(self) -> State:
         db = Rdict(str(self._folder / f"checkpoint-{self._count}"), _raw())
         state = {key.decode(): msgpack.unpackb(value) for key, value in db.items()}
@@ -239,6 +282,12 @@ class SlateDB(Contender):
             await self._db.write(batch)
         await self._db.flush()
 
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        return self._loop.run_until_complete(self._look_up(keys))
+
+    async def _look_up(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        return [msgpack.unpackb(await self._db.get(key.encode())) for key in keys]
+
     def restore(self) -> State:
         return self._loop.run_until_complete(self._restore())
 
@@ -277,6 +326,10 @@ class SQLite(Contender):
             rows = ((key, pack(value)) for key, value in changes.items())
             self._db.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", rows)
 
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        rows = (self._db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone() for key in keys)
+        return (msgpack.unpackb(value) for (value,) in rows)
+
     def restore(self) -> State:
         db = sqlite3.connect(self._path)
         state = {key: msgpack.unpackb(value) for key, value in db.execute("SELECT key, value FROM state")}
@@ -305,17 +358,26 @@ class DeltaRs(Contender):
         merge(self._path, _columns(changes))
         self._sync()
 
+    def look_up(self, keys: Sequence[str]) -> Iterable[dict[str, Any]]:
+        wanted = pc.field("key").isin(pa.array(keys))
+        found = _records(DeltaTable(self._path).to_pyarrow_dataset().to_table(filter=wanted))
+        return map(found.__getitem__, keys)
+
     def restore(self) -> State:
-        columns = pa.table(DeltaTable(self._path).to_pyarrow_table()).to_pydict()
-        keys = columns.pop("key")
-        names = list(columns)
-        return {
-            key: dict(zip(names, row, strict=True))
-            for key, row in zip(keys, zip(*columns.values(), strict=True), strict=True)
-        }
+        return _records(DeltaTable(self._path).to_pyarrow_table())
 
     def close(self) -> None:
         pass
+
+
+def _records(table: pa.Table) -> State:
+    columns = table.to_pydict()
+    keys = columns.pop("key")
+    names = list(columns)
+    return {
+        key: dict(zip(names, row, strict=True))
+        for key, row in zip(keys, zip(*columns.values(), strict=True), strict=True)
+    }
 
 
 def merge(path: str, changes: pa.Table) -> None:

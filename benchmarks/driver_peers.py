@@ -6,6 +6,10 @@ compaction that comes due. The very first is listed separately: in it, a keyed s
 caller held during the full save. The first delta of another share is not counted for anybody: in it, a keyed state
 looks again at the values of a delta ten times as large.
 
+Most batches of a job read what they change. So a batch is measured too that reads 1 % or 0.1 % of the records, changes
+each, and saves them. A contender reads in the fastest way that it has for many keys. The first batch of each share is
+not counted for anybody.
+
 A keyed state is measured twice: for a caller that holds the values of a change until it is saved, and for one that does
 not. `driver_state` measures what compaction adds over a longer time.
 """
@@ -20,7 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.contenders import CONTENDERS, ByHand, Contender, Ours, OursGiven
+from benchmarks.contenders import CONTENDERS, COUNTED, ByHand, Contender, Ours, OursGiven
 from benchmarks.driver_state import State, plain, value
 from benchmarks.measure import Finding, Grid, Target, Times, rotated, written
 from benchmarks.stores import folder
@@ -48,11 +52,22 @@ LEAST, MOST, SECONDS = 3, 20, 2.0
 BLOCKED = "blocked by delta 1 %"
 """The time for which a caller is blocked who leaves as much as possible to the background."""
 
-STEPS = ("full save", "first delta", *(f"delta {share}" for share in SHARES), BLOCKED, "restore")
+BATCHES = {share: f"read, change and save {share}" for share in SHARES}
+"""The name of the batch for each share of keys."""
 
-WRITTEN = STEPS[:-2]
+WRITTEN = ("full save", "first delta", *(f"delta {share}" for share in SHARES))
+"""The steps that write values which the caller has already."""
 
-LIMITS = {"full save": 1.2, "delta 1 %": 1.2, "delta 0.1 %": 1.2, BLOCKED: 1.0, "restore": 1.0}
+STEPS = (*WRITTEN, *BATCHES.values(), BLOCKED, "restore")
+
+LIMITS = {
+    "full save": 1.2,
+    "delta 1 %": 1.2,
+    "delta 0.1 %": 1.2,
+    **dict.fromkeys(BATCHES.values(), 1.0),
+    BLOCKED: 1.0,
+    "restore": 1.0,
+}
 """The targets. The first delta after a full save has none."""
 
 OURS: dict[type[Contender], tuple[str, Sequence[str]]] = {
@@ -141,6 +156,14 @@ def _measure(contender: type[Contender], base: Path, keys: int, found: Found) ->
                 if found.has_enough(f"delta {share}"):
                     break
             first = None
+        for share, every in SHARES.items():
+            for step in count():
+                batch = [f"N{number:07d}" for number in range(step, keys, every)]
+                found.measure(BATCHES[share] if step else None, partial(one.increase, batch))
+                for key in batch:
+                    state[key][COUNTED] += 1
+                if step and found.has_enough(BATCHES[share]):
+                    break
         for step in range(MOST + 1, MOST + 1 + LEAST):
             found.measure(BLOCKED, partial(one.change_meanwhile, _changes(keys, 100, step)))
             state |= _changes(keys, 100, step)
