@@ -226,10 +226,11 @@ class MapPartition:
 
         From now on the caller may change it.
         """
-        key = self.stored_key(key)
+        if type(key) not in EXACT:
+            key = self.stored_key(key)
         self.last_packed[key] = packed
         self.live[key] = value
-        if self.crowded:
+        if len(self.live) > self._limit:  # `crowded`, without one more call for each value
             self.drop_unheld()
 
     def set_packed(self, key: Any, packed: bytes) -> None:

@@ -25,7 +25,7 @@ from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, living
 from pyspark_checkpointer.manifests.model import Chain, Clock
 from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
-from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all, unpack_plain
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
@@ -108,6 +108,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 f"partitions {partitions!r:.40}: expected an integer from 1 to {MAX_MAP_PARTITIONS}"
             )
         self._partitions = partitions
+        self._is_plain = True  # until a value is read that is not
         parts = [MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)]
         self._owner = Exclusive(Content(parts), {Content.make_all})
         if type(initial) is tuple and not initial:
@@ -157,7 +158,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                     raise
                 # An empty value stands for one that was never packed. It is live by now, so `change` below finds it.
                 if packed:
-                    value = _unpack(key, packed)
+                    value = self._unpack(key, packed)
                     if type(value) in PLAIN:
                         return value
             # This frame holds the object now, so whoever looks for unheld values finds it held. If no change ran
@@ -168,6 +169,18 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         if value is MISSING:
             raise KeyError(key)
         return value
+
+    def _unpack(self, key: Any, packed: bytes) -> Any:
+        """Return a value.
+
+        Most maps have values of one form. So a value that is not plain tells how to unpack those after it.
+        """
+        if self._is_plain:
+            try:
+                return unpack_plain(packed)
+            except (ValueError, RecursionError):
+                self._is_plain = False
+        return _unpack(key, packed)
 
     def _copied(self, number: int, key: Any) -> Any:
         """Return a copy of a value.

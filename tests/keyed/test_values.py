@@ -18,6 +18,22 @@ from pyspark_checkpointer.manifests.keyed_records import place_key
 from tests.keyed.states import exact_counts, filled, live_keys, save, saved
 from tests.world import World, put
 
+# ---- what comes back ------------------------------------------------------------------------------------------------
+
+
+def test_values_of_any_type_are_read_one_after_the_other(world: World) -> None:
+    """The first that is not plain, or is long, changes how those after it are unpacked."""
+    given = {1: {"n": 1}, 2: {"t": (1, b"x", {3})}, 3: ["x" * 2000], 4: {"n": [1.5, None]}, 5: {1: 2}, 6: [10**30]}
+    client = world.actor()
+    save(client, KeyedState(given))
+    for first in given:
+        restored = world.actor().restore()
+        assert restored is not None
+        state = restored.keyed("s")
+        for key in (first, *given):
+            assert repr(state[key]) == repr(given[key])
+
+
 # ---- what cannot be stored -------------------------------------------------------------------------------------------
 
 
