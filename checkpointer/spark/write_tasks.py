@@ -196,31 +196,35 @@ class WriteTask:
         # All rows of the task at once: rows of one key may come in different batches.
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            yield run_task(partial(self._write_all, pa.Table.from_batches(found)))
+            yield run_task(partial(self._write_all, found))
 
     def in_driver(self, root: DriverRoot) -> "WriteTask":
         """Return the task as it works in the driver."""
         return replace(self, target=replace(self.target, root=root))
 
-    def _write_all(self, given: pa.Table) -> TaskOutput:
+    def _write_all(self, given: list[pa.RecordBatch]) -> TaskOutput:
+        """Write the rows, and empty the list of them."""
+        size = sum(batch.nbytes for batch in given)
+        count = sum(batch.num_rows for batch in given)
         with large_rows.explain_arrow_errors(self.target.table):
             output = self._write(given)
-        output.given_rows, output.given_bytes = given.num_rows, given.nbytes
+        output.given_rows, output.given_bytes = count, size
         return output
 
-    def _write(self, given: pa.Table) -> TaskOutput:
+    def _write(self, given: list[pa.RecordBatch]) -> TaskOutput:
         """Fold and sort the rows, and write them.
 
         Few rows are left to the driver instead.
         """
-        changes, schema, table = self._changes(given), self.target.schema, self.target.table
-        # In order of partition and key, as a pack has to be.
-        rows = row_order.in_order(changes, schema.key)
+        schema, table = self.target.schema, self.target.table
+        # In order of partition and key, as a pack has to be. Nobody holds the changes in their first order: they are
+        # freed before the rows are encoded.
+        rows = row_order.in_order(self._changes(given), schema.key)
         if schema.combines or self.change != MERGE:
             # Deletions, and rows that are combined, have no order, so those of one key become one. Mostly each key has
             # one row, and to see that takes a small part of the time of grouping them.
             if not row_order.is_ascending(rows, [PARTITION, *schema.key]):
-                rows = row_order.in_order(merge.fold_changes(changes, schema, table), schema.key)
+                rows = row_order.in_order(merge.fold_changes(rows, schema, table), schema.key)
         else:
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.
             row_order.check_unique(rows, schema, table)
@@ -233,8 +237,13 @@ class WriteTask:
         self.target.write(rows, range(self.target.partitions) if self.whole else (), output)
         return output
 
-    def _changes(self, given: pa.Table) -> pa.Table:
-        """Return the rows as changes, with nulls in the columns that they do not have."""
+    def _changes(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        """Return the rows as changes, with nulls in the columns that they do not have.
+
+        The list of batches is empty afterwards.
+        """
+        given = pa.Table.from_batches(batches)
+        batches.clear()
         columns = {name: given[name] for name in given.column_names}
         columns[CHANGE] = pa.repeat(pa.scalar(self.change, pa.int8()), given.num_rows)
         schema = self.target.schema

@@ -18,26 +18,37 @@ from pyspark_checkpointer.table.schema import PARTITION, TableSchema
 def in_order(rows: pa.Table, key: list[str], *, stable: bool = False) -> pa.Table:
     """Return the rows sorted by partition, if they have that column, and by key.
 
-    With `stable`, rows of one key keep their order.
+    With `stable`, rows of one key keep their order. If the caller does not hold the rows, they are in memory at most
+    twice.
     """
     # Before the chunks are combined: one array with 32-bit offsets cannot hold more than 2 GiB.
     (rows,) = large_rows.widen(rows)
-    rows = rows.combine_chunks()
+    order = _order(rows, key, stable=stable)
+    # Rows that are in order already are most of what is folded, and to take them would copy them.
+    if np.array_equal(order, np.arange(len(order))):
+        return large_rows.narrow(rows.combine_chunks())
+    schema, columns, indices = rows.schema, rows.columns[::-1], pa.array(order)
+    del rows
+    # Column by column, so that no more than one of them is in memory a third time.
+    taken = [columns.pop().combine_chunks().take(indices) for _ in schema]
+    return large_rows.narrow(pa.Table.from_arrays(taken, schema=schema))
+
+
+def _order(rows: pa.Table, key: list[str], *, stable: bool) -> Any:
+    """Return the indices of the rows in their order."""
     first = rows[key[0]]
     if len(key) == 1 and first.null_count == 0 and pa.types.is_integer(first.type):
         # For one column of integers numpy is several times faster than Arrow's general sort.
         order = np.argsort(first.to_numpy(), kind="stable" if stable else None)
     else:
-        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key]).to_numpy()
+        keys = rows.select(key).combine_chunks()
+        order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key]).to_numpy()
     if PARTITION in rows.column_names:
         numbers = rows[PARTITION].to_numpy()[order]
         fits_16_bits = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time.
         # The second sort is stable, so that rows of a partition keep the order of their keys.
         order = order[np.argsort(numbers.astype(np.uint16) if fits_16_bits else numbers, kind="stable")]
-    # Rows that are in order already are most of what is folded, and to take them would copy them.
-    if np.array_equal(order, np.arange(len(order))):
-        return large_rows.narrow(rows)
-    return large_rows.narrow(rows.take(pa.array(order)))
+    return order
 
 
 def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:

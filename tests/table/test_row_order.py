@@ -1,0 +1,148 @@
+"""Rows come in any order and in many pieces, and are sorted without a third copy of them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
+from pyspark_checkpointer.table.row_order import in_order
+from pyspark_checkpointer.table.schema import MERGE, PARTITION, TableSchema
+from tests.table.tables import NAN, schema_of
+
+COLUMNS_OF_ROWS = pa.schema(
+    {
+        "a": pa.string(),
+        "b": pa.float64(),
+        "n": pa.int64(),
+        "list": pa.list_(pa.string()),
+        "inside": pa.struct({"x": pa.string(), "y": pa.int64()}),
+        PARTITION: pa.int32(),
+    }
+)
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([None, "", "a", "é"]),
+        st.sampled_from([None, -1.5, 0.0, 2.0, NAN]),
+        st.sampled_from([[], [None], ["x", "yy"]]),
+        st.sampled_from([None, {"x": "x", "y": 1}, {"x": None, "y": None}]),
+        st.integers(0, 3),
+    ),
+    max_size=30,
+)
+
+
+def place(row: dict[str, Any], key: list[str]) -> tuple[Any, ...]:
+    """Return what the place of a row depends on: NaN is above all numbers, and nulls are last."""
+    values = [row[name] for name in key]
+    ranked = [(value is None, value != value, 0 if value is None or value != value else value) for value in values]
+    return row.get(PARTITION, 0), *ranked
+
+
+@given(ROWS, st.lists(st.integers(0, 30)), st.sampled_from([["a"], ["b"], ["n"], ["b", "a"]]), st.booleans())
+def test_rows_in_pieces_are_sorted_as_the_same_rows_in_one(
+    given: list[tuple[Any, ...]], cuts: list[int], key: list[str], parted: bool
+) -> None:
+    numbered = [(a, b, -number, *rest) for number, (a, b, *rest) in enumerate(given)]
+    table = pa.Table.from_pylist(
+        [dict(zip(COLUMNS_OF_ROWS.names, row, strict=True)) for row in numbered], COLUMNS_OF_ROWS
+    )
+    if not parted:
+        table = table.drop_columns([PARTITION])
+    edges = sorted({0, len(given), *(cut for cut in cuts if cut < len(given))})
+    pieces = [table.slice(start, end - start) for start, end in pairwise(edges)]
+    found = in_order(pa.concat_tables(pieces or [table]), key, stable=True)
+    assert found.schema == table.schema
+    assert repr(found.to_pylist()) == repr(sorted(table.to_pylist(), key=lambda row: place(row, key)))
+    assert all(column.num_chunks <= 1 for column in found.columns)
+
+
+# ---- what is in memory meanwhile -------------------------------------------------------------------------------------
+
+COLUMNS, COUNT = 16, 40_000
+
+POOLS: list[pa.MemoryPool] = []
+"""A pool must not end before what was allocated from it."""
+
+
+@pytest.fixture
+def counted() -> Iterator[Callable[[], pa.MemoryPool]]:
+    """Give a pool that counts what Arrow allocates from then on."""
+    before = pa.default_memory_pool()
+
+    def count() -> pa.MemoryPool:
+        POOLS.append(pa.proxy_memory_pool(before))
+        pa.set_memory_pool(POOLS[-1])
+        return POOLS[-1]
+
+    yield count
+    pa.set_memory_pool(before)
+
+
+def batches(kinds: dict[str, Any]) -> list[pa.RecordBatch]:
+    """Batches as Spark hands them over, each in a buffer of its own."""
+    draw = np.random.default_rng(0)
+    keys, made = draw.permutation(COUNT), []
+    for start in range(0, COUNT, 10_000):
+        columns = {name: draw.integers(0, 1 << 60, 10_000) for name in kinds} | {"k": keys[start : start + 10_000]}
+        columns[PARTITION] = (columns["k"] % 7).astype("int32")
+        sink = pa.BufferOutputStream()
+        batch = pa.record_batch(columns)
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        made.append(pa.ipc.open_stream(sink.getvalue()).read_next_batch())
+    return made
+
+
+KINDS_OF_BATCHES: dict[str, Any] = {f"c{number}": "long" for number in range(COLUMNS)}
+
+
+def test_sorting_takes_no_third_copy_of_rows(counted: Callable[[], pa.MemoryPool]) -> None:
+    given = batches(KINDS_OF_BATCHES)
+    sorting = counted()
+    rows = in_order(pa.Table.from_batches(given), ["k"])
+    assert rows.nbytes == sum(batch.nbytes for batch in given)
+    assert sorting.max_memory() < 1.3 * rows.nbytes
+
+
+@dataclass
+class Nowhere:
+    """A target that only looks at what is in memory when it is given the rows."""
+
+    schema: TableSchema
+    given: pa.MemoryPool
+    table: str = "t"
+    partitions: int = 7
+
+    def leaves_to_driver(self, size: int) -> bool:
+        return False
+
+    def write(self, rows: pa.Table, whole: object, into: TaskOutput) -> None:
+        assert rows.num_rows == COUNT
+        assert self.given.bytes_allocated() == 0
+        assert pa.default_memory_pool().bytes_allocated() < 1.2 * rows.nbytes
+
+
+def test_a_task_holds_its_rows_once_when_it_encodes_them(counted: Callable[[], pa.MemoryPool]) -> None:
+    of_batches = counted()
+    given = batches(KINDS_OF_BATCHES)
+    size = sum(batch.nbytes for batch in given)
+    sorting = counted()
+    target = Nowhere(schema_of({"k": "long"} | KINDS_OF_BATCHES, ["k"]), of_batches)
+    (output,) = WriteTask(target, MERGE, whole=True).run(iter_emptied(given))  # type: ignore[arg-type]
+    found = TaskOutput.load(output["written"][0].as_py())
+    assert (found.given_rows, found.given_bytes) == (COUNT, size)
+    assert sorting.max_memory() < 1.3 * size
+
+
+def iter_emptied(given: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and hold none of them afterwards."""
+    while given:
+        yield given.pop(0)
