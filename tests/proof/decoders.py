@@ -123,6 +123,13 @@ TABLE: tuple[Decoder, ...] = (
         seeds.MSGPACK_MARKS,
         encode=msgpack_values.pack,
     ),
+    Decoder(
+        "plain value",
+        wrapped.as_plain,
+        tuple(map(msgpack_values.pack, seeds.VALUES)),
+        seeds.MSGPACK_MARKS,
+        encode=msgpack_values.pack,
+    ),
     Decoder("value as JSON", wrapped.as_json, tuple(map(msgpack_values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS),
     Decoder("path", wrapped.path, seeds.PATHS[:2], seeds.PATH_MARKS, encode=wrapped.encode_path),
     Decoder(

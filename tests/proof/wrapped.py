@@ -106,6 +106,14 @@ def among_others(data: bytes) -> Any:
     return msgpack_values.unpack(data) if together is None else together[1]
 
 
+def as_plain(data: bytes) -> Any:
+    """Decode a value as a map does that has had only plain ones so far."""
+    try:
+        return msgpack_values.unpack_plain(data)
+    except (ValueError, RecursionError):
+        return msgpack_values.unpack(data)
+
+
 def as_json(data: bytes) -> bytes:
     return json.dumps(tagged_json.to_json(msgpack_values.unpack(data)), allow_nan=False).encode()
 
