@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
+from pyspark_checkpointer.table import reader
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE, PARTITION, TableSchema
 from tests.table.tables import NAN, schema_of
+from tests.table.test_version import Place, standing_alone
 
 COLUMNS_OF_ROWS = pa.schema(
     {
@@ -62,6 +65,32 @@ def test_rows_in_pieces_are_sorted_as_the_same_rows_in_one(
     assert found.schema == table.schema
     assert repr(found.to_pylist()) == repr(sorted(table.to_pylist(), key=lambda row: place(row, key)))
     assert all(column.num_chunks <= 1 for column in found.columns)
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64", "str"])
+@pytest.mark.parametrize("parted", [False, True])
+def test_rows_of_one_key_keep_their_order_where_that_counts(kind: str, parted: bool) -> None:
+    """There are so many that a sort without this promise would change it."""
+    draw, count = np.random.default_rng(0), 5_000
+    columns = {"k": draw.integers(0, 40, count).astype(kind), "age": np.arange(count)}
+    if parted:
+        columns[PARTITION] = draw.integers(0, 3, count).astype("int32")
+    rows = in_order(pa.table(columns), ["k"], stable=True).to_pylist()
+    assert rows == sorted(rows, key=lambda row: (row.get(PARTITION, 0), row["k"], row["age"]))
+
+
+def test_the_newest_of_many_changes_of_a_key_counts_in_a_large_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "STREAMED_SNAPSHOT_BYTES", 0)
+    place = Place(schema_of({"k": "long", "v": "long"}, ["k"]))
+    keys = range(400)
+    place.snapshot(0, [(key, 0) for key in keys])
+    for age in range(1, 6):
+        place.pack({0: standing_alone(place.schema, [(MERGE, (key, age)) for key in keys])})
+
+    async def read() -> list[dict[str, Any]]:
+        return [row async for rows in place.reader().pieces(0) for row in rows.to_pylist()]
+
+    assert sorted((row["k"], row["v"]) for row in run_sync(read())) == [(key, 5) for key in keys]
 
 
 # ---- what is in memory meanwhile -------------------------------------------------------------------------------------
