@@ -93,8 +93,8 @@ class Ours(Contender):
         return map(self._state.__getitem__, keys)
 
     def increase(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self._state[key][COUNTED] += 1
+        for record in self.look_up(keys):
+            record[COUNTED] += 1  # found by the next save
         self._commit()
 
     def change_meanwhile(self, changes: State) -> None:

@@ -109,26 +109,15 @@ TABLE: tuple[Decoder, ...] = (
         seeds.MSGPACK_MARKS,
         encode=wrapped.encode_keyed,
     ),
-    Decoder(
-        "value",
-        msgpack_values.unpack,
-        tuple(map(msgpack_values.pack, seeds.VALUES)),
-        seeds.MSGPACK_MARKS,
-        encode=msgpack_values.pack,
-    ),
-    Decoder(
-        "value among others",
-        wrapped.among_others,
-        tuple(map(msgpack_values.pack, seeds.VALUES)),
-        seeds.MSGPACK_MARKS,
-        encode=msgpack_values.pack,
-    ),
-    Decoder(
-        "plain value",
-        wrapped.as_plain,
-        tuple(map(msgpack_values.pack, seeds.VALUES)),
-        seeds.MSGPACK_MARKS,
-        encode=msgpack_values.pack,
+    *(
+        Decoder(
+            name, decode, tuple(map(msgpack_values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS, encode=msgpack_values.pack
+        )
+        for name, decode in {
+            "value": msgpack_values.unpack,
+            "value among others": wrapped.among_others,
+            "plain value": wrapped.as_plain,
+        }.items()
     ),
     Decoder("value as JSON", wrapped.as_json, tuple(map(msgpack_values.pack, seeds.VALUES)), seeds.MSGPACK_MARKS),
     Decoder("path", wrapped.path, seeds.PATHS[:2], seeds.PATH_MARKS, encode=wrapped.encode_path),
