@@ -137,7 +137,10 @@ class Content:
         if found is not MISSING:
             return found
         if packed is None:
-            self.parts[number].assign({key: default})
+            part = self.parts[number]
+            part.assign({key: default})
+            if part.crowded:
+                part.drop_unheld()  # `default` stays, since the caller holds it
         else:
             self.parts[number].set_packed(key, packed)
         return default

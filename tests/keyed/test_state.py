@@ -132,6 +132,19 @@ def test_more_values_than_are_kept_alive_are_all_saved(world: World, monkeypatch
 
 
 @exact_counts
+def test_values_that_setdefault_set_are_dropped_once_nobody_holds_them(world: World) -> None:
+    client, state = world.actor(), KeyedState(partitions=1)
+    held = [state.setdefault(number, [number]) for number in range(0, 5_000, 1_000)]
+    for number in range(5_000):
+        state.setdefault(number, [number]).append("added")
+        assert len(live_keys(state)) <= state_module.MIN_LIVE_VALUES + 1
+    for value in held:
+        value.append("held")
+    save(client, state)
+    assert saved(world) == {n: [n, "added", *(["held"] if n % 1_000 == 0 else [])] for n in range(5_000)}
+
+
+@exact_counts
 def test_values_nobody_holds_are_put_to_rest_by_a_save(world: World) -> None:
     client = world.actor()
     state = KeyedState({n: {"n": n, "list": [n]} for n in range(50)})
