@@ -651,3 +651,7 @@ class _Values(ValuesView[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (value for _, value in self._state.items())
+
+    def __contains__(self, value: object) -> bool:
+        # The base class looks up each key again, and raises `KeyError` for one that is gone by then.
+        return any(found is value or found == value for found in self)

@@ -220,3 +220,25 @@ def test_going_through_a_state_leaves_out_what_was_removed_meanwhile() -> None:
         assert all(isinstance(value, int) for value in state.values())
     popping.join()
     assert (list(state.items()), list(state.values())) == ([], [])
+
+
+def test_a_look_for_a_value_leaves_out_what_was_removed_meanwhile() -> None:
+    state = KeyedState({number: number for number in range(10)}, partitions=1)
+
+    class Removing:
+        """Compared with the first value, it removes the second, as another thread might."""
+
+        def __eq__(self, other: object) -> bool:
+            state.pop(1, None)
+            return other == 9
+
+        __hash__ = None  # type: ignore[assignment]
+
+    assert Removing() in state.values()
+    assert 1 not in state
+    assert 9 in state.values()
+    assert 1 not in state.values()
+    held = state[2] = [float("nan")]
+    assert held in state.values()
+    assert (2, held) in state.items()
+    assert (1, 1) not in state.items()
