@@ -159,16 +159,19 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
     return snapshot // 2 - sum(deltas)
 
 
-def changes_all(changed: int, keys: int) -> bool:
-    """Return whether a snapshot has no more entries than the next delta.
+def snapshot_is_no_larger(delta: int, changed: int, keys: int, whole: Iterable[int]) -> bool:
+    """Return whether a snapshot of a keyed partition is no larger than its next delta.
 
-    The partition is a keyed one. `changed` keys were set or deleted, and the partition has `keys` now.
+    `delta` is the size of that delta, and `changed` the number of its entries, deletions among them. The partition has
+    `keys` now, and `whole` has the sizes of parts of a snapshot. They are added up only if there are no more keys than
+    entries, and only until it is clear that the snapshot is larger.
 
-    Rule: then a snapshot is written.
+    Rule: then a snapshot is written. So it is if all keys were set, or nearly all were deleted.
 
-    Cost: none. The snapshot says of each key what the delta would say, and readers no longer need the objects below it.
+    Cost: none. Readers no longer need the objects below the snapshot.
     """
-    return changed >= keys
+    # A snapshot with more entries than the delta is nearly always larger. Then its values need not be looked at.
+    return changed >= keys and _add_up(whole, delta) is not None
 
 
 def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
@@ -193,29 +196,40 @@ class KeyedDelta(NamedTuple):
 
 
 def keyed_delta(
-    snapshot: int, deltas: Sequence[int], new: Iterable[int], max_chain: int, *, changed: int, keys: int
+    snapshot: int,
+    deltas: Sequence[int],
+    new: Iterable[int],
+    max_chain: int,
+    *,
+    changed: int,
+    keys: int,
+    whole: Iterable[int],
 ) -> KeyedDelta | None:
     """Return the delta to write of a keyed partition; None to write a snapshot.
 
     `new` has the sizes of parts of the new delta. They are added up only until it is clear that the delta has no room.
-    `changed` of the partition's `keys` were set or deleted. All sizes are raw bytes, as in `room_for_delta`.
+    `changed`, `keys` and `whole` are those of `snapshot_is_no_larger`. All sizes are raw bytes, as in `room_for_delta`.
 
-    Rule: a snapshot is written if `changes_all` says so, or if the new delta is larger than `room_for_delta`. Else the
-    new delta is folded with those from `keyed_fold_start` on.
+    Rule: a snapshot is written if the new delta is larger than `room_for_delta`, or if `snapshot_is_no_larger` says so.
+    Else the new delta is folded with those from `keyed_fold_start` on.
 
     Cost: that of these three.
     """
-    if changes_all(changed, keys):
-        return None
-    room, size = room_for_delta(snapshot, deltas), 0
-    for part in new:
-        size += part
-        if size > room:
-            return None
-    if size > room:  # Even a delta of no bytes may have no room.
+    size = _add_up(new, room_for_delta(snapshot, deltas))
+    if size is None or snapshot_is_no_larger(size, changed, keys, whole):
         return None
     first = keyed_fold_start(deltas, size, max_chain)
     return KeyedDelta(first, size + sum(deltas[first:]))
+
+
+def _add_up(parts: Iterable[int], limit: int) -> int | None:
+    """Return the sum of sizes, or None as soon as it is more than `limit`."""
+    total = 0
+    for part in parts:
+        total += part
+        if total > limit:
+            return None
+    return None if total > limit else total  # Even no bytes are more than a limit below 0.
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

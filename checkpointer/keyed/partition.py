@@ -449,7 +449,8 @@ class MapPartition:
 
         `chain` is the operator's chain of partition `number`.
 
-        The result is a delta if `chain` is the chain that this partition was last saved in; else it is a snapshot.
+        The result can be a delta only if `chain` is the chain that this partition was last saved in or restored from.
+        It is a snapshot also if no delta can say what changed (`needs_snapshot`), or if `keyed_delta` decides so.
 
         Later changes do not change the result. The changes stay in `dirty` until `mark_captured`.
         """
@@ -469,7 +470,13 @@ class MapPartition:
         dirty = self.dirty
         sizes = [artifact.raw_size for artifact in chain[1:]]
         decided = keyed_delta(
-            chain[0].raw_size, sizes, _sizes_of_parts(dirty), max_chain, changed=len(dirty), keys=len(self.data)
+            chain[0].raw_size,
+            sizes,
+            _sizes_of_parts(dirty),
+            max_chain,
+            changed=len(dirty),
+            keys=len(self.data),
+            whole=_sizes_of_parts(self.data),
         )
         if decided is None:
             return None
@@ -550,9 +557,9 @@ class MapPartition:
         self.needs_snapshot = self.needs_snapshot or needs_snapshot
 
 
-def _sizes_of_parts(changes: Delta) -> Iterator[int]:
-    """Yield numbers that add up to the size of a delta of these changes."""
-    yield RECORD_OVERHEAD * len(changes)
-    values = iter(changes.values())
+def _sizes_of_parts(records: Mapping[Any, bytes | None]) -> Iterator[int]:
+    """Yield numbers that add up to the size of a delta or snapshot of these records."""
+    yield RECORD_OVERHEAD * len(records)
+    values = iter(records.values())
     while some := list(islice(values, 1024)):
         yield sum(map(len, filter(None, some)))

@@ -583,8 +583,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         state whose entries expire.
 
         This is for `checkpoint/save.py`, which reports the outcome to `ChangeSet.record_outcome`. A partition writes a
-        delta, or nothing, if its chain is the one that it was last saved in or restored from. Any other partition
-        writes a snapshot. Raises `IllegalArgumentError` for the first value that cannot be stored.
+        delta, a snapshot, or nothing, if its chain is the one that it was last saved in or restored from. Any other
+        partition writes a snapshot, or nothing if it has neither a chain nor keys. Raises `IllegalArgumentError` for
+        the first value that cannot be stored.
         """
         capture, refused = self._owner.change(Content.capture, chains, max_chain, now)
         _refuse(refused)

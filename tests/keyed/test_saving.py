@@ -417,6 +417,31 @@ def test_all_keys_with_smaller_values_are_a_snapshot_and_not_a_delta(world: Worl
     assert saved(world) == dict.fromkeys(state, "smaller")
 
 
+@pytest.mark.parametrize("change", ["delete", "set and delete"])
+def test_a_deletion_in_a_partition_of_few_keys_is_a_delta(world: World, change: str) -> None:
+    client, state = world.actor(), KeyedState({"model": "m" * 1_000_000, "x": 1}, partitions=1)
+    save(client, state)
+    if change == "set and delete":
+        state["x"] = state["y"] = 2
+        del state["y"]
+    else:
+        del state["x"]
+    save(client, state)
+    assert kinds(client) == [SNAPSHOT, DELTA]
+    assert saved(world) == state.to_dict()
+
+
+def test_the_few_keys_that_are_left_by_many_deletions_are_a_snapshot(world: World) -> None:
+    client, state = world.actor(), filled()
+    save(client, state)
+    for key in list(state)[3:]:
+        del state[key]
+    save(client, state)
+    assert kinds(client) == [SNAPSHOT]
+    assert saved(world) == state.to_dict()
+    assert len(state) == 3
+
+
 def test_a_snapshot_that_was_encoded_and_not_committed_is_in_the_next_save(world: World) -> None:
     client, state = world.actor(), filled()
     save(client, state)
