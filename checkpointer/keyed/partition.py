@@ -17,7 +17,7 @@ Invariants, whenever no change is running:
 - `last_packed[key] == data[key]`.
 - `data[key]` is `_UNPACKED` only while the key is live and was never packed. For any other key of `dirty`, `dirty[key]`
   is `data.get(key)`.
-- All of them have the same key object: of equal keys it is the one in `data` (`manifests/equal_keys.py`).
+- Of keys that are equal and not the same, all of them have the one in `data` (`manifests/equal_keys.py`).
 - While `is_new`, `dirty` may lack changes: the first save writes a snapshot.
 - `data` is not changed in place while somebody reads it without the lock, which is while `_readers` is not empty.
 
@@ -119,9 +119,12 @@ class MapPartition:
         The first save writes a snapshot and no delta, so earlier changes need not be noted.
         """
         self.needs_snapshot = False
-        """True if `dirty` cannot be saved as a delta.
+        """True if a delta of `dirty` would not bring readers to the content of this partition.
 
-        A delta would mean something else under other rules of a time zone.
+        - A key gave way to one that is equal to it by the rules of a time zone. Under other rules a reader of the delta
+          would have both.
+        - The chain may hold entries that expired by a rule which no longer holds. A reader would have them again.
+        - A snapshot was encoded and not committed. It gave up its changes, so `dirty` has only those since.
         """
         self.saved = NEVER_SAVED
         self.key_kinds = NO_NUMBERS

@@ -74,9 +74,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     meanwhile. Code that interrupts an operation must not wait for another thread that uses the state: that thread
     raises `InvalidStateError` after a minute.
 
-    Times in zones of the same name are compared by their local time. Iteration goes partition by partition, in no
-    promised order. A state belongs to one operator: if it is saved under another name, or on another root, it is
-    written as a whole.
+    Times in zones of the same name are compared by their local time. So 02:30 before and after a clock is set back is
+    one key. Use times in UTC as keys to tell them apart.
+
+    Iteration goes partition by partition, in no promised order. A state belongs to one operator: if it is saved under
+    another name, or on another root, it is written as a whole.
 
     Args:
         initial: A mapping, or pairs, to begin with.

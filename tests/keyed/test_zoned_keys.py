@@ -95,6 +95,17 @@ def test_the_constructor_and_a_second_delta_know_the_key(world: World, hour: dat
         assert saved(world) == {}
 
 
+def test_the_two_times_of_a_repeated_hour_are_one_key_and_in_utc_they_are_two(world: World) -> None:
+    first = REPEATED.replace(tzinfo=ZoneInfo(NAME))
+    second = first.replace(fold=1)
+    state = KeyedState({first: 1})
+    state[second] = 2
+    assert list(state.values()) == [2]
+    state = KeyedState({first.astimezone(UTC): 1, second.astimezone(UTC): 2})
+    save(world.actor(), state)
+    assert len(saved(world)) == len(state) == 2
+
+
 def test_a_zone_that_is_found_by_no_name_is_refused_as_a_key_and_not_found() -> None:
     assert zones.known(ZoneInfo(NAME)).key == NAME
     path = next((path for folder in TZPATH if (path := Path(folder, NAME)).exists()), None)
