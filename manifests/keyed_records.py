@@ -140,8 +140,12 @@ def decode(name: str, stored: bytes | bytearray | memoryview, raw_size: int, rec
                     arrays.clear()
                 # Taken here, since after an array that is cut short `tell` counts bytes that were not used.
                 end = unpacker.tell()
-    except (MalformedError, InvalidStateError):
-        raise
+    except InvalidStateError as error:  # which zones this machine has, and their rules
+        raise type(error)(f"{name}: {error}") from None
+    except MalformedError as error:
+        if str(error).startswith(f"{name}: "):
+            raise
+        raise MalformedError(f"{name}: {error}") from None  # of a part of a key
     except BAD_VALUE as error:
         raise MalformedError(f"{name}: expected pairs of msgpack arrays: {error}") from None
     if arrays or end != raw_size or len(decoded) != records or not kinds <= {bytes, type(None)}:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgpack
 
 from pyspark_checkpointer.manifests import zones
+from pyspark_checkpointer.manifests.errors import InvalidStateError
 from pyspark_checkpointer.manifests.msgpack_checks import (
     TIMESTAMP_BYTES,
     UnsupportedValueError,
@@ -123,7 +124,14 @@ def _unpack_zone(zone: Any) -> Any:
         return timezone(offset, *zone[3:])
     if not zone.startswith("zone:"):
         raise ValueError(f"{zone!r:.60} in the place of a zone")
-    return zones.find_zone(zone[5:])
+    try:
+        return zones.find_zone(zone[5:])
+    except ZoneInfoNotFoundError:
+        # The bytes may be sound: zones are added to the database, and renamed.
+        raise InvalidStateError(
+            f"time zone {zone[5:]!r:.80} is not in the time zone database of this machine. Nothing is lost: install "
+            "the database that the writer had (the package tzdata, or PYTHONTZPATH), and read again"
+        ) from None
 
 
 def _pack_datetime(value: datetime, pack: Pack) -> bytes:

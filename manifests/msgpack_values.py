@@ -166,6 +166,9 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
     """Return the value that `pack` was given.
 
     `hook` unpacks its extensions, at their level; None for the first one.
+
+    Raises `MalformedError` for bytes that are not a value, and `InvalidStateError` for a time in a zone that the time
+    zone database of this machine does not have.
     """
     try:
         # The check is a second pass, which short values, the most frequent ones, are spared.
@@ -291,8 +294,12 @@ class _Level:
         deeper = self.deeper
         if deeper is None:
             raise MalformedError(f"expected msgpack, found more than {MAX_DEPTH} extensions one inside the other")
-        # A type that is not known is a KeyError, which `_unpack` and the decoders turn into a MalformedError.
-        return UNPACKERS[code](data, deeper, unpack)
+        try:
+            decode = UNPACKERS[code]
+        except KeyError:
+            # `unpack` and the decoders turn it into a `MalformedError`.
+            raise ValueError(f"an extension of type {code}, which this version does not know") from None
+        return decode(data, deeper, unpack)
 
 
 _LEVELS = [_Level(depth) for depth in range(MAX_DEPTH + 1)]

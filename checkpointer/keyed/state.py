@@ -614,12 +614,12 @@ def _batches(given: Iterable[Any]) -> Iterator[list[Any]]:
 def _unpack(key: Any, packed: bytes) -> Any:
     """Return a value.
 
-    Raises `MalformedError`, which names the key, for bytes that are not a value.
+    Raises what `unpack` raises, with the name of the key.
     """
     try:
         return unpack(packed)
-    except MalformedError as error:
-        raise MalformedError(f"the value of key {show(key)}: {error}") from None
+    except (MalformedError, InvalidStateError) as error:
+        raise type(error)(f"the value of key {show(key)}: {error}") from None
 
 
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:

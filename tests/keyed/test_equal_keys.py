@@ -350,3 +350,22 @@ def test_a_key_that_gave_way_to_another_does_not_come_back_when_they_are_no_long
     assert at(12, "Test/A") not in found
     assert found[at(12, "Test/B")] == 2
     assert len(found) == len(dict(found)) == len(state)
+
+
+@pytest.mark.parametrize("where", ["key", "value"])
+def test_a_zone_that_is_missing_here_is_named_and_nothing_is_lost(world: World, rules: Any, where: str) -> None:
+    rules(1, 2)
+    moment = at(12, "Test/A")
+    content: dict[Any, Any] = {moment: 1} if where == "key" else {"k": [moment]}
+    save(world.actor(), KeyedState(content))
+    reset_tzpath([])
+    ZoneInfo.clear_cache()
+    zones._KNOWN.clear()
+    named = "artifacts/s/.*: " if where == "key" else "the value of key 'k': "
+    with pytest.raises(InvalidStateError, match=f"^{named}time zone 'Test/A' .*Nothing is lost: install .*tzdata"):
+        restored(world).to_dict()
+    if where == "value":
+        with pytest.raises(InvalidStateError, match=r"^the value of key 'k': time zone 'Test/A'"):
+            restored(world)["k"]
+    rules(1, 2)
+    assert restored(world).to_dict() == content

@@ -24,7 +24,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, MalformedError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests.keyed_records import CHUNK_BYTES, CHUNK_ENTRIES, decode, encode, partition_of
 from pyspark_checkpointer.manifests.msgpack_values import pack
 from pyspark_checkpointer.manifests.zones import normalise
@@ -185,6 +185,20 @@ BAD: dict[str, tuple[bytes, int, int]] = {
 def test_bad_bytes_are_malformed_and_named(stored: bytes, raw_size: int, records: int) -> None:
     with pytest.raises(MalformedError, match=r"^artifacts/obj: "):
         decode("artifacts/obj", stored, raw_size, records)
+
+
+def test_a_key_in_a_zone_that_this_machine_does_not_have_is_no_damage() -> None:
+    packed = pack(datetime(2024, 1, 2, tzinfo=ZoneInfo("Asia/Kathmandu"))).replace(b"Asia/Kathmandu", b"Asia/Nowhere12")
+    with pytest.raises(
+        InvalidStateError, match=r"^artifacts/obj: time zone 'Asia/Nowhere12' .*Nothing is lost.*tzdata"
+    ):
+        decode("artifacts/obj", *whole(b"\x91" + packed + b"\x91\xc0"))
+
+
+@pytest.mark.parametrize("key", [b"\xd4\x63\x00", b"\xc7\x05\x01\x92\x01\xd4\x63\x00"], ids=["alone", "in a tuple"])
+def test_a_key_of_a_later_version_is_named_and_so_is_its_object(key: bytes) -> None:
+    with pytest.raises(MalformedError, match=r"^artifacts/obj: .*an extension of type 99, which this version does not"):
+        decode("artifacts/obj", *whole(b"\x91" + key + b"\x91\xc0"))
 
 
 def test_a_frame_may_have_a_window_of_8_mib() -> None:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_checkpointer.errors import MalformedError
+from pyspark_checkpointer.errors import InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests import msgpack_extensions, msgpack_values
 from pyspark_checkpointer.manifests.msgpack_checks import PIECE_BYTES, UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import PACK_COUNT, pack, pack_some, unpack, unpack_all, unpack_plain
@@ -318,9 +318,6 @@ BAD: dict[str, bytes] = {
     "a datetime of two": b"\xd5\x04\x92\x01",
     "a datetime of a month 13": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-13-01T00:00:00", 0, None]))),
     "a fold of 2": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 2, None]))),
-    "a zone nobody knows": msgpack.packb(
-        msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 0, "zone:No/Where"]))
-    ),
     "a zone outside": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 0, "zone:../../etc/x"]))),
     "an offset of a year": msgpack.packb(msgpack.ExtType(4, msgpack.packb(["2024-01-01T00:00:00", 0, [365, 0, 0]]))),
     "a duration too long": msgpack.packb(msgpack.ExtType(6, msgpack.packb([10**10, 0, 0]))),
@@ -503,6 +500,32 @@ BAD: dict[str, bytes] = {
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
 def test_bad_bytes_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError, match="msgpack"):
+        unpack(data)
+
+
+NOWHERE = extension(4, msgpack.packb(["2024-01-01T00:00:00", 0, "zone:No/Where"]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        NOWHERE,
+        b"\x91" + NOWHERE,
+        b"\x81" + NOWHERE + b"\x01",
+        extension(1, b"\x91" + NOWHERE),
+        extension(7, msgpack.packb([NOWHERE])),
+    ],
+    ids=["alone", "in a list", "as a key", "in a tuple", "in a set"],
+)
+def test_a_zone_that_this_machine_does_not_have_is_no_damage(data: bytes) -> None:
+    with pytest.raises(InvalidStateError, match=r"^time zone 'No/Where' .*Nothing is lost: install .*tzdata"):
+        unpack(data)
+    assert unpack_all([b"\x01", data, b"\xff"]) is None
+
+
+@pytest.mark.parametrize("data", [b"\xd4\x63\x00", b"\x91\xd4\x63\x00", extension(1, b"\x91\xd4\x63\x00")])
+def test_an_extension_of_a_later_version_is_named(data: bytes) -> None:
+    with pytest.raises(MalformedError, match="an extension of type 99, which this version does not know"):
         unpack(data)
 
 
