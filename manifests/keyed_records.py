@@ -241,7 +241,25 @@ def place_key(key: Any, partitions: int) -> tuple[int, Any]:
     except UnicodeEncodeError:
         raise IllegalArgumentError(f"key {show(key)}: not valid Unicode (a lone surrogate)") from None
     except RecursionError:
-        raise _too_deep() from None
+        # The caller may have left too little of the stack, also for a key that is fine.
+        if _is_too_deep(key):
+            raise _too_deep() from None
+        raise
+
+
+def _is_too_deep(key: Any) -> bool:
+    """Return whether a key has more than `MAX_DEPTH` tuples or frozen sets one inside the other.
+
+    Level by level, because a function that calls itself needs a part of the stack for each of them.
+    """
+    level: Collection[Any] = (key,)
+    for _ in range(MAX_DEPTH + 1):
+        # Each object once, since one object may stand in many places.
+        groups = {id(member): member for member in level if type(member) in _GROUPS}
+        if not groups:
+            return False
+        level = [*chain.from_iterable(groups.values())]
+    return True
 
 
 def _too_deep() -> IllegalArgumentError:

@@ -38,8 +38,12 @@ class UnsupportedValueError(TypeError):
     """
 
 
-BAD_VALUE = (*BAD_INPUT, msgpack.UnpackException)
-"""Errors that msgpack or a constructor raises for bad bytes."""
+BAD_VALUE = (*(error for error in BAD_INPUT if error is not RecursionError), msgpack.UnpackException)
+"""Errors that msgpack or a constructor raises for bad bytes.
+
+msgpack has a limit of its own for lists inside each other, and `MAX_DEPTH` is one for extensions. So a RecursionError
+tells of the stack of the caller, and not of the bytes.
+"""
 
 
 def explain(error: BaseException) -> str:

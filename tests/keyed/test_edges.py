@@ -17,6 +17,7 @@ from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from tests.keyed.states import filled, save, saved
+from tests.stack import outcomes
 from tests.world import World
 
 
@@ -69,6 +70,14 @@ def test_a_key_of_too_many_levels_is_refused(levels: int, make: Any) -> None:
             change()
     assert len(state) == 0
     assert "x" not in state
+
+
+def test_a_key_that_is_there_is_found_or_the_stack_is_said_to_be_full() -> None:
+    key = ("a", (1, frozenset({("b", (2, (3,)))})))
+    state = KeyedState({key: 1})
+    assert outcomes(lambda: key in state) == {True, RecursionError}
+    assert outcomes(lambda: state.get(key)) == {1, RecursionError}
+    assert nested(2_000) not in state
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from pyspark_checkpointer.manifests.msgpack_values import pack
 from pyspark_checkpointer.manifests.zones import normalise
 from tests.manifests.names import shown
 from tests.manifests.test_msgpack_values import keys, same
+from tests.stack import outcomes
 
 ROOT = Path(__file__).parents[2]
 RECORDS: dict[Any, bytes | None] = {
@@ -232,6 +233,13 @@ def test_a_flipped_bit_is_malformed_or_read_as_something_else() -> None:
         bad[at // 8] ^= 1 << at % 8
         with suppress(CheckpointError):
             decode("obj", bytes(bad), raw_size, len(RECORDS))
+
+
+def test_little_of_the_stack_is_not_taken_for_a_damaged_object() -> None:
+    stored, raw_size = encode(RECORDS)
+    assert outcomes(lambda: decode("obj", stored, raw_size, len(RECORDS)) == RECORDS) == {True, RecursionError}
+    keys = list(RECORDS)
+    assert outcomes(lambda: all(partition_of(key, 1) == 0 for key in keys)) == {True, RecursionError}
 
 
 @given(st.binary(max_size=100), st.integers(0, 300), st.integers(0, 10))

@@ -26,6 +26,7 @@ from pyspark_checkpointer.manifests import msgpack_extensions, msgpack_values
 from pyspark_checkpointer.manifests.msgpack_checks import PIECE_BYTES, UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import PACK_COUNT, pack, pack_some, unpack, unpack_all, unpack_plain
 from tests.manifests.names import shown
+from tests.stack import outcomes
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TWICE = datetime(2024, 10, 27, 2, 30, tzinfo=BERLIN)  # this time of day came twice
@@ -494,6 +495,7 @@ BAD: dict[str, bytes] = {
     "a set of a map": extension(8, msgpack.packb({b"\x01": 1})),
     "1,025 lists": b"\x91" * 1025 + b"\xc0",
     "33 tuples, one inside the other": nested_tuples(33),
+    "a set of lists in lists": extension(7, b"\x92" + b"\x91" * 1000 + b"\x01" + b"\x91" * 1000 + b"\x02"),
 }
 
 
@@ -527,6 +529,12 @@ def test_a_zone_that_this_machine_does_not_have_is_no_damage(data: bytes) -> Non
 def test_an_extension_of_a_later_version_is_named(data: bytes) -> None:
     with pytest.raises(MalformedError, match="an extension of type 99, which this version does not know"):
         unpack(data)
+
+
+def test_little_of_the_stack_is_not_taken_for_bad_bytes() -> None:
+    value = {"a": ((1, {(2, frozenset({(3,)}))}), [Decimal("1.5"), datetime(2024, 1, 2, tzinfo=UTC)])}
+    packed = pack(value)
+    assert outcomes(lambda: unpack(packed) == value) == {True, RecursionError}
 
 
 READ: dict[str, tuple[bytes, Any]] = {
