@@ -30,6 +30,12 @@ MAX_KEPT_BYTES = 4 << 20
 Its buffer never becomes smaller.
 """
 
+MAX_VALUE_BYTES = 2**32 - 1 - 9
+"""Bytes that a packed value may have, at most.
+
+A record gives the length of a value in 32 bits, and a time in front of the value (`map_expiry.py`) takes 9 bytes.
+"""
+
 
 class UnsupportedValueError(TypeError):
     """A value that cannot be stored.
@@ -222,3 +228,11 @@ def unsupported(kind: type) -> UnsupportedValueError:
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     instead = _INSTEAD.get(kind, "a built-in type, such as a dict, list, text or number,")
     return UnsupportedValueError(f"a value of type {name}: convert it to {instead} first")
+
+
+def too_large(kind: type) -> UnsupportedValueError:
+    """Return the error for a value that takes more than `MAX_VALUE_BYTES`."""
+    return UnsupportedValueError(
+        f"a value of type {kind.__qualname__} that takes more than {MAX_VALUE_BYTES:,} bytes: store it in parts, under "
+        "several keys"
+    )

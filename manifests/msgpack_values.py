@@ -24,6 +24,7 @@ from pyspark_checkpointer.manifests.msgpack_checks import (
     BAD_VALUE,
     MAX_KEPT_BYTES,
     MAX_UNCHECKED_BYTES,
+    MAX_VALUE_BYTES,
     MINUS_ONE,
     PIECE_BYTES,
     TEXTS,
@@ -35,6 +36,7 @@ from pyspark_checkpointer.manifests.msgpack_checks import (
     refuse_lookalikes,
     refuse_timestamps,
     refuse_torn,
+    too_large,
     unsupported,
 )
 from pyspark_checkpointer.manifests.msgpack_extensions import PACKERS, UNPACKERS, Hook
@@ -74,7 +76,7 @@ def pack(value: Any) -> bytes:
 
 def _pack_any(value: Any) -> bytes:
     try:
-        if type(value) in TEXTS and MAX_KEPT_BYTES < len(value) < 2**32:
+        if type(value) in TEXTS and len(value) > MAX_KEPT_BYTES:
             return _pack_large(value)
         calls = next(calls_of_python)
         packed = _LEVELS[0].pack(value)
@@ -96,16 +98,17 @@ def _pack_large(value: str | bytes) -> bytes:
 
     A packer would fill a buffer first; this function does not.
     """
-    if type(value) is bytes:
-        return b"".join((b"\xc6", len(value).to_bytes(4, "big"), value))
-    if not value.isascii():
-        encoded = value.encode()  # type: ignore[union-attr]  # mypy does not see that it is text
-        # Text is written as binary data is, but for this first byte.
-        return _pack_large(encoded).replace(b"\xc6", b"\xdb", 1) if len(encoded) < 2**32 else _LEVELS[0].pack(value)
-    packed = io.BytesIO(b"\xdb" + len(value).to_bytes(4, "big"))
+    data = value.encode() if isinstance(value, str) and not value.isascii() else value
+    if 5 + len(data) > MAX_VALUE_BYTES:  # the head has 5 bytes
+        raise too_large(type(value))
+    # Text is written as binary data is, but for this first byte.
+    head = (b"\xdb" if isinstance(value, str) else b"\xc6") + len(data).to_bytes(4, "big")
+    if isinstance(data, bytes):
+        return head + data
+    packed = io.BytesIO(head)
     packed.seek(0, io.SEEK_END)
-    for start in range(0, len(value), PIECE_BYTES):
-        packed.write(value[start : start + PIECE_BYTES].encode())  # type: ignore[union-attr]
+    for start in range(0, len(data), PIECE_BYTES):
+        packed.write(data[start : start + PIECE_BYTES].encode())
     return packed.getvalue()
 
 
@@ -125,6 +128,8 @@ def pack_some(values: Sequence[Any]) -> list[bytes]:
             more, more_bytes = _LEVELS[0].pack_each(values[len(packed) : len(packed) + PACK_COUNT])
             packed += more
             size += more_bytes
+        if size > MAX_VALUE_BYTES and max(map(len, packed)) > MAX_VALUE_BYTES:
+            raise UnsupportedValueError("a value that is too large")
         if suspects := _find_marked(packed):
             refuse_lookalikes([values[number] for number in suspects])
             refuse_torn([packed[number] for number in suspects], calls)
@@ -267,6 +272,8 @@ class _Level:
         packed: bytes = packer.pack(value)
         if len(packed) <= MAX_KEPT_BYTES:
             self._packers.put_back(packer)
+        elif self._depth == 0 and len(packed) > MAX_VALUE_BYTES:
+            raise too_large(type(value))
         return packed
 
     def pack_each(self, values: Sequence[Any]) -> tuple[list[bytes], int]:

@@ -13,8 +13,9 @@ from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed import packing, references, updates
 from pyspark_checkpointer.keyed.references import counts_are_exact, unheld
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import msgpack_values, object_paths
 from pyspark_checkpointer.manifests.keyed_records import place_key
+from pyspark_checkpointer.manifests.map_expiry import with_time
 from tests.keyed.states import exact_counts, filled, live_keys, save, saved
 from tests.world import World, put
 
@@ -140,6 +141,57 @@ def test_a_state_cannot_stand_under_a_name_that_holds_bytes(world: World) -> Non
             cp.save("s", KeyedState())
     with pytest.raises(IllegalArgumentError, match="KeyedState"):
         client.restore().keyed("op")
+
+
+LIMIT = 5 << 20
+
+
+@pytest.fixture
+def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let values have so few bytes that a test can make one that is too large."""
+    assert len(with_time(b"", 0)) + msgpack_values.MAX_VALUE_BYTES == 2**32 - 1
+    monkeypatch.setattr(msgpack_values, "MAX_VALUE_BYTES", LIMIT)
+
+
+TOO_LARGE: dict[str, tuple[Any, str]] = {
+    "bytes": (b"\x01" * (LIMIT - 4), "bytes"),
+    "text": ("x" * (LIMIT - 4), "str"),
+    "text that is not ASCII": ("é" * (LIMIT // 2), "str"),
+    "a list": (["x" * (LIMIT // 4)] * 4, "list"),
+    "a tuple": (("x" * (LIMIT // 4), ["x" * (LIMIT // 4)] * 3), "tuple"),
+}
+
+
+@pytest.mark.usefixtures("_few_bytes")
+@pytest.mark.parametrize("how", ["set", "update", "made of pairs", "beside others"])
+@pytest.mark.parametrize(("value", "kind"), TOO_LARGE.values(), ids=TOO_LARGE)
+def test_a_value_that_no_record_can_hold_is_refused_by_key_and_type(
+    world: World, value: Any, kind: str, how: str
+) -> None:
+    client, state = world.actor(), KeyedState({"good": 1})
+    if how == "set":
+        state["k"] = value
+    elif how == "update":
+        state.update(k=value)
+    elif how == "made of pairs":
+        state = KeyedState(pair for pair in [("good", 1), ("k", value)])
+    else:
+        state.update({f"n {number}": [number] for number in range(300)} | {"k": value})
+    told = rf"key 'k': a value of type {kind} that takes more than 4,294,967,286 bytes: store it in parts"
+    with pytest.raises(IllegalArgumentError, match=told):
+        save(client, state)
+    assert client.read_latest() is None
+    state["k"] = "small"
+    save(client, state)
+    assert saved(world) == state.to_dict()
+    assert state["good"] == 1
+
+
+@pytest.mark.usefixtures("_few_bytes")
+@pytest.mark.parametrize("value", [b"\x01" * (LIMIT - 5), "x" * (LIMIT - 5)], ids=["bytes", "text"])
+def test_the_largest_values_are_stored(world: World, value: Any) -> None:
+    save(world.actor(), KeyedState({"k": value, "n": [1]}))
+    assert saved(world) == {"k": value, "n": [1]}
 
 
 # ---- references ------------------------------------------------------------------------------------------------------
