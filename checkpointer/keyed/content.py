@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import InvalidStateError, MalformedError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition, without_times
 from pyspark_checkpointer.keyed.partition import MapPartition, SavedChain
@@ -17,6 +17,7 @@ from pyspark_checkpointer.manifests.map_expiry import MapRule, encode_schema
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
+from pyspark_checkpointer.manifests.shown import show
 
 PLAIN = frozenset({str, int, float, bool, type(None), bytes})
 """Types whose values cannot change and hold nothing that can."""
@@ -32,6 +33,14 @@ Shared = tuple[MapPartition, dict[Any, bytes]]
 
 MISSING: Any = object()
 """Stands for a value where there is none."""
+
+UNREADABLE = (MalformedError, InvalidStateError)
+"""Errors of a value that cannot be unpacked."""
+
+
+def unreadable_value(key: Any, error: Exception) -> Exception:
+    """Return the error of a value that cannot be unpacked, with the name of its key."""
+    return type(error)(f"the value of key {show(key)}: {error}")
 
 
 class Content:
@@ -78,19 +87,27 @@ class Content:
         # Packed values are replaced and never changed, so identity tells whether these are the same bytes, without a
         # comparison.
         if now is not packed:  # it was changed after the caller unpacked it
-            value = unpack(now)
+            try:
+                value = unpack(now)
+            except UNREADABLE as error:
+                raise unreadable_value(key, error) from None
         if type(value) not in PLAIN:
             part.hand_out(key, now, value)
         return value
 
-    def packed_value(self, number: int, key: Any) -> bytes | None:
-        """Return the current value of a key, packed; None where there is none.
+    def packed_value(self, number: int, key: Any) -> tuple[bytes | None, dict[Any, UnsupportedValueError]]:
+        """Return the current value of a key, packed, and the error of a value that cannot be packed, by key.
 
-        Nothing becomes live.
+        The value is None where there is none. Nothing becomes live.
         """
         part = self.parts[number]
         live = part.live.get(key, MISSING)
-        return part.data.get(key) if live is MISSING else pack(live)
+        if live is MISSING:
+            return part.data.get(key), {}
+        try:
+            return pack(live), {}
+        except UnsupportedValueError as error:
+            return None, {key: error}
 
     def set_packed(self, number: int, key: Any, packed: bytes) -> None:
         """Set a value that nobody can change."""
@@ -159,23 +176,30 @@ class Content:
     def pop(self, number: int, key: Any, found: list[Any]) -> None:
         """Remove a key and add its value to `found`; `MISSING` where there is none.
 
-        If a copy completes the call, the value is in `found` already.
+        If the value cannot be unpacked, it stays, and `MISSING` and the error are added. If a copy completes the call,
+        the value is in `found` already.
         """
         if not found:
-            found.append(self._value(number, key))
+            try:
+                found.append(self._value(number, key))
+            except UNREADABLE as error:  # returned: an exception here would have the next operation copy all content
+                found += (MISSING, unreadable_value(key, error))
         if found[0] is not MISSING:
             self.parts[number].delete(key)
 
     def popitem(self, found: list[Any]) -> None:
         """Remove some key and add it and its value to `found`.
 
-        Adds `MISSING` where there is none.
+        Adds `MISSING` where there is none, and `MISSING` and the error if the value cannot be unpacked.
         """
         if not found:
             # The last key: a look for the first one would pass the places of all that were taken before.
             last = ((n, key) for n in range(len(self.parts)) for key in islice(reversed(self.parts[n].listed()), 1))
             number, key = next(last, (0, MISSING))
-            found.append(MISSING if key is MISSING else (key, self._value(number, key)))
+            try:
+                found.append(MISSING if key is MISSING else (key, self._value(number, key)))
+            except UNREADABLE as error:  # as in `pop`
+                found += (MISSING, unreadable_value(key, error))
         if found[0] is not MISSING:
             key = found[0][0]
             # The key may have been found by a run that was interrupted, so its partition is looked up again.
@@ -296,13 +320,11 @@ class Content:
     ) -> tuple[ChangeSet | None, dict[Any, UnsupportedValueError]]:
         """Return the changes to write on top of `chains`, and errors by key.
 
-        The errors are those of values that cannot be packed.
+        The errors are those of values that cannot be packed. Returns no changes and no errors if entries expire and
+        there is no clock (`now`).
         """
         if self.rule is not None and now is None:
-            raise IllegalArgumentError(
-                "its entries expire, and this root has no clock: save them on the root that they were restored from, "
-                "or save KeyedState(state.to_dict()), whose entries do not expire"
-            )
+            return None, {}
         self._learn_outcome()
         refused = self._pack_all()
         if refused:

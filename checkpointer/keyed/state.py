@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
-from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, MalformedError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.changes import ChangeSet
-from pyspark_checkpointer.keyed.content import MISSING, PLAIN, Content, Step
+from pyspark_checkpointer.keyed.content import MISSING, PLAIN, UNREADABLE, Content, Step, unreadable_value
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.keyed.placing import move_misplaced_keys, place_keys
@@ -189,7 +189,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Otherwise a caller could change the value, and so a state that is closed for changes.
         """
-        packed = self._owner.change(Content.packed_value, number, key)
+        packed, refused = self._owner.change(Content.packed_value, number, key)
+        _refuse(refused)
         if packed is None:
             raise KeyError(key)
         return _unpack(key, packed)
@@ -261,6 +262,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner.change(Content.pop, number, key, found)
         if found[0] is not MISSING:
             return found[0]
+        if len(found) > 1:
+            raise found[1]
         if default is MISSING:
             raise KeyError(key)
         return default
@@ -280,7 +283,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         found: list[Any] = []
         self._owner.change(Content.popitem, found)
         if found[0] is MISSING:
-            raise KeyError("popitem(): the state is empty")
+            raise found[1] if len(found) > 1 else KeyError("popitem(): the state is empty")
         return found[0]  # type: ignore[no-any-return]
 
     def items(self) -> ItemsView[Any, Any]:
@@ -591,7 +594,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         """
         capture, refused = self._owner.change(Content.capture, chains, max_chain, now)
         _refuse(refused)
-        assert capture is not None
+        if capture is None:
+            raise IllegalArgumentError(
+                "its entries expire, and this root has no clock: save them on the root that they were restored from, "
+                "or save KeyedState(state.to_dict()), whose entries do not expire"
+            )
         return capture
 
 
@@ -618,8 +625,8 @@ def _unpack(key: Any, packed: bytes) -> Any:
     """
     try:
         return unpack(packed)
-    except (MalformedError, InvalidStateError) as error:
-        raise type(error)(f"the value of key {show(key)}: {error}") from None
+    except UNREADABLE as error:
+        raise unreadable_value(key, error) from None
 
 
 def _refuse(refused: Mapping[Any, UnsupportedValueError]) -> None:

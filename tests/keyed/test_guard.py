@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import KeyedState
-from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, MalformedError
 from pyspark_checkpointer.keyed import content as content_module
 from pyspark_checkpointer.keyed import reentry
 from tests.keyed.states import filled
@@ -158,6 +158,59 @@ def test_a_value_that_a_closed_map_hands_out_is_a_copy() -> None:
     state.set_guard(None)
     assert state["list"] is held
     assert held == [1]
+
+
+def test_a_closed_map_names_the_key_of_a_value_that_cannot_be_stored() -> None:
+    state = KeyedState(content())
+    state["bad"] = [object()]
+    state.set_guard(refuse_changes)
+    reads: list[Callable[[], Any]] = [
+        lambda: state["bad"],
+        lambda: state.get("bad"),
+        lambda: dict(state.items()),
+        lambda: list(state.values()),
+        state.to_dict,
+    ]
+    for read in reads:
+        with pytest.raises(IllegalArgumentError, match=r"^key 'bad': a value of type object"):
+            read()
+    assert state["list"] == [1]
+
+
+def read_closed(state: KeyedState) -> None:
+    state.set_guard(refuse_changes)
+    try:
+        state.get("bad")
+    finally:
+        state.set_guard(None)
+
+
+REFUSED: dict[str, tuple[Callable[[KeyedState], Any], type[CheckpointError], str]] = {
+    "get from a closed map": (read_closed, IllegalArgumentError, "key 'bad': a value of type object"),
+    "save without a clock": (lambda s: s.capture_for_checkpoint({}, 10), IllegalArgumentError, "has no clock"),
+    "pop": (lambda s: s.pop("torn"), MalformedError, "the value of key 'torn': expected a msgpack value"),
+    "pop with a default": (lambda s: s.pop("torn", 1), MalformedError, "the value of key 'torn'"),
+    "popitem": (lambda s: s.popitem(), MalformedError, "the value of key 'torn'"),
+}
+
+
+@pytest.mark.parametrize(("use", "error", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_changes_nothing_and_copies_nothing(
+    use: Callable[[KeyedState], Any], error: type[Exception], told: str
+) -> None:
+    state = KeyedState({"a": 1, "torn": 2}, partitions=1)
+    state.set_rule(5, 0)
+    state["bad"] = [object()]
+    state._parts[0].data["torn"] = b"\x92\x01"
+    if use is REFUSED["popitem"][0]:
+        del state["bad"]
+    before, keys = state._owner.last().content, list(state)
+    with pytest.raises(error, match=told):
+        use(state)
+    assert list(state) == keys
+    state["a"] = 3
+    assert state["a"] == 3
+    assert state._owner.last().content is before
 
 
 def test_a_map_that_is_being_changed_is_closed_between_two_changes() -> None:
