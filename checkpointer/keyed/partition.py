@@ -246,7 +246,9 @@ class MapPartition:
                 data = self._writable()
             if self.last_packed:
                 self.last_packed.pop(key, None)
-            if self.key_kinds is MIXED:
+            if self.is_new:
+                pass  # as in `_mark_dirty`
+            elif self.key_kinds is MIXED:
                 self._mark_dirty({key: packed})
             else:
                 self.dirty[key] = packed
@@ -286,7 +288,9 @@ class MapPartition:
         data = self._writable()
         if self.last_packed:
             self.last_packed.pop(key, None)
-        if self.key_kinds is MIXED:
+        if self.is_new:
+            pass  # as in `_mark_dirty`
+        elif self.key_kinds is MIXED:
             self._mark_dirty({key: None})
         else:
             self.dirty[key] = None

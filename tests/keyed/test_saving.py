@@ -455,3 +455,23 @@ def test_a_snapshot_that_was_encoded_and_not_committed_is_in_the_next_save(world
     save(client, state)
     assert saved(world) == dict(state) == dict.fromkeys(state, "changed")
     assert kinds(client) == [SNAPSHOT]
+
+
+@pytest.mark.parametrize("key", ["text", ("a float", 1.5)], ids=["usual keys", "mixed keys"])
+def test_a_map_that_was_never_saved_notes_no_changes(world: World, key: Any) -> None:
+    client, state = world.actor(), KeyedState(partitions=1)
+    state[key] = 0
+    for number in range(1000):
+        state[number] = number
+    for number in range(0, 1000, 2):
+        del state[number]
+    (part,) = state._parts
+    assert part.dirty == {}
+    save(client, state)
+    assert saved(world) == state.to_dict() == {key: 0, **{number: number for number in range(1, 1000, 2)}}
+    state[1] = "changed"
+    del state[3]
+    assert part.dirty.keys() == {1, 3}
+    save(client, state)
+    assert kinds(client) == [SNAPSHOT, DELTA]
+    assert saved(world) == state.to_dict()
