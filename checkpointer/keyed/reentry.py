@@ -251,10 +251,14 @@ class Exclusive(Generic[C]):
             self._taken = True
             return work(*args)
         finally:
-            if taken[-1]:
-                self._taken = False
-                lock.release()
-            self._waiting.pop(me, None)
+            # A KeyboardInterrupt may come right after the lock is released. A name that stays would have every later
+            # call wait here first.
+            try:
+                if taken[-1]:
+                    self._taken = False
+                    lock.release()
+            finally:
+                self._waiting.pop(me, None)
 
     def last(self) -> Version[C]:
         """Return the version that counts: the one that has no successor."""

@@ -1,6 +1,7 @@
 """A change that was left half way, and that fails when another completes it, hurts nobody but its own caller."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -92,3 +93,33 @@ def test_old_contents_are_freed_after_nested_take_overs() -> None:
     gc.collect()
     assert old() is None
     assert sum(isinstance(one, reentry.Version) and isinstance(one.content, Numbers) for one in gc.get_objects()) == 1
+
+
+class InterruptedLock:
+    """A lock after whose release Ctrl-C is noticed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.acquire, self._is_owned = self._lock.acquire, self._lock._is_owned  # type: ignore[attr-defined]
+
+    def release(self) -> None:
+        self._lock.release()
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_who_had_to_wait_and_was_interrupted_at_the_end_is_not_waited_for() -> None:
+    owner = Exclusive(Numbers([1]), ())
+    lock = owner._lock
+    owner._lock = InterruptedLock()  # type: ignore[assignment]
+    owner._taken = True  # so that the next call looks whether it has to wait
+    with pytest.raises(KeyboardInterrupt):
+        owner.change(Numbers.add, 2)
+    owner._lock = lock
+    assert (owner._waiting, owner._taken) == ({}, False)
+    assert owner.change(Numbers.add, 3) == [1, 2, 3]
