@@ -1,6 +1,8 @@
 """Keys and values that a keyed state cannot store, and who holds those that it can."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -255,6 +257,41 @@ def test_values_outside_of_a_dict_are_held_by_others_alone() -> None:
     inner, first = values[2][0], values[0]
     assert unheld(values, dicts=0) == [False, True, False]
     assert (inner, first) == ([], [1])
+
+
+TRACED = """
+import sys
+
+kept = []
+
+def trace(frame, event, argument):
+    if frame.f_code.co_filename.endswith("references.py"):
+        found = frame.f_locals
+        if sys.argv[1] == "keeps":
+            kept.append(dict(found))
+    return trace
+
+sys.settrace(trace)
+from pyspark_checkpointer.keyed import references
+sys.settrace(None)
+kept.clear()
+wraps = [lambda v: [v], lambda v: {"a": v}, lambda v: (v,), lambda v: [(v,)], lambda v: {"a": {"b": v}}]
+found = []
+for wrap in wraps:
+    inner = []
+    values = [wrap(inner)]
+    found.append(references.unheld(values, dicts=0))
+    del inner
+    found.append(references.unheld(values, dicts=0))
+print(found == [[False], [True]] * len(wraps), found)
+"""
+
+
+@exact_counts
+@pytest.mark.parametrize("how", ["reads", "keeps"])
+def test_a_debugger_that_follows_the_import_makes_no_held_value_count_as_free(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TRACED, how], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("True"), done.stdout
 
 
 def test_without_exact_counts_every_value_counts_as_held(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
