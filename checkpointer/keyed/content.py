@@ -286,6 +286,7 @@ class Content:
 
         With None they do not expire.
         """
+        self._learn_outcome()
         rule = self.rule
         if rule is None and after is not None:
             self.parts = [ExpiringPartition.of(part, now) for part in self.parts]
@@ -306,6 +307,8 @@ class Content:
 
         Entries that were set since the last save stay.
         """
+        # Before: what a save that failed should have written is still to be saved.
+        self._learn_outcome()
         if self.rule is not None:
             for part in self._expiring():
                 part.expire(self.rule.limit(now), part.pack_all())

@@ -112,3 +112,25 @@ def test_a_root_without_a_clock_refuses_entries_that_expire_and_loses_none(world
     assert state["a"] is held
     save(client, state)
     assert saved(world) == {"a": [1, 2, 3]}
+
+
+@pytest.mark.parametrize("how", ["expire", "a shorter rule", "a longer rule", "no rule", "a first rule"])
+def test_what_a_save_that_failed_was_to_write_is_set_and_not_expired(world: World, how: str) -> None:
+    """Memory and store have the same, whenever the state learns that the save failed."""
+    client, state = world.actor(), filled()
+    if how != "a first rule":
+        state.set_rule(5, NOW)
+    save(client, state)
+    state["k"] = [1]
+    failing_save(client, state)
+    if how == "a first rule":
+        state.set_rule(5, NOW)
+        state.expire(NOW + 9)
+    elif how == "expire":
+        state.expire(NOW + 9)
+    else:
+        state.set_rule({"a shorter rule": 1, "a longer rule": 7}.get(how), NOW + 9)
+    assert state["k"] == [1]
+    assert len(state) == (1 if how != "no rule" else len(filled()) + 1)
+    save(client, state, 9)
+    assert saved(world) == state.to_dict()
