@@ -6,7 +6,7 @@ same name: `ZoneInfo.clear_cache()` and `ZoneInfo.no_cache()` make such objects.
 two of these zones would become one when they are read. Therefore keys get one zone object before they are compared.
 """
 
-from datetime import datetime
+from datetime import datetime, timezone
 from operator import is_
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -96,3 +96,14 @@ def would_merge(members: Any) -> bool:
     if HOLDERS.isdisjoint(map(type, members)):
         return False
     return len(set(map(normalise, members))) < len(members)
+
+
+def has_known_zones(key: Any) -> bool:
+    """Return whether all times in a normalised key have zones that are stored, and found again by their names."""
+    kind = type(key)
+    if kind is datetime:
+        zone = key.tzinfo
+        return zone is None or type(zone) is timezone or (type(zone) is ZoneInfo and _KNOWN.get(zone.key) is zone)
+    if kind is tuple or kind is frozenset:
+        return HOLDERS.isdisjoint(map(type, key)) or all(map(has_known_zones, key))
+    return True

@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.changes import ChangeSet
 from pyspark_checkpointer.keyed.content import MISSING, PLAIN, UNREADABLE, Content, Step, unreadable_value
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition
+from pyspark_checkpointer.keyed.key_kinds import MIXED
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
 from pyspark_checkpointer.keyed.placing import move_misplaced_keys, place_keys
 from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
@@ -27,6 +28,7 @@ from pyspark_checkpointer.manifests.model import Chain, Clock
 from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all, unpack_plain
 from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.manifests.zones import has_known_zones
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 DEFAULT_MAP_PARTITIONS = 8
@@ -197,9 +199,12 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         number, key = place_key(key, self._partitions)
-        # `place_key` checked the plain types, and a key that is stored was checked when it was set first.
-        if type(key) not in PLAIN and key not in self._parts[number].data:
-            check_key(key)
+        if type(key) not in PLAIN:  # `place_key` checked these
+            part = self._parts[number]
+            # A key that is stored was checked when it was set first. Where equal keys may differ, it may be another
+            # one, and this key takes its place if another thread deletes it meanwhile.
+            if key not in part.data or (part.key_kinds is MIXED and not has_known_zones(key)):
+                check_key(key)
         if type(value) in PLAIN:
             try:  # as `pack_plain`, without one more call for each key that is set
                 packed = pack(value)

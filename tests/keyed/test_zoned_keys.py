@@ -1,6 +1,6 @@
 """Times in zones of the same name and of different identity: keys that are one when restored are one all along."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from zoneinfo import TZPATH, ZoneInfo
@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.keyed import state as state_module
 from pyspark_checkpointer.manifests import zones
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 from tests.keyed.states import save, saved
@@ -117,6 +118,39 @@ def test_a_zone_that_is_found_by_no_name_is_refused_as_a_key_and_not_found() -> 
     assert key not in state
     with pytest.raises(IllegalArgumentError, match="read from a file"):
         state[key] = 1
+
+
+@WRAPPED
+def test_a_key_that_cannot_be_stored_is_refused_also_beside_an_equal_one(wrap: Any) -> None:
+    """Another thread may delete the stored one in between: then this one would take its place."""
+    path = next((path for folder in TZPATH if (path := Path(folder, NAME)).exists()), None)
+    if path is None:
+        pytest.skip("no time zone database on this machine")
+    with path.open("rb") as file:
+        unnamed = wrap(datetime(2024, 7, 1, 12, tzinfo=ZoneInfo.from_file(file, key=NAME)))
+    stored = wrap(datetime(2024, 7, 1, 10, tzinfo=UTC))
+    state = KeyedState({stored: 1})
+    assert unnamed == stored
+    for value in (2, [2]):
+        with pytest.raises(IllegalArgumentError, match="read from a file"):
+            state[unnamed] = value
+    assert state[unnamed] == state[stored] == 1
+
+
+def test_keys_that_are_stored_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = [
+        datetime(2024, 7, 1, 10),
+        datetime(2024, 7, 1, 10, tzinfo=UTC),
+        datetime(2024, 7, 1, 10, tzinfo=ZoneInfo(NAME)),
+        datetime(2024, 7, 1, 10, tzinfo=timezone(timedelta(hours=5), "X")),
+    ]
+    keys = [*moments, ("a", 1), ("a", (1.5, None)), frozenset({"a"}), *(("k", (moment, 1)) for moment in moments)]
+    state, checked = KeyedState(partitions=1), list[Any]()
+    monkeypatch.setattr(state_module, "check_key", checked.append)
+    for _ in range(3):
+        for key in keys:
+            state[key] = 1
+    assert checked == keys
 
 
 def test_a_set_as_a_key_whose_members_would_become_one_is_refused() -> None:
