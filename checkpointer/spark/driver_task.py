@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     BinaryType,
@@ -28,6 +27,7 @@ from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.dataframes import Work, fields_of, is_collated
 from pyspark_checkpointer.spark.versions import rows_of_frame
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
+from pyspark_checkpointer.table.row_order import sorted_indices
 from pyspark_checkpointer.table.schema import PARTITION, Column, TableSchema
 
 _SORTED_ALIKE = (
@@ -109,8 +109,7 @@ def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
         # Arrow puts nulls last.
         columns += [rows[name].is_valid()] if rows[name].null_count else []
         columns.append(rows[name])
-    names = [str(number) for number in range(len(columns))]
-    return pc.sort_indices(pa.table(columns, names), sort_keys=[(name, "ascending") for name in names])
+    return sorted_indices(columns)
 
 
 def works_alike(spark: SparkSession) -> bool:

@@ -3,7 +3,7 @@
 Nulls are equal to nulls and NaN to NaN, as in Spark's `groupBy`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,14 +41,23 @@ def _order(rows: pa.Table, key: list[str], *, stable: bool) -> Any:
         # For one column of integers numpy is several times faster than Arrow's general sort.
         order = np.argsort(first.to_numpy(), kind="stable" if stable else None)
     else:
-        keys = rows.select(key).combine_chunks()
-        order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in key]).to_numpy()
+        order = sorted_indices(rows.select(key).combine_chunks().columns).to_numpy()
     if PARTITION in rows.column_names:
         numbers = rows[PARTITION].to_numpy()[order]
         fits_16_bits = len(numbers) == 0 or numbers.max() < 1 << 16  # numpy sorts 16 bits in linear time.
         # The second sort is stable, so that rows of a partition keep the order of their keys.
         order = order[np.argsort(numbers.astype(np.uint16) if fits_16_bits else numbers, kind="stable")]
     return order
+
+
+def sorted_indices(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """Return the indices of rows, sorted by the first column, then by the next.
+
+    The sort is stable. Nulls come last, and NaN after all other numbers.
+    """
+    # Not the names that the columns have: Arrow takes one that begins with a dot for a path to another column.
+    names = [str(number) for number in range(len(columns))]
+    return pc.sort_indices(pa.table(columns, names), sort_keys=[(name, "ascending") for name in names])
 
 
 def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
@@ -63,7 +72,7 @@ def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
         middle = (low + high) // 2
         both = pa.concat_tables([keys.slice(middle, 1), last]).combine_chunks()
         # The sort is stable, so that of equal keys the one of `keys` comes first.
-        order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in key])
+        order = sorted_indices(both.columns)
         if order[0].as_py() == 0:
             low = middle + 1
         else:
@@ -83,7 +92,7 @@ def last_up_to(starts: pa.Table, keys: pa.Table, key: list[str]) -> Any:
         return np.searchsorted(first.to_numpy(), sought[key[0]].to_numpy(), "right") - 1
     both = pa.concat_tables([below, sought.cast(below.schema)]).combine_chunks()
     # The sort is stable, so that of equal keys the one of `starts` comes first.
-    order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in key]).to_numpy()
+    order = sorted_indices(both.columns).to_numpy()
     found = np.empty(both.num_rows, dtype=np.int64)
     found[order] = np.cumsum(order < starts.num_rows) - 1
     return found[starts.num_rows :]

@@ -1,5 +1,6 @@
 """Rows come in any order and in many pieces, and are sorted without a third copy of them."""
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
-from pyspark_checkpointer.table import reader
-from pyspark_checkpointer.table.row_order import in_order
-from pyspark_checkpointer.table.schema import MERGE, PARTITION, TableSchema
-from tests.table.tables import NAN, schema_of
+from pyspark_checkpointer.table import parquet_encode, reader
+from pyspark_checkpointer.table.row_order import first_beyond, in_order, last_up_to
+from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, TableSchema
+from tests.table.tables import NAN, ORDERED, Change, Model, rows_in, schema_of, snapshot_rows
 from tests.table.test_version import Place, standing_alone
 
 COLUMNS_OF_ROWS = pa.schema(
@@ -91,6 +93,68 @@ def test_the_newest_of_many_changes_of_a_key_counts_in_a_large_partition(monkeyp
         return [row async for rows in place.reader().pieces(0) for row in rows.to_pylist()]
 
     assert sorted((row["k"], row["v"]) for row in run_sync(read())) == [(key, 5) for key in keys]
+
+
+# ---- names of columns ------------------------------------------------------------------------------------------------
+
+NAMES = ["", ".", "..", ".a", ".a.b", ".[0]", ".a[0]", "[0]", "a.b", "a[0]", "1", "a\\", ".a\\", "'", '"', '.a"', "`a`"]
+"""Names that Arrow, Parquet or Spark could read as something else, beside a column `a`."""
+
+KINDS = ["long", "string", "binary", "double", "boolean", "date", "timestamp", "decimal(5,2)", "decimal(38,0)"]
+
+
+def both_keys(kind: str) -> list[tuple[Any, Any]]:
+    """All pairs of some values and null, in their order, in which null is last."""
+    values = [*ORDERED[kind][:3], None]
+    return [(first, then) for first in values for then in values]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_in_the_order_of_their_key_whatever_its_columns_are_called(name: str, kind: str) -> None:
+    schema = schema_of({name: kind, "a": kind, "v": "long"}, [name, "a"])
+    expected = [(*key, number) for number, key in enumerate(both_keys(kind))]
+    given = snapshot_rows(schema, random.Random(0).sample(expected, len(expected)))
+    rows = in_order(given, schema.key)
+    assert rows.equals(snapshot_rows(schema, expected))
+    places = given["v"].to_pylist()
+    assert [first_beyond(rows, given.slice(at, 1), schema.key) for at in range(len(places))] == [p + 1 for p in places]
+    assert last_up_to(rows, given, schema.key).tolist() == places
+    alone = given.filter(pc.is_null(given["a"]))
+    assert in_order(alone, [name]).equals(rows.filter(pc.is_null(rows["a"])))
+
+
+@pytest.mark.parametrize("kind", ["long", "string"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_is_written_and_read_whatever_its_columns_are_called(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    """As a whole, by keys with an index of blocks, in pieces, and after a compaction."""
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(parquet_encode, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(parquet_encode, "MIN_BLOCKS", 2)
+    other = f"{name}{name}."
+    schema = schema_of({name: kind, "a": kind, other: "string", "n": "long"}, [name, "a"], n="sum")
+    below = [(*key, f"v{number}", number) for number, key in enumerate(both_keys(kind))]
+    changes: list[Change] = [(MERGE, (*row[:2], None, 1), frozenset([other])) for row in below[::3]]
+    changes += [(DELETE, (*row[:2], None, None), frozenset()) for row in below[1::3]]
+    place, model = Place(schema), Model(schema, below).do(changes)
+    place.snapshot(0, below)
+    place.pack({0: changes})
+    assert place.rows(0) == model.rows()
+    assert place.lookup(0, below) == model.rows()
+    assert place.lookup(0, below[:1]) == rows_in(snapshot_rows(schema, [(*below[0][:3], 1)]))
+    monkeypatch.setattr(reader, "STREAMED_SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(reader, "MAX_PIECE_ROW_GROUPS", 1)
+
+    async def read() -> list[pa.Table]:
+        return [rows async for rows in place.reader().pieces(0)]
+
+    assert rows_in(pa.concat_tables(run_sync(read()))) == model.rows()
+    found = place.reader([other])
+    assert rows_in(run_sync(found.rows(0))) == rows_in(run_sync(place.reader().rows(0)).select([other]))
+    place.compact({0: 0})
+    assert place.rows(0) == model.rows()
 
 
 # ---- what is in memory meanwhile -------------------------------------------------------------------------------------
