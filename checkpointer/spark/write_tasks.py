@@ -19,13 +19,14 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.compaction import is_small_partition
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.task_client import DriverRoot, Root, TaskRoot
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
+from pyspark_checkpointer.table.combine import SumOverflowError
 from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.due_rows import may_be_due
 from pyspark_checkpointer.table.expiry import is_expired
@@ -291,12 +292,16 @@ class CompactTask:
 def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
     """Return what a task wrote, or the error that refused it.
 
-    Such an error does not fail the task. Spark would run a failed task again, and it would be refused again.
+    Such an error does not fail the task. Spark would run a failed task again, and it would be refused again. What the
+    store refuses fails the task: another attempt may have the right, or the space.
     """
     try:
         return work().dump()
+    except StoreRefusedError:
+        raise
     except (IllegalArgumentError, InvalidStateError) as error:
-        return TaskOutput(refused=type(error)(str(error))).dump()
+        kind = InvalidStateError if isinstance(error, SumOverflowError) else type(error)
+        return TaskOutput(refused=kind(str(error))).dump()
 
 
 def stream(rows: pa.Table) -> bytes:

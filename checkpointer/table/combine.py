@@ -20,6 +20,14 @@ numpy sums groups in doubles only.
 """
 
 
+class SumOverflowError(InvalidStateError):
+    """A sum does not fit into the type of its column.
+
+    With the row below, the sum of the same changes may fit. So whoever adds up changes alone can go on; for everybody
+    else it is an `InvalidStateError`.
+    """
+
+
 def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
     """Return the combined value of each group of rows.
 
@@ -63,14 +71,14 @@ def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
     return next(row for row, group in enumerate(groups.tolist()) if group in too_large)
 
 
-def _sum_error(table: str, column: Column, key: str) -> InvalidStateError:
+def _sum_error(table: str, column: Column, key: str) -> SumOverflowError:
     """Return the error for a sum that is too large.
 
     It offers a wider type where the column has one.
     """
     widest = f"decimal({MAX_PRECISION},{decimal_scale(column.type)})"
     wider = f"upsert it as a wider type, such as {widest}; or " if is_wider(column.type, widest) else ""
-    return InvalidStateError(
+    return SumOverflowError(
         f"table {table!r}: the sum of column {column.name!r} of the key {key} does not fit into its type, "
         f"{show_type(column.type)}; the batch was not committed: {wider}drop the column for good with "
         f"drop_columns([{column.name!r}]) and use one of another name or type, such as double; or rewind to a "

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain
 from pyspark_checkpointer.table import kept_columns
+from pyspark_checkpointer.table.combine import SumOverflowError
 from pyspark_checkpointer.table.encoder import EncodedObject, TableEncoder
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, DELETE
@@ -102,7 +102,7 @@ async def _fold(reader: TableReader, partition: int, chain: Chain, count: int) -
     try:
         return await reader.changes(partition, chain[count:])
     # The sum of the deltas exceeds its type. With the rows below it may fit, and then only a snapshot can hold it.
-    except InvalidStateError:
+    except SumOverflowError:
         return None
 
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.table import kept_columns, large_rows, merge
+from pyspark_checkpointer.table.combine import SumOverflowError
 from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.snapshots import Part, has_parts
@@ -58,7 +58,7 @@ async def due_rows(reader: TableReader, partition: int, column: str, limit: int)
             return found
         (rest,) = await reader.lookup([(base, found.filter(pa.array(~known)).select(schema.key))])
         below = pa.concat_tables([below, rest])
-    except InvalidStateError:
+    except SumOverflowError:
         # Sums of changes alone may outgrow their type, and fit together with the rows below.
         below = await reader.snapshots.whole(base)
     return await reader.host.run(lambda: due(below))
