@@ -28,10 +28,13 @@ class SumOverflowError(InvalidStateError):
     """
 
 
-def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str) -> pa.Array:
+def combine(
+    rows: pa.Table, groups: Any, count: int, column: Column, key: list[str], table: str, *, is_total: bool
+) -> pa.Array:
     """Return the combined value of each group of rows.
 
-    A group that has only nulls gets null.
+    A group that has only nulls gets null. `is_total` says of an error whether the rows are all that there is of a key,
+    and not the changes of one call alone. Raises `SumOverflowError`.
     """
     # Sums and extremes leave nulls out (SPEC, Tables). A group of nulls alone gets no value below, and so stays null.
     present = rows[column.name].is_valid().to_numpy()
@@ -47,7 +50,7 @@ def combine(rows: pa.Table, groups: Any, count: int, column: Column, key: list[s
         return add(values, groups, count).cast(values.type)
     except (pa.ArrowInvalid, OverflowError):
         row = np.flatnonzero(present)[_first_too_large(values, groups, count)]
-        raise _sum_error(table, column, show_key(rows, key, row)) from None
+        raise _sum_error(table, column, show_key(rows, key, row), is_total=is_total) from None
 
 
 def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
@@ -71,18 +74,26 @@ def _first_too_large(values: pa.Array, groups: Any, count: int) -> int:
     return next(row for row, group in enumerate(groups.tolist()) if group in too_large)
 
 
-def _sum_error(table: str, column: Column, key: str) -> SumOverflowError:
+def _sum_error(table: str, column: Column, key: str, *, is_total: bool) -> SumOverflowError:
     """Return the error for a sum that is too large.
 
     It offers a wider type where the column has one.
     """
     widest = f"decimal({MAX_PRECISION},{decimal_scale(column.type)})"
     wider = f"upsert it as a wider type, such as {widest}; or " if is_wider(column.type, widest) else ""
+    if is_total:
+        what = "the sum of column"
+        way = (
+            f"drop the column for good with drop_columns([{column.name!r}]) and use one of another name or type, such "
+            "as double; or rewind to a checkpoint in which the sum was smaller"
+        )
+    else:
+        # The changes of several calls are added to the row below in one step.
+        what = "the sum of the changes that one call makes to column"
+        way = "if it fits together with the value in the table, spread these rows over several calls"
     return SumOverflowError(
-        f"table {table!r}: the sum of column {column.name!r} of the key {key} does not fit into its type, "
-        f"{show_type(column.type)}; the batch was not committed: {wider}drop the column for good with "
-        f"drop_columns([{column.name!r}]) and use one of another name or type, such as double; or rewind to a "
-        "checkpoint in which the sum was smaller"
+        f"table {table!r}: {what} {column.name!r} of the key {key} does not fit into its type, "
+        f"{show_type(column.type)}; the batch was not committed: {wider}{way}"
     )
 
 

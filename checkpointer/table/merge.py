@@ -20,11 +20,14 @@ def fold_changes(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
 
     The changes come oldest first.
     """
-    return large_rows.narrow(_fold_changes(large_rows.widen(rows)[0], schema, table))
+    return large_rows.narrow(_fold_changes(large_rows.widen(rows)[0], schema, table, is_total=False))
 
 
-def _fold_changes(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-    """Fold rows that one array can hold."""
+def _fold_changes(rows: pa.Table, schema: TableSchema, table: str, *, is_total: bool) -> pa.Table:
+    """Fold rows that one array can hold.
+
+    With `is_total`, nothing is below them.
+    """
     groups, count = _groups(rows, schema.key)
     # Each key has one change, so nothing has to be merged.
     if count == rows.num_rows:
@@ -44,7 +47,7 @@ def _fold_changes(rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
     # A key is deleted where no change came after its last deletion. The deletion stays, since a row may be below.
     deleted = np.ones(count, dtype=bool)
     deleted[groups[alive]] = False
-    made = _combined(rows.filter(pa.array(alive)), groups[alive], count, schema, table)
+    made = _combined(rows.filter(pa.array(alive)), groups[alive], count, schema, table, is_total=is_total)
     # After a reset or deletion the folded change must reset too: a merge would bring back values of the row below
     # (SPEC, Tables).
     made[CHANGE] = pa.array(np.where(deleted, DELETE, np.where(barrier >= 0, RESET, MERGE)).astype(np.int8))
@@ -64,13 +67,15 @@ def _newest(groups: Any, index: Any, count: int) -> Any:
     return found
 
 
-def _combined(alive: pa.Table, groups: Any, count: int, schema: TableSchema, table: str) -> dict[str, Any]:
+def _combined(
+    alive: pa.Table, groups: Any, count: int, schema: TableSchema, table: str, *, is_total: bool
+) -> dict[str, Any]:
     """Return the columns that are combined, by name.
 
     Each has one value for each group of the living rows.
     """
     return {
-        column.name: combine(alive, groups, count, column, schema.key, table)
+        column.name: combine(alive, groups, count, column, schema.key, table, is_total=is_total)
         for column in schema.values
         if column.role != "last"
     }
@@ -119,7 +124,7 @@ def apply(base: pa.Table, deltas: pa.Table, schema: TableSchema, table: str) -> 
                 below = below.append_column(pa.field(name, kind), pa.repeat(pa.scalar(value, kind), below.num_rows))
             given = [name for name in deltas.column_names if name != KEPT]
             changes = kept_columns.concat([below.select(given), deltas])
-    changes = _fold_changes(changes, schema, table)
+    changes = _fold_changes(changes, schema, table, is_total=True)
     kept = pc.not_equal(changes[CHANGE], DELETE)
     # A filter copies all rows, even where it drops none.
     living = (changes if pc.all(kept).as_py() else changes.filter(kept)).select(base.column_names)
