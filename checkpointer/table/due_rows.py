@@ -72,7 +72,7 @@ async def late_rows(
     `added` are the artifacts that the batch put on top, or None if it wrote all of the chain. The version of the reader
     takes no row for expired. Else as `due_rows`.
     """
-    keys = None if added is None else (await reader.changes(partition, added)).select(reader.schema.key)
+    keys = None if added is None else await reader.changed_keys(partition, added)
     rows = await reader.rows(partition, keys)
     return await reader.host.run(lambda: rows.filter(is_expired(rows[column], limit)))
 

@@ -4,6 +4,7 @@ The rows before and after it are compared.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,8 +48,10 @@ class FeedReader:
         self._store, self._host, self._step, self._shown, self._keys = store, host, step, shown, keys
         self._schema = pa.schema([*shown.arrow(), pa.field(ROW_CHANGE, pa.string())])
 
-    def _reader(self, version: TableVersion, keys: pa.Table | None = None) -> TableReader:
-        return TableReader(self._store, self._host, version, keys=keys)
+    def _reader(
+        self, version: TableVersion, keys: pa.Table | None = None, columns: Sequence[str] | None = None
+    ) -> TableReader:
+        return TableReader(self._store, self._host, version, columns, keys)
 
     async def changes(self, group: tuple[int, ...]) -> pa.Table:
         """Return the changes of a group, in order of the key.
@@ -81,9 +84,9 @@ class FeedReader:
         old_rows, new_rows = self._reader(before).empty(), self._reader(after).empty()
         keys = old_rows.select(key)
         if added:
-            # Only the deltas that are new say which keys may have changed.
-            tops = self._reader(replace(after, chains={number: (after.chains[number][0], *added)}), self._keys)
-            keys = (await tops.changes(number, added)).select(key)
+            # The keys of the new deltas may have changed. Nothing else of these deltas is read now.
+            tops = self._reader(replace(after, chains={number: (after.chains[number][0], *added)}), self._keys, key)
+            keys = await tops.changed_keys(number, added)
         if self._keys is not None:
             # Few keys are looked up at once. To find out first which of them are due would cost as much.
             keys = self._keys if moves else merge.matching(keys, self._keys, key)

@@ -190,7 +190,8 @@ class TableReader:
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
         """Return the effect of consecutive deltas of a partition.
 
-        There is one change for each key.
+        There is one change for each key. Raises `SumOverflowError` where the sum of changes does not fit into its type.
+        It may fit together with the row below.
         """
         deltas = await asyncio.gather(*(self.packs.delta(artifact, partition) for artifact in artifacts))
 
@@ -199,6 +200,19 @@ class TableReader:
                 return merge.fold_changes(kept_columns.concat(deltas), self.schema, self.version.name)
 
         return await self.host.run(merged)
+
+    async def changed_keys(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:
+        """Return the keys of consecutive deltas of a partition, each once."""
+        deltas = await asyncio.gather(*(self.packs.delta(artifact, partition) for artifact in artifacts))
+        # Without the values: the sum of these changes may not fit into its type, and may fit with the row below.
+        keys = replace(self.schema, columns=self.schema.key_columns)
+
+        def once() -> pa.Table:
+            with large_rows.explain_arrow_errors(self.version.name, partition):
+                changed = pa.concat_tables(delta.select(keys.key) for delta in deltas)
+                return merge.fold_changes(changed, keys, self.version.name)
+
+        return await self.host.run(once)
 
     async def lookup(self, wanted: Sequence[tuple[Artifact, pa.Table]]) -> list[pa.Table]:
         """Return the rows of some keys in each snapshot, without the changes above it."""

@@ -223,3 +223,55 @@ def test_the_newest_changes_are_read_without_the_whole_history(store: Store, mon
     assert [row[1:] for row in store.feed(str(parent))] == [("insert", 3)]
     with pytest.raises(AssertionError, match="whole history"):
         store.feed(None, str(last))
+
+
+# ---- sums of changes that do not fit into their type -----------------------------------------------------------------
+
+
+def add(*frames: dict[str, Any], expire: Expire | None = None) -> Callable[[State], None]:
+    """Add up `n`, a byte, with one call for each frame."""
+
+    def work(state: State) -> None:
+        table = state.table("t", ["k"], num_partitions=1, combine={"n": "sum"}, expire=expire)
+        for columns in frames:
+            table.upsert(frame(**columns | {"n": pa.array(columns["n"], pa.int8())}))
+
+    return work
+
+
+def test_changes_whose_sum_fits_only_with_the_row_below_are_in_the_feed_and_in_the_history(store: Store) -> None:
+    """The second batch keeps a title, and its two calls add more than a byte can hold."""
+    store.batch(add({"k": [1, 2], "title": ["a", "b"], "n": [-100, 0]}))
+    store.batch(add({"k": [1, 3], "n": [100, 1]}, {"k": [1], "n": [100]}))
+    assert store.feed() == [
+        (1, "insert", 1, "a", -100),
+        (1, "insert", 2, "b", 0),
+        (2, "update_before", 1, "a", -100),
+        (2, "update_after", 1, "a", 100),
+        (2, "insert", 3, None, 1),
+    ]
+    restored = store.client.restore()
+    assert restored is not None
+    changes = restored.history("t", 1).changes
+    assert [(one.change, one.after) for one in changes] == [
+        ("insert", {"k": 1, "title": "a", "n": -100}),
+        ("update", {"k": 1, "title": "a", "n": 100}),
+    ]
+
+
+def test_such_changes_are_in_the_feed_beside_rows_that_expire(store: Store) -> None:
+    rule = Expire("at", after=DAY)
+    store.batch(add({"k": [1, 2, 3], "at": [FIRST + 5 * DAY, FIRST, FIRST], "n": [-100, 0, 1]}, expire=rule), 0)
+    late, later = FIRST + 5 * DAY, FIRST + 6 * DAY
+    store.batch(add(*[{"k": [1, 3], "at": [late, later], "n": [100, 63]}] * 2, expire=rule), 3)
+    assert store.feed(after="epoch=0") == [
+        (2, "update_before", 1, late, -100),
+        (2, "update_after", 1, late, 100),
+        (2, "expire", 2, FIRST, 0),
+        (2, "update_before", 3, FIRST, 1),
+        (2, "update_after", 3, later, 126),
+    ]
+    restored = store.client.restore()
+    assert restored is not None
+    assert [one.change for one in restored.history("t", 1).changes] == ["insert", "update"]
+    assert [one.change for one in restored.history("t", 2).changes] == ["insert", "expire"]
