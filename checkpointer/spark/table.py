@@ -266,11 +266,11 @@ class TableState(NotPicklable):
         values.
 
         Args:
-            columns: The names of the columns. Unknown ones are no error, because a function says the same in every
-                batch.
+            columns: The names of the columns. Unknown ones are no error, also before anything was written, because a
+                function says the same in every batch.
 
         Raises:
-            IllegalArgumentError: This is no list of names, or one is of a key column.
+            IllegalArgumentError: This is no list of names, or one is of a key column or of the column of `expire=`.
             InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:
@@ -360,7 +360,7 @@ class TableState(NotPicklable):
     def compact(self) -> None:
         """Write a snapshot of every partition that has deltas, at the end of this batch.
 
-        Compaction also runs by itself, spread over batches.
+        Compaction also runs by itself, spread over batches. Before anything was written there is nothing to do.
 
         Raises:
             InvalidStateError: The batch has ended, or the table was dropped in it.

@@ -188,8 +188,11 @@ class TableChanges:
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Leave columns out of the schema; no object is written again."""
-        version = self._known_version()
         names = check_names(f"table {self.name!r}: drop_columns(): columns", columns)
+        if self.version is None:  # It has no columns yet. A function says the same in every batch, also in the first.
+            self._columns.check_dropped(names)
+            return
+        version = self._known_version()
         schema = version.schema.without(self.name, names)
         if schema != version.schema:
             self.version, self._has_changed = replace(version, schema=schema), True
@@ -218,7 +221,8 @@ class TableChanges:
 
         It replaces every chain that has deltas, or may have expired rows.
         """
-        self._known_version()
+        if self.version is not None:  # Else nothing was written yet, and it may be later in this batch.
+            self._known_version()
         # Not at once: what this batch wrote too late would be gone before `expired` returns it.
         self._compacts_all = True
 

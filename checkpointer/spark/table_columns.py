@@ -12,7 +12,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.spark.dataframes import check_has_key, fields_of
 from pyspark_checkpointer.spark.table_expiry import TableExpiry
-from pyspark_checkpointer.table.schema import Combine, TableSchema, missing
+from pyspark_checkpointer.table.schema import Combine, TableSchema, check_dropped, missing
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
 from pyspark_checkpointer.table.types import is_wider
 
@@ -86,6 +86,18 @@ class TableColumns:
             raise IllegalArgumentError(
                 f"table {self.table!r}: first_seen(): rows expire {rule}, and a new key without it never would: "
                 f"{missing(rule.column, rows.columns)}"
+            )
+
+    def check_dropped(self, names: Sequence[str]) -> None:
+        """Raise `IllegalArgumentError` for columns that no such table can lack.
+
+        They are those of the key, and the time by which rows expire.
+        """
+        check_dropped(self.table, self.key, names)
+        rule = self.expiry.rule
+        if rule is not None and rule.column in names:
+            raise IllegalArgumentError(
+                f"table {self.table!r}: rows expire {rule}, and there would be no such column: leave expire= out"
             )
 
     def with_declared_time(self, schema: TableSchema) -> TableSchema:

@@ -148,15 +148,10 @@ class TableSchema:
         """
         if isinstance(columns, str):
             raise IllegalArgumentError(f"table {table!r}: drop_columns({columns!r:.80}): expected a list of names")
-        dropped = [column for column in self.columns if column.name in set(columns)]
-        keys = [column.name for column in dropped if column.role == "key"]
-        if keys:
-            raise IllegalArgumentError(
-                f"table {table!r}: column {', '.join(keys)} is part of the key, and cannot be dropped: a table with "
-                "another key needs another name"
-            )
-        self._check_expiry(table, [column for column in self.columns if column not in dropped], self.expire)
-        return replace(self, columns=tuple(column for column in self.columns if column not in dropped))
+        check_dropped(table, self.key, columns)
+        kept = tuple(column for column in self.columns if column.name not in columns)
+        self._check_expiry(table, kept, self.expire)
+        return replace(self, columns=kept)
 
     def extends(self, other: "TableSchema") -> bool:
         """Return whether this schema has all columns of another one.
@@ -224,6 +219,15 @@ class TableSchema:
     def __str__(self) -> str:
         shown = (f"{c.name} {show_type(c.type)}{'' if c.role == 'last' else ' ' + c.role}" for c in self.columns)
         return f"({', '.join(shown)}{'' if self.expire is None else f'; expires {self.expire}'})"
+
+
+def check_dropped(table: str, key: Sequence[str], columns: Collection[str]) -> None:
+    """Raise `IllegalArgumentError` where a column to drop is part of the key."""
+    if keys := [name for name in key if name in columns]:
+        raise IllegalArgumentError(
+            f"table {table!r}: column {', '.join(keys)} is part of the key, and cannot be dropped: a table with "
+            "another key needs another name"
+        )
 
 
 def missing(column: str, there: Collection[str]) -> str:
