@@ -107,8 +107,11 @@ class TableSchema:
 
     @property
     def combines(self) -> bool:
-        """Return whether rows of one key can be combined in any order."""
-        return bool(self.values) and all(column.role != "last" for column in self.values)
+        """Return whether rows of one key can be combined in any order.
+
+        Without values they are equal, and one of them is enough.
+        """
+        return all(column.role != "last" for column in self.values)
 
     def choose(self, table: str, columns: Sequence[str] | None) -> list[Column]:
         """Return the named columns in the order asked for; all of them for None."""

@@ -57,10 +57,11 @@ def test_what_a_new_row_does_to_the_old_one(combine: dict[str, str], replaces: b
     assert (schema.replaces, schema.combines) == (replaces, combines)
 
 
-def test_a_table_of_keys_alone_is_replaced_not_combined() -> None:
+def test_a_table_of_keys_alone_is_replaced_and_combined_alike() -> None:
+    """Rows of one key are equal."""
     schema = schema_of({"k": "long"}, ["k"])
     assert schema.replaces
-    assert not schema.combines
+    assert schema.combines
 
 
 def test_stored_columns_carry_their_ids() -> None:
