@@ -41,7 +41,10 @@ class TableHints:
     hashed: tuple[str, ...] = ()
     """The types of a key of which Spark's hashes were compared with this library's, in this run."""
     is_driver_unfit: bool = False
-    """True once something failed in the driver that tasks may be able to do."""
+    """True once something failed in the driver that tasks may be able to do.
+
+    What passes by itself, such as throttling, does not count.
+    """
     early: EarlyCompaction | None = None
     """Chains that are compacted for the next batch that changes the table.
 

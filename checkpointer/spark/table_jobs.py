@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import early_compactions, within_bytes
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError, RetryableError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.apply_task import ApplyTask
@@ -140,7 +140,8 @@ class TableJobs:
                 outputs = run_in_driver(rows(), hints.driver_rows, place, work, order)
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
-                hints.is_driver_unfit = True
+                # What passes by itself, such as throttling, says nothing about the driver.
+                hints.is_driver_unfit |= not isinstance(error.__cause__, RetryableError)
         for output in outputs or ():
             output.raise_refused()
         if outputs is None:
