@@ -340,9 +340,10 @@ class TableChanges:
             if not may_split_keys or self._hints.shuffle_first:
                 placed = placed.repartition(PARTITION)
             outputs = self._jobs.run(placed, task.run)
-            # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
-            packs = sum(bool(output.packs) for output in outputs)
-            self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
+            if not moves:
+                # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
+                packs = sum(bool(output.packs) for output in outputs)
+                self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
             return outputs
 
         # All rows of a table are too many for the driver, and would teach the hints a size that no batch has.
