@@ -81,10 +81,10 @@ def check_row_partitions(rows: pa.Table, schema: TableSchema, partitions: int, t
     partition is enough to tell.
     """
     numbers, firsts = np.unique(rows[PARTITION].to_numpy(), return_index=True)
-    sample, found = (
-        rows.select(schema.key).take(pa.array(firsts[:_MAX_CHECKED_PARTITIONS])),
-        numbers[:_MAX_CHECKED_PARTITIONS].tolist(),
-    )
+    firsts, found = firsts[:_MAX_CHECKED_PARTITIONS].tolist(), numbers[:_MAX_CHECKED_PARTITIONS].tolist()
+    keys = rows.select(schema.key)
+    # Not by `take`: of all chunks Arrow would make one array first, which fails for 2 GiB of texts.
+    sample = pa.concat_tables([keys.slice(0, 0), *(keys.slice(first, 1) for first in firsts)]).combine_chunks()
     # A row that is in a partition other than its key's would never be found again, as readers look only there.
     right = partitions_of(sample, schema, partitions)
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):

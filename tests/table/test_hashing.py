@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -27,6 +28,27 @@ def test_rows_that_are_not_where_their_key_belongs_are_refused(shift: int, wrap:
 def test_no_rows_are_nowhere_wrong() -> None:
     rows = pa.table({"id": pa.array([], pa.int64()), PARTITION: pa.array([], pa.int32())})
     check_row_partitions(rows, SCHEMA, 8, "t")
+
+
+def test_rows_with_more_bytes_of_keys_than_one_array_holds_are_checked() -> None:
+    """The bytes are zeros that nobody reads, so that they take no memory."""
+    schema, size = schema_of({"s": "string"}, ["s"]), 1 << 30
+    first = {
+        partitions_of(pa.table({"s": [key]}), schema, 8)[0]: key for key in ("aaaa", "bbbb", "cccc", "dddd", "eeee")
+    }
+    assert len(first) > 2
+    chunks, numbers = [], list[int]()
+    for number in sorted(first):
+        data = np.zeros(size, np.uint8)
+        data[:4] = np.frombuffer(first[number].encode(), np.uint8)
+        ends = pa.py_buffer(np.array([0, 4, size], np.int32))
+        chunks.append(pa.Array.from_buffers(pa.string(), 2, [None, ends, pa.py_buffer(data)]))
+        numbers += [number] * 2
+    rows = pa.table({"s": pa.chunked_array(chunks), PARTITION: pa.array(numbers, pa.int32())})
+    check_row_partitions(rows, schema, 8, "t")
+    wrong = rows.set_column(1, PARTITION, pa.array([*numbers[:2], *(n + 8 for n in numbers[2:])], pa.int32()))
+    with pytest.raises(InvalidStateError, match="of 8 partitions, Spark put keys"):
+        check_row_partitions(wrong, schema, 8, "t")
 
 
 @pytest.mark.parametrize("kind", ORDERED)
