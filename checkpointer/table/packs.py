@@ -34,7 +34,10 @@ A filter errs for one key of 170.
 """
 
 HUGE_PACK_BYTES = 8 << 20
-"""The size of an object, in bytes, from which it is read in pieces, has no local copy, and few are read at once."""
+"""The size of a pack, in bytes, from which it has no local copy, and few are fetched and decoded at once.
+
+A verification reads all objects from this size on in pieces (`TableReader.object_rows`).
+"""
 
 MAX_CONCURRENT_PACK_READS = 2
 """The most huge packs that are fetched and decoded at the same time. A chain may have many."""
