@@ -229,10 +229,7 @@ class TableReader:
         if artifact.tail is None or artifact.size < HUGE_PACK_BYTES:
             data = await self.files.data(artifact)
             if artifact.kind == DELTA:
-                wanted_partitions = list(self.version.chains)
-                yield await self.host.run(
-                    lambda: parquet_decode.decode_pack(path, data, schema, names, wanted_partitions)
-                )
+                yield await self.host.run(lambda: parquet_decode.decode_pack(path, data, schema, names, None))
             else:
                 yield await self.host.run(lambda: parquet_decode.decode(path, data, schema, names))
             return

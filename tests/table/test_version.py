@@ -25,6 +25,7 @@ from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Chain, Chec
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.table import object_files, parquet_encode
 from pyspark_checkpointer.table import packs as packs_module
+from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.compact import compact_chains
 from pyspark_checkpointer.table.encoder import EncodedObject
 from pyspark_checkpointer.table.kept_columns import ids_of
@@ -270,6 +271,21 @@ def test_of_a_large_pack_only_what_some_partitions_need_is_read(wide: Place, wan
     tails = sum(artifact.tail.length for artifact in wide.chains[0][1:] if artifact.tail)
     groups = wide.version.size - tails
     assert reader.bytes_read - tails == pytest.approx(groups * len(wanted) / 8, rel=0.1)
+
+
+@pytest.mark.parametrize("huge", [0, 1 << 30], ids=["in pieces", "whole"])
+def test_all_changes_of_a_pack_are_read_for_a_verification(
+    wide: Place, monkeypatch: pytest.MonkeyPatch, huge: int
+) -> None:
+    """Also those of partitions that have no chain any more."""
+    monkeypatch.setattr(reader_module, "HUGE_PACK_BYTES", huge)
+    reader, pack = TableReader(wide.store, wide.host, wide.version.only([0])), wide.chains[0][1]
+
+    async def read() -> list[pa.Table]:
+        return [rows async for rows in reader.object_rows(pack)]
+
+    found = pa.concat_tables(run_sync(read()))
+    assert found[PARTITION].to_pylist() == [partition for partition in range(8) for _ in range(100)]
 
 
 def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
