@@ -105,21 +105,28 @@ class CheckpointAttempt:
         if old is not None and codecs.kind_of(old) != "map":
             raise IllegalArgumentError(f"operator {operator!r}: holds {old.codec} artifacts: {how_to_keep(operator)}")
         now = None if self.clock is None else micros(self.clock.at)
+        below = None if old is None else old.chains
         try:
-            return state.capture_for_checkpoint({} if old is None else old.chains, self.session.max_chain, now)
+            captured = state.capture_for_checkpoint(below or {}, self.session.max_chain, now)
         except IllegalArgumentError as error:  # a value that cannot be stored, or entries that expire without a clock
             raise IllegalArgumentError(f"operator {operator!r}: {error}") from None
+        captured.below = below
+        return captured
 
     async def save(self, operator: str, capture: ChangeSet) -> None:
         """Write the captured changes of a map.
 
-        Raises if the operator was written meanwhile; the captured changes stay pending and go into the next save.
+        Raises if the operator was written or dropped meanwhile; the captured changes stay pending and go into the next
+        save.
         """
         self.check_open()
         # Asked again: another thread may have written the operator since the capture.
         self._refuse_written(operator)
         partitions = capture.partitions
         head = self._operators.get(operator)
+        # A delta without the chain below it could not be read. A partition without changes would be missing.
+        if capture.below is not (None if head is None else head.chains):
+            raise InvalidStateError(f"operator {operator!r}: was dropped while it was being saved: save it again")
         if head is not None and head.schema != capture.schema:
             # Also where no partition changed: a rule alone is a change of the operator.
             self._operators[operator] = replace(head, schema=capture.schema)

@@ -61,6 +61,8 @@ class ChangeSet:
 
     partitions: int
     changes: list[PartitionChange]
+    below: Mapping[int, Chain] | None = None
+    """The chains of the operator on which the changes go; None where there is no operator yet."""
     schema: Json = None
     """The schema of the operator: the rule by which its entries expire."""
     outcome: Mapping[int, Chain] | None = field(default=None)

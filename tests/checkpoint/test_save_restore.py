@@ -18,6 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer.runtime import run_sync
 from tests.world import Actor, World, attempt, contents, got, latest, line, put
 
 BIG = b"\x00" * (1 << 20) + b"big"
@@ -48,6 +49,40 @@ def test_bytes_come_back_as_given(world: World, data: Any) -> None:
         cp.delta("op", 7, data)
     found = restored(world.actor()).operator("op")
     assert (found.partitions, found.partition(7)) == ([7], [bytes(data)] * 2)
+
+
+@pytest.mark.parametrize("change", ["one", "all"])
+def test_a_map_that_is_dropped_while_it_is_saved_is_not_saved_in_part(world: World, change: str) -> None:
+    """A capture has what differs from the operator below it. Without that, keys that did not change would be lost."""
+    client = world.actor()
+    state = KeyedState({f"k{number}": number for number in range(100)}, partitions=4)
+    with client.begin() as cp:
+        cp.save("m", state)
+    state.update({"k0": "new"} if change == "one" else {f"k{number}": "new" for number in range(50)})
+    with client.begin() as cp:
+        captured = cp.attempt.capture("m", state)
+        cp.drop("m")
+        with pytest.raises(InvalidStateError, match="dropped while it was being saved: save it again"):
+            run_sync(cp.attempt.save("m", captured))
+        cp.save("m", state)
+    assert restored(world.actor()).keyed("m") == state
+    state["k1"] = "later"
+    with client.begin() as cp:
+        cp.save("m", state)
+    assert restored(world.actor()).keyed("m") == state
+
+
+def test_a_new_map_is_refused_where_another_was_saved_and_dropped_meanwhile(world: World) -> None:
+    client = world.actor()
+    first, second = KeyedState({"a": 1}), KeyedState({"b": 2})
+    with client.begin() as cp:
+        captured = cp.attempt.capture("m", first)
+        cp.save("m", second)
+        with pytest.raises(IllegalArgumentError, match="already written"):
+            run_sync(cp.attempt.save("m", captured))
+        cp.drop("m")
+        run_sync(cp.attempt.save("m", captured))
+    assert restored(world.actor()).keyed("m") == first
 
 
 def test_a_buffer_may_be_used_again_at_once(world: World) -> None:
