@@ -211,6 +211,9 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
             return head
         if head.version is None:  # somebody removed `_latest` since it was read
             head = await read_head(store)
+    # The last swap may have landed, and been replaced. Only a plan on what replaced it would tell.
+    if sent is not None:
+        raise _unknown(store, sent)
     raise ConflictError(f"{store.url}: other writers changed _latest {ROUNDS} times in a row: try again later")
 
 

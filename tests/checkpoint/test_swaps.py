@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_checkpointer import RetentionPolicy
 from pyspark_checkpointer.checkpoint import fencing
+from pyspark_checkpointer.checkpoint import latest as pointer_swaps
 from pyspark_checkpointer.client._sync_checkpoint import Prepared
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -453,6 +454,20 @@ def test_a_commit_whose_answer_was_lost_is_found_under_a_later_savepoint(world: 
     put(writer, b"2")
     put(writer, b"3")
     assert latest(world.actor()) == b"3"
+
+
+def test_after_the_last_round_a_swap_that_may_have_landed_is_no_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    running = attempt(writer, b"2")
+    monkeypatch.setattr(pointer_swaps, "ROUNDS", 1)
+    writer.faults.drop_answer()
+    writer.faults.call(lambda _: world.actor().savepoint("s"), "get", path="_latest")
+    with pytest.raises(OutcomeUnknownError):
+        running.commit()
+    assert latest(world.actor()) == b"2"
 
 
 @pytest.mark.parametrize("others", [1, 2, 6])
