@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -38,10 +39,10 @@ class Written:
     def on(cls, before: Mapping[int, Chain], version: TableVersion) -> "Written":
         """Return the artifacts written on the chains `before`."""
         kept = {}
-        for partition, chain in version.chains.items():
+        for partition, after in version.chains.items():
             old = before.get(partition, ())
-            if chain != old:
-                kept[partition] = len(old) if chain[: len(old)] == old else 0
+            if after != old:
+                kept[partition] = len(old) if after[: len(old)] == old else 0
         # No row of it is taken for expired.
         return cls(replace(version.only([*kept]), expired_until=None), kept)
 
@@ -51,7 +52,7 @@ class Written:
 
     def added(self) -> TableVersion:
         """Return the artifacts that were written, without those below them."""
-        chains = {number: chain[self.kept[number] :] for number, chain in self.version.chains.items()}
+        chains = {number: some[self.kept[number] :] for number, some in self.version.chains.items()}
         return replace(self.version, chains=chains)
 
 
@@ -137,13 +138,13 @@ class ExpiredTask:
             yield from small_batches(self._shown(rows, before))
         for written in due.written:
             version = written.version.only(group)
-            # Twice: once for the keys that the batch has written, and once for their rows.
-            reads = dict.fromkeys(version.chains, 2)
-            late = TableReader(session.store, session.host, version, self._needed(version), reads=reads)
-            for partition, chain in version.chains.items():
-                kept = written.kept[partition]
-                added = chain[kept:] if kept else None
-                find = partial(late_rows, late, partition, added, due.column, due.limit)
+            late = TableReader(session.store, session.host, version, self._needed(version))
+            # Deltas that the batch has put on top are read twice: once for their keys, and once with all others.
+            added = {number: some[kept:] for number, some in version.chains.items() if (kept := written.kept[number])}
+            deltas = [some[1:] for some in version.chains.values()]
+            late.packs.expect(chain.from_iterable([*added.values(), *deltas]))
+            for partition in version.chains:
+                find = partial(late_rows, late, partition, added.get(partition), due.column, due.limit)
                 rows = run_sync(explaining(session, self.checkpoint, find))
                 yield from small_batches(self._shown(rows, version))
 

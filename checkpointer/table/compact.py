@@ -65,6 +65,9 @@ async def encode_compacted(
 
     They are those that `compact_chains` writes.
     """
+    reader.packs.expect(
+        artifact for partition, count in keep.items() for artifact in chains[partition][max(count, 1) :]
+    )
     folded: list[pa.Table] = []
     kept: dict[int, Chain] = {}
     for partition, count in keep.items():

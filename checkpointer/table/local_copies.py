@@ -6,6 +6,7 @@ batch would fetch, verify and decode them again.
 object of the store, verified and decoded → file of Arrow + its SHA-256 → mapped into memory, verified once per process
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -26,6 +27,13 @@ logger = logging.getLogger("pyspark_checkpointer")
 MAX_BYTES = 4 << 30
 """The most bytes of copies in a folder."""
 
+MAX_COPIES = 4096
+"""The most copies in a folder, and the most that a process has mapped.
+
+Packs of small batches are small, so that their bytes alone would allow hundreds of thousands of files. Linux lets a
+process map 65,530.
+"""
+
 MAX_COPY_BYTES = 256 << 20
 """The most bytes of a copy: a task that makes one has to hold it in memory as a whole."""
 
@@ -35,6 +43,9 @@ IDLE_SECONDS = 300
 Copies in use stay, and an object that does not fit beside them gets no copy. If the oldest copies were removed, a state
 that is too large would lose each copy before the next batch needs it. Every batch would then write all copies again.
 """
+
+FULL_SECONDS = 30
+"""The time for which no copy is made after there was no room for one."""
 
 MIN_FREE_SHARE = 4
 """A copy is made only while the disk has at least this number of free bytes for each byte of it."""
@@ -56,8 +67,17 @@ class LocalCopies:
         self._folder = folder
         self._max_bytes = max_bytes
         self._mapped: dict[str, pa.Table] = {}
-        """Copies that this process has verified."""
+        """Copies that this process has verified, the longest known first."""
+        self._full_until = 0.0
         self._lock = threading.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether there was no room for a copy a short time ago.
+
+        Whoever would read a whole object for the sake of its copy then reads only what it needs.
+        """
+        return time.monotonic() < self._full_until
 
     def is_mapped(self, name: str) -> bool:
         """Return whether this process has mapped a copy, and so has verified it."""
@@ -81,10 +101,14 @@ class LocalCopies:
             return None
         except _ERRORS as error:
             logger.warning("%s: a copy of a table's object cannot be read, the object is read instead: %s", path, error)
-            self._remove(path)
+            # A process may have no room to map a sound copy.
+            if getattr(error, "errno", None) != errno.ENOMEM:
+                self._remove(path)
             return None
         with self._lock:
             self._mapped[name] = rows
+            while len(self._mapped) > MAX_COPIES:
+                del self._mapped[next(iter(self._mapped))]
         return rows
 
     def put(self, name: str, rows: pa.Table) -> None:
@@ -94,9 +118,9 @@ class LocalCopies:
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if rows.nbytes * MIN_FREE_SHARE > shutil.disk_usage(self._folder).free:
-                return
-            if not self._make_room(rows.nbytes):
+            is_low = rows.nbytes * MIN_FREE_SHARE > shutil.disk_usage(self._folder).free
+            if is_low or not self._make_room(rows.nbytes):
+                self._full_until = time.monotonic() + FULL_SECONDS
                 return
             # Other processes see the whole file or none.
             new = self._folder / f".{name}-{os.getpid()}-{threading.get_ident()}"
@@ -110,7 +134,7 @@ class LocalCopies:
             logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
 
     def _make_room(self, size: int) -> bool:
-        """Remove idle copies until `size` bytes fit, and return whether they fit.
+        """Remove idle copies until one of `size` bytes fits, and return whether it fits.
 
         The copy that was unused for longest goes first.
         """
@@ -118,9 +142,16 @@ class LocalCopies:
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # Another process removed it.
                 found.append((entry.stat().st_mtime, entry.stat().st_size, entry.name))
-        total, removed = sum(stored for _, stored, _ in found), set()
+        total, removed = sum(stored for _, stored, _ in found), set[str]()
+
+        # To look through all files takes long, so that many are removed at once if they are too many.
+        most = MAX_COPIES if len(found) < MAX_COPIES else MAX_COPIES // 2
+
+        def fits() -> bool:
+            return total + size <= self._max_bytes and len(found) - len(removed) < most
+
         for used, freed, name in sorted(found):
-            if total + size <= self._max_bytes or used > time.time() - IDLE_SECONDS:
+            if fits() or used > time.time() - IDLE_SECONDS:
                 break
             self._remove(self._folder / name)
             removed.add(name)
@@ -129,7 +160,7 @@ class LocalCopies:
             # The disk gets the space of a removed file back once nobody maps it any more.
             there = {name for _, _, name in found} - removed
             self._mapped = {name: rows for name, rows in self._mapped.items() if name in there}
-        return total + size <= self._max_bytes
+        return fits()
 
     @staticmethod
     def _remove(path: Path) -> None:

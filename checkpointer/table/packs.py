@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
@@ -90,6 +90,14 @@ class Packs:
                 self._expected_reads[artifact.path] += 1 if reads is None else reads[partition]
                 self._rows[artifact.path] += artifact.records
 
+    def expect(self, artifacts: Iterable[Artifact]) -> None:
+        """Say which deltas will be read, before the first of them is.
+
+        By default they are all deltas of the version. A pack of which a delta is expected, and not read, stays in
+        memory.
+        """
+        self._expected_reads = Counter(artifact.path for artifact in artifacts)
+
     async def delta(self, artifact: Artifact, partition: int) -> pa.Table:
         """Return the changes of one partition from a pack.
 
@@ -121,8 +129,9 @@ class Packs:
 
         They are of all partitions of this version in the pack, and maybe of others, or of the wanted keys alone.
         """
-        if self._copies is not None and artifact.size < HUGE_PACK_BYTES:
-            return await self._copied_pack(artifact, self._copies)
+        copies = self._copies if artifact.size < HUGE_PACK_BYTES else None
+        if copies is not None and (copied := await self._copied_pack(artifact, copies)) is not None:
+            return copied
         async with self._huge_packs if artifact.size >= HUGE_PACK_BYTES else nullcontext():
             most = self._rows[artifact.path] // ROWS_PER_KEY
             if (found := await self._some(artifact, most, artifact.size // 2)) is not None:
@@ -130,10 +139,11 @@ class Packs:
             decode = await self._fetch_pack(artifact)
             return await self._host.run(lambda: self._hold(decode()))
 
-    async def _copied_pack(self, artifact: Artifact, copies: LocalCopies) -> _Pack:
+    async def _copied_pack(self, artifact: Artifact, copies: LocalCopies) -> _Pack | None:
         """Return the changes of a pack from its local copy.
 
-        The copy is made first if there is none, unless the filter says that the pack has none of a few keys.
+        Returns None where there is no room for a copy. The copy is made first if there is none, unless the filter says
+        that the pack has none of a few keys.
         """
         whole = self._version.schema
         name = local_copies.name_of(artifact.digest, whole, [*whole.names, PARTITION, CHANGE])
@@ -141,6 +151,8 @@ class Packs:
         if mapped is not None:
             # A mapped copy takes no memory of this process, so that all of its changes stay.
             return _Pack(self._chosen(mapped), _counts(mapped))
+        if copies.is_full:
+            return None
         if (found := await self._some(artifact, FEW_KEYS, 0)) is not None:
             return found
         data = await self._files.data(artifact)

@@ -119,7 +119,8 @@ class Snapshots:
         snapshot, names, copies = part.snapshot, self._files.schema.names, self._copies
         if chosen is None:
             return await self._fetch_whole(snapshot, self._files.schema)
-        if copies is None or chosen.share < COPIED_SHARE or snapshot.raw_size > local_copies.MAX_COPY_BYTES:
+        is_small_part = chosen.share < COPIED_SHARE or snapshot.raw_size > local_copies.MAX_COPY_BYTES
+        if copies is None or copies.is_full or is_small_part:
             found = await self._files.fetch(snapshot, chosen.ranges)
             return _Fetched(sum(map(len, found)), lambda: chosen.decode(found, names))
         whole = await self._fetch_whole(snapshot, self._stored)

@@ -1,5 +1,6 @@
 """Copies of decoded objects on a local disk: they are never wrong, and whatever happens to them costs time alone."""
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import local_copies
+from pyspark_checkpointer.table import local_copies, object_files, packs, snapshots
 from pyspark_checkpointer.table.local_copies import LocalCopies, name_of
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, MERGE, PARTITION, TableSchema
@@ -180,6 +181,64 @@ def test_a_folder_has_few_bytes(tmp_path: Path) -> None:
     assert {int(name) for name in copies._mapped} <= {0, 2, 3, 6}
     copies.put("7", pa.table({"x": np.arange(6000)}))
     assert copies.get("7") is None
+
+
+def test_a_folder_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with small batches makes a copy in each, and its packs are compacted away after some batches."""
+    monkeypatch.setattr(local_copies, "MAX_COPIES", 8)
+    rows, copies = pa.table({"x": [1]}), LocalCopies(tmp_path)
+    for number in range(40):
+        copies.put(f"{number:02d}", rows)
+        copies.get(f"{number:02d}")
+        old = time.time() - 400 + number
+        os.utime(tmp_path / f"{number:02d}", times=(old, old))
+        assert len(list(tmp_path.iterdir())) <= 8
+        assert len(copies._mapped) <= 8
+    assert copies.get("39") is not None
+    for number in range(40, 60):  # Those in use stay.
+        copies.put(f"{number:02d}", rows)
+    assert (len(list(tmp_path.iterdir())), copies.is_full) == (8, True)
+    other = LocalCopies(tmp_path)  # A process that only reads has few mapped, too.
+    for path in [*tmp_path.iterdir()]:
+        assert other.get(path.name) is not None
+        path.unlink()
+    for number in range(60, 80):
+        copies.put(f"{number:02d}", rows)
+        other.get(f"{number:02d}")
+    assert len(other._mapped) <= 8
+
+
+def test_a_full_folder_costs_no_more_than_none(
+    client: Checkpointer, version: TableVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_cold(keys: Any, copies: LocalCopies | None) -> tuple[pa.Table, int]:
+        monkeypatch.setattr(object_files, "_opened", {})
+        return look(client, version, keys, copies)
+
+    monkeypatch.setattr(packs, "LARGE_PACK_BYTES", 1)
+    monkeypatch.setattr(packs, "FEW_KEYS", 1)
+    monkeypatch.setattr(snapshots, "COPIED_SHARE", 0.01)
+    keys = [2 * number for number in range(0, ROWS, ROWS // 10)]
+    usage, full = shutil.disk_usage(tmp_path), LocalCopies(tmp_path / "copies")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    expected, least = look_cold(keys, None)
+    _, before = look_cold(keys, full)  # Nobody knows yet that there is no room.
+    found, read = look_cold(keys, full)
+    assert (read, found) == (least, expected)
+    assert before > least
+
+
+def test_a_sound_copy_that_cannot_be_mapped_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, copies = pa.table({"x": [1]}), LocalCopies(tmp_path)
+    copies.put("a", rows)
+
+    def no_memory(path: Path) -> pa.Table:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_copies, "_map", no_memory)
+        assert copies.get("a") is None
+    assert copies.get("a") == rows
 
 
 def test_an_artifact_with_another_number_of_rows_is_still_refused(

@@ -299,6 +299,17 @@ def test_a_large_pack_is_read_whole_where_most_of_it_is_needed(monkeypatch: pyte
     assert reader.bytes_read == delta.size + delta.tail.length
 
 
+def test_a_pack_leaves_memory_after_its_last_reader(wide: Place) -> None:
+    """Partitions fold other deltas, and a pack that one of them keeps is folded by others."""
+    keep = {partition: (2, 1, 0)[partition % 3] for partition in range(8)}
+    reader = TableReader(wide.store, wide.host, wide.version)
+    chains = run_sync(compact_chains(reader, wide.writer, wide.chains, keep))
+    assert reader.packs._tasks == {}
+    before = {partition: wide.rows(partition) for partition in range(8)}
+    wide.chains |= chains
+    assert {partition: wide.rows(partition) for partition in range(8)} == before
+
+
 def test_damage_to_a_part_of_a_large_pack_is_noticed_by_whoever_reads_it(wide: Place) -> None:
     sound = wide.chains[0][1]
     data = wide.read(sound)
