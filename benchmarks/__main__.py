@@ -8,6 +8,7 @@ two of its parts run at the same time, each in a process of its own.
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 
 from benchmarks.measure import Finding, Target
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes, fewer repetitions")
     parser.add_argument("--only", choices=sorted(PARTS), action="append", help="one part: the others' results stay")
     arguments = parser.parse_args()
+    start = time.perf_counter()
     results = Results("quick" if arguments.quick else "full", list(PARTS))
     names = [name for name in PARTS if not arguments.only or name in arguments.only]
     measured = measure_at_once(names) if arguments.quick else ((name, *measure(name, False)) for name in names)
@@ -29,6 +31,7 @@ def main() -> int:
         print(f"{name}: {seconds:.0f} s", file=sys.stderr)
         results.write(name, found)
         by_part[name] = found
+    print(f"all parts: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     findings = [finding for name in names for finding in by_part[name]]
     print(tables(findings))
     if not arguments.quick:

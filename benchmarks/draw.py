@@ -1,7 +1,7 @@
 """Show measurements as Markdown and as pictures."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,20 +16,27 @@ from matplotlib import pyplot as plt  # noqa: E402
 FORMATS = {"svg": {"Date": None}, "png": {}}
 
 
-def targets_table(targets: Iterable[Target]) -> str:
+def targets_table(targets: Iterable[Target], ratios: Mapping[str, Sequence[float]]) -> str:
+    """Return a table of the targets. `ratios` has those of all runs by question."""
     return _table(
-        ["question", "ratio", "target", "holds", "detail"],
+        ["question", "ratio", "target", "holds", "detail", "all runs"],
         (
             [
                 target.question,
                 f"{target.ratio:.3f}",
-                "" if target.limit is None else f"≤ {target.limit:.2f}",
+                "" if target.limit is None else f"≤ {target.limit:.3g}",
                 "" if target.limit is None else "yes" if target.holds else "**no**",
                 target.detail,
+                _range(ratios.get(target.question, ())),
             ]
             for target in targets
         ),
     )
+
+
+def _range(ratios: Sequence[float]) -> str:
+    """Return the least and the greatest of several ratios."""
+    return f"{min(ratios):.3g} to {max(ratios):.3g} in {len(ratios)}" if len(ratios) > 1 else ""
 
 
 def grid_table(grid: Grid) -> str:

@@ -1,10 +1,10 @@
 """Measure state on the driver beside its alternatives: full save, deltas, restore, and bytes.
 
 Each contender begins with the records as a Python dict and ends with them durable; a restore ends with every record as
-Python objects. Each restore is compared with what was saved. Deltas are measured one after the other, with the
-compaction that comes due. The very first is listed separately: in it, a keyed state looks again at every value that the
-caller held during the full save. The first delta of another share is not counted for anybody: in it, a keyed state
-looks again at the values of a delta ten times as large.
+Python objects. Each restore is compared with what was saved. All contenders save the same deltas, one after the other,
+with the compaction that comes due: with those of 1 %, a keyed state writes each partition anew once. The first of all
+and the first of another share are listed separately: in them a keyed state looks again at every value that the caller
+held during the save before, which was larger.
 
 Most batches of a job read what they change. So a batch is measured too that reads 1 % or 0.1 % of the records, changes
 each, and saves them. A contender reads in the fastest way that it has for many keys. The first batch of each share is
@@ -20,12 +20,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.contenders import CONTENDERS, COUNTED, ByHand, Contender, Ours, OursGiven
-from benchmarks.driver_state import State, plain, value
+from benchmarks.driver_state import CYCLE, State, plain, value
 from benchmarks.measure import Finding, Grid, Target, Times, rotated, written
 from benchmarks.stores import folder
 
@@ -46,8 +45,11 @@ LARGE = 1_000_000
 TOO_SLOW = 5
 """Contenders that take this many times as long as ours for a full save or a delta of 1 % are left out of large maps."""
 
-LEAST, MOST, SECONDS = 3, 20, 2.0
-"""Deltas of each share that are measured: as many as fit into so many seconds, within limits."""
+BATCH_COUNT = 20
+"""Batches of each share that are measured."""
+
+BLOCKED_COUNT = 3
+"""Saves in the background that are measured."""
 
 BLOCKED = "blocked by delta 1 %"
 """The time for which a caller is blocked who leaves as much as possible to the background."""
@@ -55,7 +57,10 @@ BLOCKED = "blocked by delta 1 %"
 BATCHES = {share: f"read, change and save {share}" for share in SHARES}
 """The name of the batch for each share of keys."""
 
-WRITTEN = ("full save", "first delta", *(f"delta {share}" for share in SHARES))
+FIRST = {"1 %": "first delta", "0.1 %": "first delta 0.1 %"}
+"""The name of the first delta of each share."""
+
+WRITTEN = ("full save", *(name for share in SHARES for name in (FIRST[share], f"delta {share}")))
 """The steps that write values which the caller has already."""
 
 STEPS = (*WRITTEN, *BATCHES.values(), BLOCKED, "restore")
@@ -68,7 +73,7 @@ LIMITS = {
     BLOCKED: 1.0,
     "restore": 1.0,
 }
-"""The targets. The first delta after a full save has none."""
+"""The targets. The first delta after a larger save has none."""
 
 OURS: dict[type[Contender], tuple[str, Sequence[str]]] = {
     Ours: ("", STEPS),
@@ -92,8 +97,8 @@ class Found:
         for repetitions in self.seconds.values():
             repetitions.append([])
 
-    def measure(self, step: str | None, work: Callable[[], T]) -> T:
-        """Measure a step; None: do not count it.
+    def measure(self, step: str, work: Callable[[], T]) -> T:
+        """Measure a step.
 
         Bytes that were written in the background since the last step count for this one.
         """
@@ -102,17 +107,12 @@ class Found:
         result = work()
         seconds = time.perf_counter() - start
         now = written()
-        if step is not None:
-            self.seconds[step][-1].append(seconds)
-            self.bytes[step].append(now - self._written)
+        self.seconds[step][-1].append(seconds)
+        self.bytes[step].append(now - self._written)
         self._written = now
         return result
 
-    def has_enough(self, step: str) -> bool:
-        seconds = self.seconds[step][-1]
-        return len(seconds) >= LEAST and (len(seconds) >= MOST or sum(seconds) >= SECONDS)
-
-    def mean(self, step: str) -> float:
+    def typical(self, step: str) -> float:
         """Return the median of the repetitions. Each is the mean of its deltas, so that compaction counts."""
         return statistics.median(statistics.mean(seconds) for seconds in self.seconds[step])
 
@@ -128,43 +128,41 @@ class Found:
 def run(quick: bool) -> list[Finding]:
     findings: list[Finding] = []
     contenders, left_out = list(CONTENDERS), list[type[Contender]]()
+    deltas = 3 if quick else CYCLE
     for keys, repetitions in QUICK if quick else SIZES:
         found = {contender: Found() for contender in contenders}
         for number in range(repetitions):
             for contender in rotated(contenders, number):
                 with folder() as base:
-                    _measure(contender, base, keys, found[contender])
+                    _measure(contender, base, keys, deltas, found[contender])
         findings += _findings(keys, found, left_out)
         left_out += [one for one in contenders if one not in _staying(keys, found)]
         contenders = [one for one in contenders if one not in left_out]
     return findings
 
 
-def _measure(contender: type[Contender], base: Path, keys: int, found: Found) -> None:
+def _measure(contender: type[Contender], base: Path, keys: int, deltas: int, found: Found) -> None:
     state = plain(keys)
     with closing(contender(base)) as one:
         given = plain(keys)  # which nobody holds any more once it was taken over
         found.begin()
         found.measure("full save", partial(one.save, given))
         del given
-        first: str | None = "first delta"
         for share, every in SHARES.items():
-            for step in count():
-                name = f"delta {share}" if step else first
+            for step in range(deltas + 1):
+                name = f"delta {share}" if step else FIRST[share]
                 found.measure(name, partial(one.change, _changes(keys, every, step)))
                 state |= _changes(keys, every, step)
-                if found.has_enough(f"delta {share}"):
-                    break
-            first = None
         for share, every in SHARES.items():
-            for step in count():
+            for step in range(min(BATCH_COUNT, deltas) + 1):
                 batch = [f"N{number:07d}" for number in range(step, keys, every)]
-                found.measure(BATCHES[share] if step else None, partial(one.increase, batch))
+                if step:
+                    found.measure(BATCHES[share], partial(one.increase, batch))
+                else:
+                    one.increase(batch)
                 for key in batch:
                     state[key][COUNTED] += 1
-                if step and found.has_enough(BATCHES[share]):
-                    break
-        for step in range(MOST + 1, MOST + 1 + LEAST):
+        for step in range(CYCLE + 1, CYCLE + 1 + BLOCKED_COUNT):
             found.measure(BLOCKED, partial(one.change_meanwhile, _changes(keys, 100, step)))
             state |= _changes(keys, 100, step)
             one.settle()
@@ -181,14 +179,16 @@ def _staying(keys: int, found: Mapping[type[Contender], Found]) -> set[type[Cont
     """Return the contenders that are measured with more keys too, which takes long."""
     if keys < LARGE:
         ours, steps = found[Ours], ("full save", "delta 1 %")
-        return {one for one in found if all(found[one].mean(step) <= TOO_SLOW * ours.mean(step) for step in steps)}
+        return {
+            one for one in found if all(found[one].typical(step) <= TOO_SLOW * ours.typical(step) for step in steps)
+        }
     return {Ours, ByHand, *(best for step in LIMITS for best in [_best(found, step)] if best is not None)}
 
 
 def _best(found: Mapping[type[Contender], Found], step: str) -> type[Contender] | None:
     """Return the fastest of the others; of those that verify, where that counts."""
     peers = [one for one in found if one not in (*OURS, ByHand) and (one.verifies or not _verifies(step))]
-    return min(peers, key=lambda one: found[one].mean(step), default=None)
+    return min(peers, key=lambda one: found[one].typical(step), default=None)
 
 
 def _verifies(step: str) -> bool:
@@ -199,7 +199,7 @@ def _findings(keys: int, found: Mapping[type[Contender], Found], left_out: list[
     ours = found[Ours]
     rows = []
     for contender, one in found.items():
-        times = [f"{one.mean(step) / ours.mean(step):.2f}" for step in STEPS]
+        times = [f"{one.typical(step) / ours.typical(step):.2f}" for step in STEPS]
         sizes = [f"{statistics.mean(one.bytes[step]) / _records(step, keys):.1f}" for step in WRITTEN]
         rows.append([contender.name, *times, "yes" if contender.verifies else "no", *sizes])
     columns = ["contender", *STEPS, "verified", *(f"bytes: {step}" for step in WRITTEN)]
@@ -215,13 +215,13 @@ def _targets(keys: int, step: str, found: Mapping[type[Contender], Found]) -> It
     for ours, (how, steps) in OURS.items():
         if ours not in found or step not in steps:
             continue
-        mean, spread = found[ours].mean(step), found[ours].spread(step)
+        mine, spread = found[ours].typical(step), found[ours].spread(step)
         if best := _best(found, step):
-            other = found[best].mean(step)
-            detail = f"{best.name}; {_ms(mean)} / {_ms(other)}, spread {spread} / {found[best].spread(step)}"
-            yield Target(f"{keys:,} records: {step}{how} / {others}", mean / other, LIMITS.get(step), detail)
+            other = found[best].typical(step)
+            detail = f"{best.name}; {_ms(mine)} / {_ms(other)}, spread {spread} / {found[best].spread(step)}"
+            yield Target(f"{keys:,} records: {step}{how} / {others}", mine / other, LIMITS.get(step), detail)
         by_hand = f"spread {spread} / {found[ByHand].spread(step)}"
-        yield Target(f"{keys:,} records: {step}{how} / by hand", mean / found[ByHand].mean(step), None, by_hand)
+        yield Target(f"{keys:,} records: {step}{how} / by hand", mine / found[ByHand].typical(step), None, by_hand)
 
 
 def _ms(seconds: float) -> str:
@@ -230,4 +230,6 @@ def _ms(seconds: float) -> str:
 
 def _records(step: str, keys: int) -> int:
     """Return how many records are new or changed."""
-    return keys if step == "full save" else keys // SHARES.get(step.removeprefix("delta "), SHARES["1 %"])
+    if step == "full save":
+        return keys
+    return keys // next((every for share, every in SHARES.items() if step.endswith(f" {share}")), SHARES["1 %"])

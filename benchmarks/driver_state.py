@@ -18,6 +18,7 @@ import zstandard
 
 from benchmarks.measure import Target, Times, alternate, timed
 from benchmarks.stores import folder
+from benchmarks.streaming import job
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.manifests.keyed_records import ZSTD_LEVEL
 
@@ -93,7 +94,9 @@ def run(quick: bool) -> list[Target]:
         _target("full save, values packed before / by hand in one thread", full, saves["by_hand"], 0.9),
         _target("first save, records that the caller holds / by hand", firsts["held"], firsts["by_hand"], None),
         _target("first save, records that nobody holds / by hand", firsts["unheld"], firsts["stream_by_hand"], None),
-        _target("longest stall of a save in the background / full save", saves["stall"], full, 0.10),
+        _target(
+            "longest stall of a save in the background, values packed before / full save", saves["stall"], full, 0.10
+        ),
         _target("delta of 1 %, values packed before / full save, time", few, full, 0.04),
         Target("delta of 1 % / full save, bytes", one / full_bytes, 0.02, f"{one:,.0f} / {full_bytes:,} B"),
         Target(
@@ -112,12 +115,27 @@ def run(quick: bool) -> list[Target]:
         _target("restore, and read every value / by hand", restores["and_read"], restores["by_hand"], None),
         _target("state[k] = v / dict", access["set"], access["dict_set"], None),
         _target("state[k] / dict", access["get"], access["dict_get"], None),
+        *([] if quick else _memory(keys)),
     ]
 
 
 def _target(question: str, mine: Times, other: Times, limit: float | None) -> Target:
     spread = f"spread {mine.spread:.0%} / {other.spread:.0%}"
     return Target(question, mine.median / other.median, limit, spread)
+
+
+def _memory(keys: int) -> list[Target]:
+    """Compare the memory of a map and of a dict with the same records, each in a process of its own."""
+    found = {kind: job("map_memory", keys, kind) for kind in ("map", "dict")}
+    return [
+        Target(
+            f"{what} memory of a map of {keys:,} records that is saved / of a dict",
+            found["map"][size] / found["dict"][size],
+            None,
+            " / ".join(f"{found[kind][size] / 2**20:,.0f}" for kind in ("map", "dict")) + " MiB",
+        )
+        for what, size in (("resident", "resident"), ("peak of the", "peak"))
+    ]
 
 
 def _saves(base: Path, reference: State, state: KeyedState, repetitions: int) -> dict[str, Times]:

@@ -78,21 +78,23 @@ def _partitions(counts: Sequence[int], commits: int) -> Iterator[Finding]:
     title = "Many partitions, in memory (of 100,000 only some rewritten)"
     plot = Plot("growth-partitions", title, "partitions", "time (s)", times)
     lines = {f"metadata written, {TOUCHED} partitions changed": [*wrote.items()], "metadata read": [*read.items()]}
-    metadata = Plot("growth-metadata", "Metadata of many partitions", "partitions", "metadata (bytes)", lines)
+    metadata = Plot(
+        "growth-metadata", "Metadata of many partitions, in memory", "partitions", "metadata (bytes)", lines
+    )
     written, _ = lines
     worst = max(wrote, key=lambda count: wrote[count])
     yield plot
     yield metadata
     yield from map(grows, (plot, plot, metadata, metadata), (*times, *lines), (STEADY, LINEAR, METADATA, LINEAR))
     yield Target(
-        f"{written}: bytes for each of them / {AMORTISED:,}",
+        f"{written}, in memory: bytes for each of them / {AMORTISED:,}",
         wrote[worst] / TOUCHED / AMORTISED,
         1.0,
         f"the most: {wrote[worst] / TOUCHED:,.0f} B, of {worst:,} partitions",
     )
     few, many = min(counts), max(counts)
     yield Target(
-        f"bytes read by a commit of {TOUCHED} changed partitions of {many:,}",
+        f"bytes read by a commit of {TOUCHED} changed partitions of {many:,}, in memory",
         fetched[many],
         0.0,
         f"by a client that goes on; {fetched[few]:,.0f} of {few:,} partitions, whose chains are folded",

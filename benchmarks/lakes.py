@@ -66,6 +66,11 @@ class _Batches:
         return mean(self.seconds)
 
     @property
+    def late(self) -> float:
+        """Return the mean of the last half, when Java has compiled most of what runs."""
+        return mean(self.seconds[len(self.seconds) // 2 :])
+
+    @property
     def growth(self) -> float:
         """Return how much longer the last tenth of the batches takes than the first."""
         tenth = max(1, len(self.seconds) // 10)
@@ -78,11 +83,20 @@ class _Batches:
 
 def _grid(lake: Lake, size: Size, times: dict[str, _Batches]) -> Grid:
     title = f"{size.what}: mean time of a batch with {lake.name} {lake.release} on Spark {lake.spark}"
+    ours = times["ours"]
     rows = [
-        [name, str(one), f"{median(one.seconds):.2f} s", f"{one.mean / times['ours'].mean:.1f}", f"{one.growth:.2f}"]
+        [
+            name,
+            str(one),
+            f"{median(one.seconds):.2f} s",
+            f"{one.mean / ours.mean:.1f}",
+            f"{one.late / ours.late:.1f}",
+            f"{one.growth:.2f}",
+        ]
         for name, one in times.items()
     ]
-    return Grid(title, ["contender", "mean", "median", "multiple of ours", "last tenth / first"], rows)
+    columns = ["contender", "mean", "median", "multiple of ours", "the same of the last half", "last tenth / first"]
+    return Grid(title, columns, rows)
 
 
 def _targets(size: Size, times: dict[str, _Batches]) -> Iterator[Target]:

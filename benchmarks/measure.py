@@ -29,6 +29,11 @@ class Times:
         return statistics.median(self.seconds)
 
     @property
+    def mean(self) -> float:
+        """Return the mean, where work that is done in few repetitions has to count."""
+        return statistics.mean(self.seconds)
+
+    @property
     def spread(self) -> float:
         """Return the range of the repetitions as a share of their median."""
         return (max(self.seconds) - min(self.seconds)) / self.median
@@ -91,7 +96,8 @@ def grows(plot: Plot, line: str, limit: float | None) -> Target:
     points = plot.lines[line]
     values = [f"{y * 1000:,.2f} ms" if "(s)" in plot.y else f"{y:,.0f} B" for _, y in points]
     detail = ", ".join(f"{value} at {x:,.10g}" for (x, _), value in zip(points, values, strict=True))
-    return Target(f"{line}, over {plot.x}: power", plot.slope(line), limit, detail)
+    where = ", in memory" if "in memory" in plot.title else ""
+    return Target(f"{line}{where}, over {plot.x}: power", plot.slope(line), limit, detail)
 
 
 def alternate(repetitions: int, **contenders: Callable[[], float]) -> dict[str, Times]:

@@ -19,10 +19,13 @@ FILES = 2
 """Files of a batch: enough work for two cores."""
 
 WARM = 1
-"""Batches at the start of each turn that do not count: a query that starts again has to open its files."""
+"""Batches at the start of each turn that do not count: a query that starts again has to open its files.
+
+In it this library also does the compaction that was due when the query ended.
+"""
 
 FIRST = 3
-"""Batches before all others that do not count: code that runs for the first time is slow."""
+"""Batches before all others that do not count, unless a benchmark says another number: new code is slow."""
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -85,10 +88,15 @@ class Feed:
 Query = Callable[[], DataStreamWriter]
 
 
-def in_turns(feed: Feed, queries: Mapping[str, Query], folder: Path, turns: int, batches: int) -> dict[str, Times]:
-    """Return the seconds of the batches of each query. All queries take the same batches in turn."""
+def in_turns(
+    feed: Feed, queries: Mapping[str, Query], folder: Path, turns: int, batches: int, first: int = FIRST
+) -> dict[str, Times]:
+    """Return the seconds of the batches of each query. All queries take the same batches in turn.
+
+    The first batches of all do not count, and neither does the first one of each turn.
+    """
     found: dict[str, list[float]] = {name: [] for name in queries}
-    for turn, (size, warm) in enumerate(((FIRST, FIRST), *[(WARM + batches, WARM)] * turns)):
+    for turn, (size, warm) in enumerate(((first, first), *[(WARM + batches, WARM)] * turns)):
         feed.add(size)
         for name in rotated(queries, turn):
             seconds = timed_batches(queries[name](), location(folder, name))

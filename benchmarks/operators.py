@@ -93,7 +93,7 @@ def _timers(rows: int) -> list[Target]:
         with folder() as base, Checkpointer(base / "root") as client:
             version, copies = _with_times(client, order), LocalCopies(base / "copies")
             shares = [_share_read(client, version, copies, number) for number in (1, 2)]
-        question = f"timers: bytes read for {DUE:,} due rows of {rows:,}, {what} / all"
+        question = f"timers, copies on the executor: bytes read for {DUE:,} due rows of {rows:,}, {what} / all"
         detail = f"{shares[0]:.3f} in the first batch of an executor"
         found.append(Target(question, shares[1], 0.02, detail))
     return found

@@ -2,7 +2,8 @@
 
 It works in the current folder, with two cores. Two queries apply the same function. One has run `AGES["old"]` batches
 when the other has run `AGES["young"]`; then they take turns in one process, so that what the process has compiled and
-what the machine does beside them is the same for both. For each it prints, as JSON, the seconds of its batches.
+what the machine does beside them is the same for both. Both get older while they are measured. For each it prints, as
+JSON, the seconds of its batches.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from benchmarks.measure import rotated
 from benchmarks.micro_batches import WARM, Feed, location, session, timed_batches
 from benchmarks.operators_job import SETTINGS, check_sums, make_part, query_of
+from pyspark_checkpointer.spark import read_state
 
 AGES = {"old": 100, "young": 10}
 """The batches of each query before the first that counts."""
@@ -33,7 +35,7 @@ def main(keys: str, changed: str, turns: str, batches: str) -> None:
                 feeds[age].add(WARM + int(batches))
                 seconds[age] += timed_batches(queries[age](), location(folder, age))[WARM:]
         for age, feed in feeds.items():
-            check_sums(spark, feed, folder / age, "apply")
+            check_sums(feed, read_state(spark, folder / age, "t"), "apply")
         print(json.dumps(seconds))
 
 

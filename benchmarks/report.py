@@ -3,9 +3,10 @@
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Note, Plot, Target
@@ -21,6 +22,7 @@ class Results:
 
     def __init__(self, size: str, parts: Sequence[str]) -> None:
         self._folder = Path(__file__).parent / "results" / size
+        self._history = self._folder / "history.json"
         self._parts = parts
         self._version = _version()
 
@@ -34,35 +36,63 @@ class Results:
             "found": found,
         }
         (self._folder / f"{part}.json").write_text(json.dumps(run, indent=1) + "\n")
+        self._remember(findings)
         for finding in findings:
             if isinstance(finding, Plot):
                 draw(finding, self._folder)
         self.put_together()
 
+    def _remember(self, findings: Sequence[Finding]) -> None:
+        """Add the ratios of a run to those of all runs."""
+        ratios = self._ratios()
+        for finding in findings:
+            if isinstance(finding, Target):
+                ratios.setdefault(finding.question, []).append(finding.ratio)
+        self._history.write_text(json.dumps(ratios, indent=1) + "\n")
+
+    def _ratios(self) -> dict[str, list[float]]:
+        """Return the ratios of all runs by question, the oldest first."""
+        found: dict[str, list[float]] = json.loads(self._history.read_text()) if self._history.exists() else {}
+        return found
+
     def put_together(self) -> None:
         """Make one page of all parts, and the table of `docs/performance.md` if there are all of them."""
         everything = [finding for name in self._parts for finding in self._read(name)]
-        (self._folder / "README.md").write_text(tables(everything))
-        (self._folder / "summary.md").write_text(tables(finding for finding in everything if _is_target(finding)))
-        if self._folder.name == "full" and all((self._folder / f"{name}.json").exists() for name in self._parts):
+        ratios = self._ratios()
+        commits = Grid("Measured commits", ["part", "commit"], [*map(self._commit, filter(self._has, self._parts))])
+        (self._folder / "README.md").write_text(tables([*everything, commits], ratios))
+        summary = tables([finding for finding in everything if _is_target(finding)], ratios)
+        (self._folder / "summary.md").write_text(summary)
+        if self._folder.name == "full" and all(map(self._has, self._parts)):
             before, _, rest = PAGE.read_text().partition(BEGIN)
-            PAGE.write_text(f"{before}{BEGIN}{(self._folder / 'summary.md').read_text()}{END}{rest.partition(END)[2]}")
+            PAGE.write_text(f"{before}{BEGIN}{summary}{END}{rest.partition(END)[2]}")
+
+    def _has(self, part: str) -> bool:
+        return (self._folder / f"{part}.json").exists()
+
+    def _run(self, part: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self._folder / f"{part}.json").read_text())
+        return found
+
+    def _commit(self, part: str) -> tuple[str, str]:
+        return part, self._run(part)["version"] or ""
 
     def _read(self, part: str) -> list[Finding]:
-        path = self._folder / f"{part}.json"
-        found = json.loads(path.read_text())["found"] if path.exists() else []
+        found = self._run(part)["found"] if self._has(part) else []
         return [KINDS[one.pop("kind")](**one) for one in found]
 
 
-def tables(findings: Iterable[Finding]) -> str:
-    """Return a table of the targets and one of the plots, then the grids and notes in their order."""
-    listed = list(findings)
-    targets = [finding for finding in listed if isinstance(finding, Target)]
-    plots = [finding for finding in listed if isinstance(finding, Plot)]
-    found = [targets_table(targets)] if targets else []
-    found += [grid_table(finding) for finding in listed if isinstance(finding, Grid)]
+def tables(findings: Sequence[Finding], ratios: Mapping[str, Sequence[float]] | None = None) -> str:
+    """Return a table of the targets and one of the plots, then the grids and notes in their order.
+
+    `ratios` has the ratios of all runs by question.
+    """
+    targets = [finding for finding in findings if isinstance(finding, Target)]
+    plots = [finding for finding in findings if isinstance(finding, Plot)]
+    found = [targets_table(targets, ratios or {})] if targets else []
+    found += [grid_table(finding) for finding in findings if isinstance(finding, Grid)]
     found += [plots_table(plots)] if plots else []
-    found += [f"{finding.text}.\n" for finding in listed if isinstance(finding, Note)]
+    found += [f"{finding.text}.\n" for finding in findings if isinstance(finding, Note)]
     return "\n".join(found)
 
 

@@ -5,7 +5,8 @@ import random
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,11 @@ async def _copy(source: Store, target: Store) -> None:
 
 
 class Far:
-    """A store that delays every answer by `seconds`."""
+    """A store that delays every answer by `seconds`, and notes when each request began and ended."""
 
     def __init__(self, inner: Store, seconds: float) -> None:
-        self._inner, self._seconds = inner, seconds
+        self._inner, self.seconds = inner, seconds
+        self.spans: list[tuple[float, float]] = []
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -88,8 +90,12 @@ class Far:
             return found
 
         async def request(*arguments: Any, **named: Any) -> Any:
-            await asyncio.sleep(self._seconds)
-            return await found(*arguments, **named)
+            begin = time.perf_counter()
+            try:
+                await asyncio.sleep(self.seconds)
+                return await found(*arguments, **named)
+            finally:
+                self.spans.append((begin, time.perf_counter()))
 
         return request
 
@@ -99,9 +105,41 @@ def backend(client: Client) -> Any:
     return _turns(client).inner
 
 
-def move_away(client: Client, seconds: float) -> None:
+def move_away(client: Client, seconds: float) -> Far:
     """Delay every request of a client by `seconds`, after it has waited for its turn."""
-    _turns(client).inner = Far(backend(client), seconds)
+    far = Far(backend(client), seconds)
+    _turns(client).inner = far
+    return far
+
+
+class Trips:
+    """The requests of each verb to a distant store, and the most of them in a row.
+
+    `requests` has those of the last repetition, and `in_a_row` the most of any.
+    """
+
+    def __init__(self, store: Far) -> None:
+        self._store = store
+        self.requests: dict[str, int] = {}
+        self.in_a_row: dict[str, int] = {}
+
+    @contextmanager
+    def counted(self, verb: str) -> Iterator[None]:
+        """Count the requests within the block."""
+        before = len(self._store.spans)
+        yield
+        found = self._store.spans[before:]
+        self.requests[verb] = len(found)
+        self.in_a_row[verb] = max(self.in_a_row.get(verb, 0), most_in_a_row(found))
+
+
+def most_in_a_row(spans: Iterable[tuple[float, float]]) -> int:
+    """Return how many requests followed one another: each began after the one before had ended."""
+    count, last = 0, 0.0
+    for begin, end in sorted(spans, key=lambda span: span[1]):
+        if begin >= last:
+            count, last = count + 1, end
+    return count
 
 
 def _turns(client: Client) -> Any:

@@ -1,4 +1,4 @@
-"""A table on a store that is farther away, for `distance.py`: the commit of a batch, and a lookup of some keys."""
+"""A table on a store that is farther away, for `distance.py`: a batch, its commit, and a lookup of some keys."""
 
 import random
 import time
@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.measure import timed
-from benchmarks.stores import move_away
+from benchmarks.stores import Trips, move_away
 from benchmarks.table_state import rows
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
@@ -31,6 +31,8 @@ class TableJob:
         self._records: list[Metrics] = []
         self._looked_up = Traffic()
         self._client = Checkpointer(root, options, metrics=self._records.append)
+        far = move_away(self._client, 0.0)
+        self.trips = Trips(far)
         self._upsert(SIZE)
         for _ in range(DELTAS):
             self._upsert(CHANGED)
@@ -39,7 +41,7 @@ class TableJob:
         self._restored: Restored = restored
         self._keys = [{"key": key} for key in random.Random(1).sample(range(SIZE), SOUGHT)]
         self.lookup()  # From now on it is warm: the process remembers where the blocks of each file are.
-        move_away(self._client, seconds)
+        far.seconds, self.trips = seconds, Trips(far)
 
     def _upsert(self, count: int) -> float:
         """Write some rows in a batch, and return the seconds of its commit, after the callback's own work."""
@@ -58,14 +60,20 @@ class TableJob:
                 table.finish()
                 checkpoint.commit()
 
-            return timed(commit)
+            with self.trips.counted("commit"):
+                return timed(commit)
 
     def commit(self) -> float:
         return self._upsert(CHANGED)
 
+    def batch(self) -> float:
+        """Return the seconds of a whole batch, from before the callback until it is committed."""
+        with self.trips.counted("batch"):
+            return timed(self.commit)
+
     def lookup(self) -> float:
         self._looked_up = Traffic()
-        with counted(self._looked_up):
+        with counted(self._looked_up), self.trips.counted("lookup"):
             start = time.perf_counter()
             found = self._restored.table("t", keys=self._keys).num_rows
             seconds = time.perf_counter() - start
@@ -74,7 +82,8 @@ class TableJob:
         return seconds
 
     def close(self) -> dict[str, int]:
-        """Return the requests of the last commit and of the last lookup."""
+        """Return the requests of the last commit, batch and lookup."""
         self._client.close()
         commits = [record.requests.total for record in self._records if isinstance(record, CommitMetrics)]
-        return {"commit": commits[-1], "lookup": sum(self._looked_up.requests.values())}
+        looked_up = sum(self._looked_up.requests.values())
+        return {"commit": commits[-1], "batch": self.trips.requests["batch"], "lookup": looked_up}

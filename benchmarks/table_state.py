@@ -32,12 +32,14 @@ from pyspark_checkpointer.spark import read_state
 from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.table_changes import TableChanges
+from pyspark_checkpointer.table import object_files
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.opening import key_table
 from pyspark_checkpointer.table.parquet_encode import ZSTD_LEVEL
 from pyspark_checkpointer.table.reader import TableReader
 
 PARTITIONS = 8
+CORES = 2
 CHANGED = 100_000
 WARM = 2
 """Upserts, and merges, that do not count."""
@@ -48,11 +50,11 @@ SCHEMA = "key long, n long, amount double, carrier string"
 def session(folder: Path) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
-        "spark.master": "local[2]",
+        "spark.master": f"local[{CORES}]",
         "spark.driver.memory": "6g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.shuffle.partitions": str(CORES),  # more would only cost: Spark's own state has a store for each
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.hadoop.parquet.compression.codec.zstd.level": str(ZSTD_LEVEL),
         "spark.local.dir": str(folder / "spark"),
@@ -104,8 +106,12 @@ class Root:
         with self.batch() as table:
             table.compact()
 
-    def lookup_bytes(self, size: int) -> list[float]:
-        """Return the share of all bytes that lookups read: of neighbours, of random keys and of one key."""
+    def lookup_bytes(self, size: int) -> list[tuple[float, float]]:
+        """Return the shares of all bytes that lookups read: of neighbours, of random keys and of one key.
+
+        The first share is that of a process which has opened no file of the table, and the second that of the next
+        lookup of the same keys.
+        """
         restored = self._client.restore()
         assert restored is not None
         session, version = self._client.session, version_of(restored, "t")
@@ -115,15 +121,21 @@ class Root:
             wanted = key_table(version, [{"key": key} for key in keys])
             numbers = np.array(partitions_of(wanted, version.schema, version.partitions))
             of = {number: wanted.filter(pa.array(numbers == number)) for number in sorted(set(numbers.tolist()))}
-            reader = TableReader(session.store, session.host, version.only([*of]), keys=wanted)
-            found = run_sync(reader.rows_of(of)).num_rows
-            if found != len(keys):
-                raise AssertionError(f"{len(keys)} keys were written, {found} found")
-            shares.append(reader.bytes_read / version.size)
+            readers = [TableReader(session.store, session.host, version.only([*of]), keys=wanted) for _ in range(2)]
+            forget_files()
+            for reader in readers:
+                found = run_sync(reader.rows_of(of)).num_rows
+                if found != len(keys):
+                    raise AssertionError(f"{len(keys)} keys were written, {found} found")
+            cold, warm = (reader.bytes_read / version.size for reader in readers)
+            shares.append((cold, warm))
         return shares
 
     def lookup_times(self, size: int, repetitions: int) -> dict[str, Times]:
-        """Measure a lookup of random keys and a read of all rows, both without Spark and in this process."""
+        """Measure a lookup of random keys and a read of all rows, both without Spark and in this process.
+
+        The first lookup of a process opens the files of the table.
+        """
         restored = self._client.restore()
         assert restored is not None
         keys = [{"key": key} for key in random.Random(1).sample(range(size), 1000)]
@@ -136,13 +148,22 @@ class Root:
                 raise AssertionError(f"{expected} rows were written, {found} found")
             return seconds
 
-        return alternate(repetitions, some=lambda: read(keys, len(keys)), all=lambda: read(None, size))
+        def first() -> float:
+            forget_files()
+            return read(keys, len(keys))
+
+        return alternate(repetitions, first=first, some=lambda: read(keys, len(keys)), all=lambda: read(None, size))
 
     def read(self) -> None:
         consume(read_state(self._spark, str(self.path), "t"))
 
     def totals(self) -> tuple[Any, ...]:
         return fingerprint(read_state(self._spark, str(self.path), "t"))
+
+
+def forget_files() -> None:
+    """Forget the files that this process has opened, as a new process has opened none."""
+    object_files._opened.clear()
 
 
 def consume(frame: DataFrame) -> None:
@@ -184,7 +205,8 @@ def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> li
         return timed(lambda: last[0].upsert(frame))
 
     def parquet(data: DataFrame, path: str) -> float:
-        return timed(lambda: data.write.mode("overwrite").parquet(path))
+        shutil.rmtree(path, ignore_errors=True)
+        return timed(lambda: data.write.parquet(path))
 
     written = alternate(
         repetitions,
@@ -195,7 +217,7 @@ def _full(spark: SparkSession, folder: Path, count: int, repetitions: int) -> li
     read = alternate(
         repetitions,
         ours=lambda: timed(last[0].read),
-        parquet=lambda: timed(lambda: consume(spark.read.parquet(by_key))),
+        parquet=lambda: timed(lambda: consume(spark.read.schema(frame.schema).parquet(by_key))),
     )
     if {last[0].totals(), *(fingerprint(spark.read.parquet(path)) for path in (by_key, plain))} != {fingerprint(frame)}:
         raise AssertionError("what was read is not what was written")
@@ -252,9 +274,13 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, m
     detail = ", ".join(f"{size / 1e6:g} M: {mean:.2f} s" for size, mean in means.items())
     spread = Times(tuple(seconds[middle][WARM:])).spread, Times(tuple(merged[WARM:])).spread
 
-    def after(kind: int) -> str:
-        return f"verified; after {WARM + rounds} upserts {changed[kind]:.3f}"
+    def bytes_of(what: str, kind: int, limit: float | None) -> Iterator[Target]:
+        question = f"table: bytes read for {what} of {sizes[-1]:,} rows"
+        for when, (cold, warm) in (("", fresh[kind]), (f" after {WARM + rounds} upserts", changed[kind])):
+            detail = f"verified; {warm:.3f} once the files were opened"
+            yield Target(f"{question}{when}, no file opened before / all", cold, limit, detail)
 
+    key_times = f"table: 1,000 random keys of {middle:,} rows / all rows, time"
     return [
         Target(
             f"table: upsert of {CHANGED:,} into {middle:,} / delta-rs merge",
@@ -269,12 +295,11 @@ def _upserts(spark: SparkSession, folder: Path, sizes: list[int], rounds: int, m
             1.3,
             f"{detail}; of the largest no partition is written anew yet",
         ),
-        Target(f"table: bytes read for 1,000 neighbours of {sizes[-1]:,} rows / all", fresh[0], 0.02, after(0)),
-        Target(f"table: bytes read for 1,000 random keys of {sizes[-1]:,} rows / all", fresh[1], 0.02, after(1)),
-        _against(
-            f"table: 1,000 random keys of {middle:,} rows / all rows, time", looked_up["some"], looked_up["all"], 0.15
-        ),
-        Target(f"table: bytes read for 1 key of {sizes[-1]:,} rows / all", fresh[2], None, after(2)),
+        *bytes_of("1,000 neighbours", 0, 0.02),
+        *bytes_of("1,000 random keys", 1, 0.02),
+        *bytes_of("1 key", 2, None),
+        _against(key_times, looked_up["some"], looked_up["all"], 0.15),
+        _against(f"{key_times}, files not opened before", looked_up["first"], looked_up["all"], None),
     ]
 
 

@@ -1,13 +1,18 @@
 """The benchmarks measure what they say. What they find is compared with the documents in tests/test_readme.py."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from benchmarks import report
 from benchmarks.lake_sparks import LAKES, Lake
 from benchmarks.lakes import FULL, Size
+from benchmarks.measure import Target
 from benchmarks.micro_batches import FIRST, WARM
+from benchmarks.quotes import measured
 from benchmarks.spark_versions import NEWER, OLDER
+from benchmarks.stores import most_in_a_row
 from tests.sparks import SUPPORTED
 
 
@@ -28,6 +33,32 @@ def test_every_compaction_of_a_lake_is_in_a_batch_that_counts(size: Size) -> Non
 def test_a_lake_runs_on_the_spark_that_its_release_is_for(lake: Lake) -> None:
     (spark,) = re.findall(r"[-_](\d+\.\d+)_2\.13:", lake.package)
     assert lake.spark.startswith(f"{spark}.")
+
+
+@pytest.mark.parametrize(
+    ("spans", "count"),
+    [
+        ([], 0),
+        ([(0, 2)], 1),
+        ([(0, 2), (1, 3), (0.5, 2.5)], 1),  # at the same time
+        ([(0, 2), (2, 3), (1, 4), (5, 6)], 3),
+        ([(5, 6), (0, 4), (3, 5)], 2),  # in any order
+    ],
+)
+def test_requests_in_a_row_are_those_of_which_one_began_after_the_other(
+    spans: list[tuple[float, float]], count: int
+) -> None:
+    assert most_in_a_row(spans) == count
+
+
+def test_the_ratios_of_all_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "__file__", str(tmp_path / "report.py"))
+    for ratio in (0.5, 2.0, 1.25):
+        results = report.Results("quick", ["part"])
+        results.write("part", [Target("ours / theirs", ratio, 1.0, "detail")])
+    page = (tmp_path / "results" / "quick" / "README.md").read_text()
+    assert "| ours / theirs | 1.250 | ≤ 1 | **no** | detail | 0.5 to 2 in 3 |" in page
+    assert measured(page) == {"ours / theirs": (1.25, "detail")}
 
 
 @pytest.mark.parametrize("line", [OLDER, NEWER])

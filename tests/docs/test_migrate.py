@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.quotes import RANDOM_KEYS
 from pyspark_checkpointer import Checkpointer
 from tests.docs import shared_spark
 from tests.docs.pages import DOCS, TIMEOUT_SECONDS, Block, blocks, changed
@@ -205,5 +206,5 @@ def test_the_figures_are_those_of_the_benchmark() -> None:
     ours, delta = re.findall(r"(?:ours|delta-rs) ([\d.]+) s", micro_batch)
     assert f"took {ratio('table: upsert of 100,000 into 10,000,000 / delta-rs merge')} of the time" in merge
     assert f"took {delta} seconds with delta-rs and {ours} seconds with this library" in merge
-    assert f"read {ratio('table: bytes read for 1,000 random keys of 40,000,000 rows / all')} of the table" in apply
+    assert f"read {ratio(RANDOM_KEYS)} of the table" in apply
     assert f"took {ratio('table: micro-batch of a running sum / RocksDB')} of the time" in apply
