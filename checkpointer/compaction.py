@@ -159,19 +159,17 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
     return snapshot // 2 - sum(deltas)
 
 
-def snapshot_is_no_larger(delta: int, changed: int, keys: int, whole: Iterable[int]) -> bool:
-    """Return whether a snapshot of a keyed partition is no larger than its next delta.
+def changes_all(changed: int, keys: int) -> bool:
+    """Return whether a snapshot has no more entries than the next delta.
 
-    `delta` is the size of that delta, and `changed` the number of its entries, deletions among them. The partition has
-    `keys` now, and `whole` has the sizes of parts of a snapshot. They are added up only if there are no more keys than
-    entries, and only until it is clear that the snapshot is larger.
+    The partition is a keyed one. `changed` keys were set or deleted, and the partition has `keys` now.
 
-    Rule: then a snapshot is written. So it is if all keys were set, or nearly all were deleted.
+    Rule: then a snapshot is written, unless keys were deleted and the delta is smaller all the same: what was not
+    changed may be large.
 
-    Cost: none. Readers no longer need the objects below the snapshot.
+    Cost: none. The snapshot is no larger than the delta, and readers no longer need the objects below it.
     """
-    # A snapshot with more entries than the delta is nearly always larger. Then its values need not be looked at.
-    return changed >= keys and _add_up(whole, delta) is not None
+    return changed >= keys
 
 
 def keyed_fold_start(deltas: Sequence[int], size: int, max_chain: int) -> int:
@@ -203,20 +201,25 @@ def keyed_delta(
     *,
     changed: int,
     keys: int,
-    whole: Iterable[int],
+    whole: Iterable[int] | None = None,
 ) -> KeyedDelta | None:
     """Return the delta to write of a keyed partition; None to write a snapshot.
 
     `new` has the sizes of parts of the new delta. They are added up only until it is clear that the delta has no room.
-    `changed`, `keys` and `whole` are those of `snapshot_is_no_larger`. All sizes are raw bytes, as in `room_for_delta`.
+    `changed` of the partition's `keys` were set or deleted. If some may have been deleted, `whole` has the sizes of
+    parts of a new snapshot. These are added up only if `changes_all` says that the snapshot has no more entries than
+    the delta, and only until it is clear that it is larger. All sizes are raw bytes, as in `room_for_delta`.
 
-    Rule: a snapshot is written if the new delta is larger than `room_for_delta`, or if `snapshot_is_no_larger` says so.
-    Else the new delta is folded with those from `keyed_fold_start` on.
+    Rule: a snapshot is written if the new delta is larger than `room_for_delta`, or if `changes_all` says so and the
+    snapshot is no larger than the delta. Else the new delta is folded with those from `keyed_fold_start` on.
 
     Cost: that of these three.
     """
+    has_no_more_entries = changes_all(changed, keys)
+    if has_no_more_entries and whole is None:
+        return None
     size = _add_up(new, room_for_delta(snapshot, deltas))
-    if size is None or snapshot_is_no_larger(size, changed, keys, whole):
+    if size is None or (has_no_more_entries and whole is not None and _add_up(whole, size) is not None):
         return None
     first = keyed_fold_start(deltas, size, max_chain)
     return KeyedDelta(first, size + sum(deltas[first:]))

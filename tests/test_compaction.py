@@ -18,6 +18,7 @@ from pyspark_checkpointer.compaction import (
     SMALL_BYTES,
     SMALL_PARTITION,
     all_compactions,
+    changes_all,
     compactions_left,
     early_compactions,
     fits_in_manifest,
@@ -28,7 +29,6 @@ from pyspark_checkpointer.compaction import (
     opaque_fold_start,
     room_for_delta,
     segment_fold_start,
-    snapshot_is_no_larger,
     table_compactions,
     within_bytes,
 )
@@ -135,31 +135,12 @@ def test_deltas_of_a_keyed_partition_have_half_of_its_snapshot(snapshot: int, de
 
 
 @pytest.mark.parametrize(
-    ("delta", "changed", "keys", "whole", "no_larger"),
-    [
-        (9, 9, 10, [1], False),
-        (10, 10, 10, [10], True),
-        (10, 10, 10, [3, 7], True),
-        (10, 10, 10, [11], False),
-        (10, 10, 10, [3, 7, 1], False),
-        (10, 10, 1, [100], False),
-        (10, 10, 0, [0], True),
-        (0, 0, 0, [], True),
-    ],
+    ("changed", "keys", "all_of_them"), [(9, 10, False), (10, 10, True), (10, 0, True), (0, 0, True)]
 )
-def test_a_snapshot_of_a_keyed_partition_is_written_if_it_is_no_larger_than_the_delta(
-    delta: int, changed: int, keys: int, whole: list[int], no_larger: bool
+def test_a_delta_with_as_many_entries_as_the_partition_is_a_snapshot(
+    changed: int, keys: int, all_of_them: bool
 ) -> None:
-    assert snapshot_is_no_larger(delta, changed, keys, whole) is no_larger
-
-
-def test_a_snapshot_is_looked_at_no_further_than_its_size_decides() -> None:
-    parts = iter([5, 6, 7])
-    assert not snapshot_is_no_larger(10, 3, 4, parts), "it has more entries than the delta"
-    assert [*parts] == [5, 6, 7]
-    parts = iter([5, 6, 7])
-    assert not snapshot_is_no_larger(10, 3, 3, parts)
-    assert [*parts] == [7]
+    assert changes_all(changed, keys) is all_of_them
 
 
 def test_the_snapshot_counts_as_one_of_the_chain() -> None:
@@ -168,35 +149,61 @@ def test_the_snapshot_counts_as_one_of_the_chain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "changed", "keys", "whole", "decided"),
+    ("new", "changed", "keys", "decided"),
     [
-        ([20], 1, 10, [1], (0, 56)),
-        ([10, 10], 1, 10, [1], (0, 56)),
-        ([8], 1, 10, [1], (1, 12)),
-        ([21], 1, 10, [1], None),
-        ([20, 1], 1, 10, [1], None),
-        ([20], 10, 10, [20], None),
-        ([20], 10, 10, [21], (0, 56)),
-        ([20], 10, 2, [16, 4], None),
-        ([20], 10, 2, [16, 1000], (0, 56)),
-        ([], 0, 1, [], (1, 4)),
+        ([20], 1, 10, (0, 56)),
+        ([10, 10], 1, 10, (0, 56)),
+        ([8], 1, 10, (1, 12)),
+        ([21], 1, 10, None),
+        ([20, 1], 1, 10, None),
+        ([20], 10, 10, None),
+        ([], 0, 1, (1, 4)),
     ],
 )
 def test_a_keyed_partition_gets_a_delta_if_that_is_smaller_and_has_room(
+    new: list[int], changed: int, keys: int, decided: tuple[int, int] | None
+) -> None:
+    assert keyed_delta(112, [32, 4], new, 3, changed=changed, keys=keys) == decided
+
+
+@pytest.mark.parametrize(
+    ("new", "changed", "keys", "whole", "decided"),
+    [
+        ([20], 10, 10, [20], None),
+        ([20], 10, 10, [13, 7], None),
+        ([20], 10, 10, [21], (0, 56)),
+        ([20], 10, 10, [13, 7, 1], (0, 56)),
+        ([20], 10, 2, [16, 4], None),
+        ([20], 10, 2, [16, 1000], (0, 56)),
+        ([20], 10, 11, [1], (0, 56)),
+        ([21], 10, 2, [1000], None),
+        ([16], 10, 0, [], None),
+    ],
+)
+def test_a_keyed_partition_with_deletions_gets_a_snapshot_if_that_is_no_larger(
     new: list[int], changed: int, keys: int, whole: list[int], decided: tuple[int, int] | None
 ) -> None:
     assert keyed_delta(112, [32, 4], new, 3, changed=changed, keys=keys, whole=whole) == decided
 
 
+def test_a_snapshot_is_looked_at_no_further_than_is_needed_to_decide() -> None:
+    parts = iter([5, 6, 7])
+    assert keyed_delta(100, [], [10], 4, changed=3, keys=4, whole=parts) == (0, 10), "it has more entries"
+    assert [*parts] == [5, 6, 7]
+    parts = iter([5, 6, 7])
+    assert keyed_delta(100, [], [10], 4, changed=3, keys=3, whole=parts) == (0, 10)
+    assert [*parts] == [7]
+
+
 def test_there_may_be_no_room_for_nothing() -> None:
-    assert keyed_delta(10, [6], [], 4, changed=0, keys=1, whole=[10]) is None
+    assert keyed_delta(10, [6], [], 4, changed=0, keys=1) is None
 
 
 def test_the_size_of_a_delta_is_added_up_until_it_is_clear_that_there_is_no_room() -> None:
     parts = iter([50, 1, 1])
-    assert keyed_delta(100, [], parts, 4, changed=1, keys=10, whole=[100]) is None
+    assert keyed_delta(100, [], parts, 4, changed=1, keys=10) is None
     assert [*parts] == [1]
-    assert keyed_delta(100, [], iter([50]), 4, changed=1, keys=1, whole=[50]) is None
+    assert keyed_delta(100, [], iter([50]), 4, changed=1, keys=1) is None
 
 
 def test_each_changed_byte_of_a_keyed_partition_brings_three_of_snapshots_at_most() -> None:

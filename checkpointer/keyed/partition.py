@@ -94,6 +94,7 @@ class MapPartition:
         "_readers",
         "data",
         "dirty",
+        "has_deletions",
         "is_new",
         "key_kinds",
         "last_packed",
@@ -113,6 +114,8 @@ class MapPartition:
         self.last_packed: dict[Any, bytes] = {}
         self.unlisted: list[Any] = []
         self.dirty: Delta = {}
+        self.has_deletions = False
+        """True if `dirty` may have deletions. It is noted before they are."""
         self.is_new = True
         """True until the first capture, unless the partition was restored or its keys came from other partitions.
 
@@ -159,6 +162,7 @@ class MapPartition:
         other.data, other.live = dict(self.data), dict(self.live)
         other.unlisted, other.is_new = list(other.live), self.is_new
         other.dirty = {other.stored_key(key): other.data.get(key) for key in self.dirty}
+        other.has_deletions = True  # also of a key that was noted and not set yet
         # Whether a key gave way to another may not be noted yet.
         other.needs_snapshot = self.needs_snapshot or (self.key_kinds is MIXED and any(map(is_zoned, self.dirty)))
         return other
@@ -286,6 +290,7 @@ class MapPartition:
         if key not in (self.listed() if self.unlisted else self.data):
             return
         data = self._writable()
+        self.has_deletions = True
         if self.last_packed:
             self.last_packed.pop(key, None)
         if self.is_new:
@@ -305,7 +310,7 @@ class MapPartition:
         """Return an empty partition to take the place of this one, with each key deleted."""
         other = type(self)(self._least_limit)
         other.saved, other.key_kinds, other.needs_snapshot = self.saved, self.key_kinds, self.needs_snapshot
-        other.dirty, other.is_new = dict(self.dirty), self.is_new
+        other.dirty, other.is_new, other.has_deletions = dict(self.dirty), self.is_new, True
         other._mark_dirty(dict.fromkeys(self.listed()))
         return other
 
@@ -483,7 +488,7 @@ class MapPartition:
             max_chain,
             changed=len(dirty),
             keys=len(self.data),
-            whole=_sizes_of_parts(self.data),
+            whole=_sizes_of_parts(self.data) if self.has_deletions else None,
         )
         if decided is None:
             return None
@@ -542,7 +547,7 @@ class MapPartition:
         If the capture is not committed, it gives the changes back to `mark_dirty_again`.
         """
         if self.dirty is change.dirty:
-            self.dirty, self.needs_snapshot = {}, False
+            self.dirty, self.has_deletions, self.needs_snapshot = {}, False, False
 
     def mark_saved(self, change: PartitionChange, chain: Chain) -> None:
         """Note that a capture was committed in `chain`."""
@@ -554,6 +559,7 @@ class MapPartition:
 
         Changes made since then take precedence over them.
         """
+        self.has_deletions = True
         if self.key_kinds is not MIXED:
             self.dirty = dirty | self.dirty
         else:

@@ -36,6 +36,11 @@ def saved(world: World) -> dict[Any, Any]:
     return dict(restored.keyed("s"))
 
 
+def notes_deletions(state: KeyedState) -> bool:
+    """Whether each partition whose changes have deletions says so."""
+    return all(part.has_deletions or None not in part.dirty.values() for part in state._parts)
+
+
 def live_keys(state: KeyedState) -> list[Any]:
     return [key for part in state._parts for key in part.live]
 

@@ -19,7 +19,7 @@ from pyspark_checkpointer.manifests import zones
 from pyspark_checkpointer.manifests.equal_keys import may_differ, overlay, same
 from pyspark_checkpointer.manifests.keyed_records import partition_of
 from pyspark_checkpointer.manifests.msgpack_values import pack
-from tests.keyed.states import failing_save, save
+from tests.keyed.states import failing_save, notes_deletions, save
 from tests.manifests.names import shown
 from tests.proof.effort import SUMMARY
 from tests.world import Actor, World
@@ -210,6 +210,7 @@ class EqualKeys(RuleBasedStateMachine):
     @rule()
     def check(self) -> None:
         assert exact(self.state) == exact(self.model)
+        assert notes_deletions(self.state)
 
     def teardown(self) -> None:
         self.check()

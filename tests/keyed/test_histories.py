@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multi
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.keyed import state
-from tests.keyed.states import failing_save, save, saved
+from tests.keyed.states import failing_save, notes_deletions, save, saved
 from tests.world import World, put
 
 KEYS = st.sampled_from(["a", "b", 1, (1, "x"), None])
@@ -196,6 +196,7 @@ class Histories(RuleBasedStateMachine):
     def check(self) -> None:
         assert len(self.state) == len(self.model)
         assert dict(self.state) == self.model
+        assert notes_deletions(self.state)
 
     @rule()
     def take_out(self) -> None:

@@ -20,7 +20,7 @@ from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.keyed import state as state_module
 from tests.instructions import each_instruction
-from tests.keyed.states import failing_save, save, saved
+from tests.keyed.states import failing_save, notes_deletions, save, saved
 from tests.world import Actor, World
 
 TRACED = str(Path(state_module.__file__).parent)
@@ -164,6 +164,7 @@ def test_an_operation_in_the_middle_of_another_comes_before_or_after_it(
                 found = outcomes(OPERATIONS[name], handler) if number <= total else outcomes(OPERATIONS[name], len)
                 if name not in ("change inside", "copy"):
                     assert (result, dict(state)) in found, where
+            assert notes_deletions(state), where
             save(client, state)
             assert saved(world) == dict(state) == state.to_dict(), where
             figures["operations interrupted by another"] += 1
@@ -193,6 +194,7 @@ def test_an_operation_that_ends_in_the_middle_leaves_the_state_whole(
         found = dict(state)
         assert all(found.get(key) in (before.get(key), after.get(key)) for key in {**before, **after, **found}), number
         assert name in UPDATES or found in (before, after), number
+        assert notes_deletions(state), number
         save(client, state)
         assert saved(world) == found == dict(state)
         figures["operations ended by an exception"] += 1

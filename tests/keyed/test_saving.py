@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyspark_checkpointer.checkpoint.encode import ENCODE_INLINE
 from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
 from pyspark_checkpointer.keyed import packing
+from pyspark_checkpointer.keyed import partition as partition_module
 from pyspark_checkpointer.keyed import state as state_module
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.keyed_records import place_key
@@ -428,6 +429,30 @@ def test_a_deletion_in_a_partition_of_few_keys_is_a_delta(world: World, change: 
         del state["x"]
     save(client, state)
     assert kinds(client) == [SNAPSHOT, DELTA]
+    assert saved(world) == state.to_dict()
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_sizes_are_compared_only_where_keys_were_deleted(
+    world: World, deletes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To add up the sizes of a million values takes as long as the rest of a capture."""
+    looks: list[int] = []
+    sizes = partition_module._sizes_of_parts
+
+    def counted(records: dict[Any, bytes | None]) -> Iterator[int]:
+        looks.append(len(records))
+        yield from sizes(records)
+
+    client, state = world.actor(), filled()
+    save(client, state)
+    monkeypatch.setattr(partition_module, "_sizes_of_parts", counted)
+    state.update(dict.fromkeys(state, "changed"))
+    if deletes:
+        del state["bulk 7"]
+    save(client, state)
+    assert kinds(client) == [SNAPSHOT]
+    assert bool(looks) is deletes
     assert saved(world) == state.to_dict()
 
 
