@@ -20,6 +20,8 @@ The cache of `ZoneInfo` forgets unused zones, and can be cleared.
 HOLDERS = frozenset({datetime, tuple, frozenset})
 """Types of keys that may be, or hold, a time in a zone."""
 
+_GROUPS = frozenset({tuple, frozenset})
+
 
 def find_zone(name: str) -> ZoneInfo:
     """Return the zone of a name.
@@ -100,10 +102,14 @@ def would_merge(members: Any) -> bool:
 
 def has_known_zones(key: Any) -> bool:
     """Return whether all times in a normalised key have zones that are stored, and found again by their names."""
-    kind = type(key)
-    if kind is datetime:
-        zone = key.tzinfo
-        return zone is None or type(zone) is timezone or (type(zone) is ZoneInfo and _KNOWN.get(zone.key) is zone)
-    if kind is tuple or kind is frozenset:
-        return HOLDERS.isdisjoint(map(type, key)) or all(map(has_known_zones, key))
+    for member in key if type(key) in _GROUPS else (key,):
+        kind = type(member)
+        if kind is datetime:
+            zone = member.tzinfo
+            if zone is None or type(zone) is timezone:
+                continue
+            if type(zone) is not ZoneInfo or _KNOWN.get(zone.key) is not zone:
+                return False
+        elif kind in _GROUPS and not has_known_zones(member):
+            return False
     return True

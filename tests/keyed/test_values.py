@@ -18,6 +18,7 @@ from pyspark_checkpointer.keyed.references import counts_are_exact, unheld
 from pyspark_checkpointer.manifests import msgpack_values, object_paths
 from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import with_time
+from pyspark_checkpointer.manifests.msgpack_checks import MAX_KEPT_BYTES
 from tests.keyed.states import exact_counts, filled, live_keys, save, saved
 from tests.world import World, put
 
@@ -159,6 +160,7 @@ TOO_LARGE: dict[str, tuple[Any, str]] = {
     "bytes": (b"\x01" * (LIMIT - 4), "bytes"),
     "text": ("x" * (LIMIT - 4), "str"),
     "text that is not ASCII": ("é" * (LIMIT // 2), "str"),
+    "long text that is not ASCII": ("é" * (MAX_KEPT_BYTES + 1), "str"),
     "a list": (["x" * (LIMIT // 4)] * 4, "list"),
     "a tuple": (("x" * (LIMIT // 4), ["x" * (LIMIT // 4)] * 3), "tuple"),
 }
