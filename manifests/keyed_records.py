@@ -248,7 +248,7 @@ def place_key(key: Any, partitions: int) -> tuple[int, Any]:
 
 
 def _is_too_deep(key: Any) -> bool:
-    """Return whether a key has more than `MAX_DEPTH` tuples or frozen sets one inside the other.
+    """Return whether a key has more than `MAX_DEPTH` levels of tuples or frozen sets.
 
     Level by level, because a function that calls itself needs a part of the stack for each of them.
     """

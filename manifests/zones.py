@@ -101,7 +101,10 @@ def would_merge(members: Any) -> bool:
 
 
 def has_known_zones(key: Any) -> bool:
-    """Return whether all times in a normalised key have zones that are stored, and found again by their names."""
+    """Return whether the zones of all times in a normalised key can be stored.
+
+    They are found again by their names or offsets.
+    """
     for member in key if type(key) in _GROUPS else (key,):
         kind = type(member)
         if kind is datetime:

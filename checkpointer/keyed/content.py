@@ -96,9 +96,9 @@ class Content:
         return value
 
     def packed_value(self, number: int, key: Any) -> tuple[bytes | None, dict[Any, UnsupportedValueError]]:
-        """Return the current value of a key, packed, and the error of a value that cannot be packed, by key.
+        """Return the current value of a key, packed, and errors by key.
 
-        The value is None where there is none. Nothing becomes live.
+        The value is None where there is none. The error is that of a value that cannot be packed. Nothing becomes live.
         """
         part = self.parts[number]
         live = part.live.get(key, MISSING)
