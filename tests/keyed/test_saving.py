@@ -418,7 +418,7 @@ def test_all_keys_with_smaller_values_are_a_snapshot_and_not_a_delta(world: Worl
     assert saved(world) == dict.fromkeys(state, "smaller")
 
 
-@pytest.mark.parametrize("change", ["delete", "set and delete"])
+@pytest.mark.parametrize("change", ["delete", "set and delete", "delete before a save that fails"])
 def test_a_deletion_in_a_partition_of_few_keys_is_a_delta(world: World, change: str) -> None:
     client, state = world.actor(), KeyedState({"model": "m" * 1_000_000, "x": 1}, partitions=1)
     save(client, state)
@@ -427,9 +427,22 @@ def test_a_deletion_in_a_partition_of_few_keys_is_a_delta(world: World, change: 
         del state["y"]
     else:
         del state["x"]
+    if change == "delete before a save that fails":
+        failing_save(client, state)
     save(client, state)
     assert kinds(client) == [SNAPSHOT, DELTA]
     assert saved(world) == state.to_dict()
+
+
+def test_a_key_that_was_noted_and_not_set_is_noted_as_deleted_in_a_copy() -> None:
+    """So it is left by an exception of a signal handler between the two."""
+    (part,) = filled()._parts
+    part.listed()
+    part.is_new = False
+    part.dirty["new"] = b"\x01"
+    copied = part.copied()
+    assert copied.dirty == {"new": None}
+    assert (part.has_deletions, copied.has_deletions) == (False, True)
 
 
 @pytest.mark.parametrize("deletes", [False, True])
