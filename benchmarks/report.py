@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.draw import draw, grid_table, plots_table, targets_table
 from benchmarks.measure import Finding, Grid, Note, Plot, Target
+from benchmarks.tables import grid_table, plots_table, targets_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
@@ -37,9 +37,12 @@ class Results:
         }
         (self._folder / f"{part}.json").write_text(json.dumps(run, indent=1) + "\n")
         self._remember(findings)
-        for finding in findings:
-            if isinstance(finding, Plot):
-                draw(finding, self._folder)
+        if plots := [finding for finding in findings if isinstance(finding, Plot)]:
+            # Here, because tests make tables without the packages of the benchmarks.
+            from benchmarks.draw import draw
+
+            for plot in plots:
+                draw(plot, self._folder)
         self.put_together()
 
     def _remember(self, findings: Sequence[Finding]) -> None:
