@@ -131,6 +131,8 @@ They come back as another type.
 """
 
 ATOMS = frozenset({type(None), bool, int, float, str, bytes})
+"""Types whose values cannot change and hold nothing that can."""
+
 TEXTS = frozenset({str, bytes})
 
 _GROUPS = frozenset({list, tuple, set, frozenset})

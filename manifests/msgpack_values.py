@@ -190,7 +190,7 @@ def unpack(data: bytes, hook: Hook | None = None) -> Any:
         raise MalformedError(f"expected a msgpack value, found {data[:40]!r}: {explain(error)}") from None
 
 
-def unpack_plain(data: bytes) -> Any:
+def unpack_by_msgspec(data: bytes) -> Any:
     """Return the result of `unpack` for a short value of plain types.
 
     This takes half of the time. Any other value is refused with `ValueError` or `RecursionError`, which takes longer

@@ -15,12 +15,9 @@ from pyspark_checkpointer.keyed.partition import MapPartition, SavedChain
 from pyspark_checkpointer.manifests.keyed_records import check_places, place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, encode_schema
 from pyspark_checkpointer.manifests.model import Chain
-from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_checks import ATOMS, UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 from pyspark_checkpointer.manifests.shown import show
-
-PLAIN = frozenset({str, int, float, bool, type(None), bytes})
-"""Types whose values cannot change and hold nothing that can."""
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A change of one partition: the operation and its arguments.
@@ -91,7 +88,7 @@ class Content:
                 value = unpack(now)
             except UNREADABLE as error:
                 raise unreadable_value(key, error) from None
-        if type(value) not in PLAIN:
+        if type(value) not in ATOMS:
             part.hand_out(key, now, value)
         return value
 
@@ -261,7 +258,7 @@ class Content:
         for part, refused, free in new:
             if refused:
                 return refused
-            part.drop_packed(free)
+            part.finish_packing(free)
         for part in self.parts:
             # Values are looked up here too, and then one partition has room in the cache, and all of them have not.
             refused = part.pack_all() if part.live and not part.is_new else {}

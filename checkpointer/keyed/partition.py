@@ -364,10 +364,10 @@ class MapPartition:
             pass
         # Otherwise all live values stay, so that the user can mend the one that was refused, and save again.
         if not refused:
-            self.drop_packed(free)
+            self.finish_packing(free)
         return refused
 
-    def drop_packed(self, free: list[Any]) -> None:
+    def finish_packing(self, free: list[Any]) -> None:
         """Drop the unheld values once all live values are packed.
 
         `pack_in_steps` found their keys.

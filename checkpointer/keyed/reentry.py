@@ -142,7 +142,7 @@ class Exclusive(Generic[C]):
         """
         _instances.add(self)
 
-    def close(self, guard: Guard | None) -> None:
+    def set_guard(self, guard: Guard | None) -> None:
         """Let a guard refuse operations from now on; None allows all again."""
         self.exclusively(setattr, self, "guard", guard)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.changes import ChangeSet
-from pyspark_checkpointer.keyed.content import MISSING, PLAIN, UNREADABLE, Content, Step, unreadable_value
+from pyspark_checkpointer.keyed.content import MISSING, UNREADABLE, Content, Step, unreadable_value
 from pyspark_checkpointer.keyed.expiring import ExpiringPartition
 from pyspark_checkpointer.keyed.key_kinds import MIXED
 from pyspark_checkpointer.keyed.partition import NEVER_SAVED, MapPartition, SavedChain
@@ -25,8 +25,8 @@ from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.keyed_records import place_key
 from pyspark_checkpointer.manifests.map_expiry import MapRule, living
 from pyspark_checkpointer.manifests.model import Chain, Clock
-from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
-from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all, unpack_plain
+from pyspark_checkpointer.manifests.msgpack_checks import ATOMS, UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all, unpack_by_msgspec
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.manifests.zones import has_known_zones
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
@@ -52,8 +52,8 @@ WHOLE_BATCH = 4096
 UNPACK_BATCH = 1024
 """Values that are unpacked together."""
 
-_PLAIN_ITEMS = (dict.items, OrderedDict.items)
-_PLAIN_ITERATION = (list.__iter__, tuple.__iter__)
+_EXISTING_ITEMS = (dict.items, OrderedDict.items)
+_EXISTING_ELEMENTS = (list.__iter__, tuple.__iter__)
 """The methods by which inputs give their pairs, if all pairs exist already.
 
 Subclasses such as `Counter` are among them. `update` sets such pairs in one change.
@@ -112,7 +112,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 f"partitions {partitions!r:.40}: expected an integer from 1 to {MAX_MAP_PARTITIONS}"
             )
         self._partitions = partitions
-        self._is_plain = True  # until a value is read that is not
+        self._tries_msgspec = True  # until a value is read that is not
         parts = [MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)]
         self._owner = Exclusive(Content(parts), {Content.make_all})
         if type(initial) is tuple and not initial:
@@ -120,7 +120,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         # Nobody else has this state yet, so its pairs need not be set as one change, which would hold all of them in
         # memory.
         if isinstance(initial, Mapping) or not hasattr(initial, "keys"):
-            if _gives_plain_pairs(initial):
+            if _pairs_exist(initial):
                 for steps in self._steps(initial):
                     # Nobody looks for unheld values: their owner holds all of them until this ends.
                     self._make(steps, clean=False)
@@ -163,7 +163,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 # An empty value stands for one that was never packed. It is live by now, so `change` below finds it.
                 if packed:
                     value = self._unpack(key, packed)
-                    if type(value) in PLAIN:
+                    if type(value) in ATOMS:
                         return value
             # This frame holds the object now, so whoever looks for unheld values finds it held. If no change ran
             # meanwhile, nobody dropped it before that either.
@@ -179,11 +179,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         Most maps have values of one form. So a value that is not plain tells how to unpack those after it.
         """
-        if self._is_plain:
+        if self._tries_msgspec:
             try:
-                return unpack_plain(packed)
+                return unpack_by_msgspec(packed)
             except (ValueError, RecursionError):
-                self._is_plain = False
+                self._tries_msgspec = False
         return _unpack(key, packed)
 
     def _copied(self, number: int, key: Any) -> Any:
@@ -199,13 +199,13 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         number, key = place_key(key, self._partitions)
-        if type(key) not in PLAIN:  # `place_key` checked these
+        if type(key) not in ATOMS:  # `place_key` checked these
             part = self._parts[number]
             # A key that is stored was checked when it was set first. Where equal keys may differ, it may be another
             # one, and this key takes its place if another thread deletes it meanwhile.
             if key not in part.data or (part.key_kinds is MIXED and not has_known_zones(key)):
                 check_key(key)
-        if type(value) in PLAIN:
+        if type(value) in ATOMS:
             try:  # as `pack_plain`, without one more call for each key that is set
                 packed = pack(value)
             except UnsupportedValueError:
@@ -335,7 +335,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         """
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
-        if _gives_plain_pairs(other):
+        if _pairs_exist(other):
             # In one change: nobody sees a state in which only some of them are set.
             self._make(step for steps in self._steps(other) for step in steps)
         else:
@@ -510,7 +510,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
         The guard also refuses operations of bound methods, views and iterators that a caller kept.
         """
-        self._owner.close(guard)
+        self._owner.set_guard(guard)
 
     # ---- for the checkpoint layer, which saves and restores states ------------------------------------------------
 
@@ -607,14 +607,14 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         return capture
 
 
-def _gives_plain_pairs(given: Any) -> bool:
+def _pairs_exist(given: Any) -> bool:
     """Return whether all pairs of an input exist already.
 
     Then the input cannot look at pairs that were set before.
     """
     if isinstance(given, dict):
-        return type(given).items in _PLAIN_ITEMS
-    return isinstance(given, list | tuple) and type(given).__iter__ in _PLAIN_ITERATION
+        return type(given).items in _EXISTING_ITEMS
+    return isinstance(given, list | tuple) and type(given).__iter__ in _EXISTING_ELEMENTS
 
 
 def _batches(given: Iterable[Any]) -> Iterator[list[Any]]:

@@ -7,11 +7,11 @@ from operator import itemgetter
 from typing import Any
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.keyed.content import PLAIN, Content, Step
+from pyspark_checkpointer.keyed.content import Content, Step
 from pyspark_checkpointer.keyed.packing import PACK_BATCH
 from pyspark_checkpointer.keyed.references import unheld
 from pyspark_checkpointer.manifests.keyed_records import partitions_of, place_key
-from pyspark_checkpointer.manifests.msgpack_checks import UnsupportedValueError
+from pyspark_checkpointer.manifests.msgpack_checks import ATOMS, UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import pack, pack_some
 from pyspark_checkpointer.manifests.shown import show
 
@@ -21,7 +21,7 @@ def check_key(key: Any) -> None:
 
     `place_key` has checked those of a plain type.
     """
-    if type(key) in PLAIN:
+    if type(key) in ATOMS:
         return
     try:
         pack(key)
@@ -34,7 +34,7 @@ def pack_plain(value: Any) -> bytes | None:
 
     None also if the value cannot be stored; a save will say so.
     """
-    if type(value) not in PLAIN:
+    if type(value) not in ATOMS:
         return None
     try:
         return pack(value)
@@ -63,10 +63,10 @@ def steps_to_set_each(keys: list[Any], values: list[Any], partitions: int, *, ar
     The list of values may be empty afterwards.
     """
     types = set(map(type, values))
-    all_plain = types <= PLAIN
+    all_plain = types <= ATOMS
     # The fast ways take values of one sort only: plain ones are packed now, others become live. A mixed batch is set
     # pair by pair, since the last value of a key counts, of whichever sort it is.
-    numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(PLAIN) else None
+    numbers = partitions_of(keys, partitions) if all_plain or types.isdisjoint(ATOMS) else None
     # What nobody else holds cannot change any more. It is packed now, and not looked at again.
     at_once = numbers is not None and (all_plain or (not are_held and all(unheld(values, dicts=0))))
     # Partition by partition, so that the packed values of one lie together in memory. A full save reads them in this
@@ -118,9 +118,9 @@ _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 def _step_to_set(key: Any, value: Any, partitions: int) -> Step:
     """Return the change that sets one key."""
     number, key = place_key(key, partitions)
-    if type(key) not in PLAIN:
+    if type(key) not in ATOMS:
         check_key(key)
-    if type(value) in PLAIN:
+    if type(value) in ATOMS:
         try:  # as `pack_plain`, without one more call for each pair
             return Content.set_all_packed, (number, {key: pack(value)})
         except UnsupportedValueError:

@@ -177,7 +177,7 @@ class BatchAttempt:
         # Before the maps are saved: by this clock their entries expire.
         self.clock.move_to_batch()
         for name, keyed in self.run.maps.items():
-            if self.map_rules.get(name) is not None and not self.clock.has_begun and len(keyed):
+            if self.map_rules.get(name) is not None and self.clock.is_at_beginning and len(keyed):
                 raise InvalidStateError(
                     f"map {name!r}: its entries expire, and the job's clock has no time yet, so all of them would be "
                     "expired once it has: call state.advance_clock(time) before the first entry is set"

@@ -98,13 +98,10 @@ class JobClock:
                 self._attempt.clock = self._known()
 
     @property
-    def has_begun(self) -> bool:
-        """Return whether the time is known.
-
-        A job may move the clock itself, and know no time yet.
-        """
+    def is_at_beginning(self) -> bool:
+        """Return whether the job moves the clock itself, and has given no time yet."""
         known = self._known()
-        return known is None or known.at > BEGINNING
+        return known is not None and known.at <= BEGINNING
 
 
 def _in_utc(to: datetime | None) -> datetime | None:

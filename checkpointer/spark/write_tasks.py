@@ -224,7 +224,7 @@ class WriteTask:
         if schema.combines or self.change != MERGE:
             # Deletions, and rows that are combined, have no order, so those of one key become one. Mostly each key has
             # one row, and to see that takes a small part of the time of grouping them.
-            if not row_order.is_ascending(rows, [PARTITION, *schema.key]):
+            if not row_order.is_strictly_ascending(rows, [PARTITION, *schema.key]):
                 rows = row_order.in_order(merge.fold_changes(rows, schema, table), schema.key)
         else:
             # Rows that replace each other have no order in a batch: nothing says which row of a key is the newer one.

@@ -113,5 +113,5 @@ def check_rows(rows: pa.Table, schema: TableSchema) -> None:
         kept_columns.check(rows, schema)
     order = [PARTITION, *schema.key] if PARTITION in rows.column_names else schema.key
     # A key that is there twice would be two rows. Out of order, changes would miss their rows.
-    if not row_order.is_ascending(rows, order):
+    if not row_order.is_strictly_ascending(rows, order):
         raise ValueError(f"expected rows in order of {', '.join(order)}, each key once")

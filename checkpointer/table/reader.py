@@ -53,6 +53,7 @@ class TableReader:
     ) -> None:
         self.host = host
         self.version = version
+        self._has_keys = keys is not None
         self.schema = version.schema if columns is None else _choose_columns(version, columns)
         self._shown = self.schema.names if columns is None else list(columns)
         self.files = ObjectFiles(store, host, self.schema)
@@ -72,6 +73,7 @@ class TableReader:
         """Return the rows of a partition, or only the rows whose key is in `keys`."""
         if keys is not None:
             return await self.rows_of({partition: keys})
+        self._check_reads_all()
         chain = self.version.chains.get(partition, ())
         if not chain:
             return self.empty()
@@ -126,6 +128,7 @@ class TableReader:
         The pieces come in order of their keys. With `ordered`, the rows within a piece do too. Raises `CorruptionError`
         where the snapshot is not in order or has another number of rows than its artifact says.
         """
+        self._check_reads_all()
         chain = self.version.chains.get(partition, ())
         if not chain or not has_parts(chain[0]) or chain[0].raw_size < STREAMED_SNAPSHOT_BYTES:
             rows = await self.rows(partition)
@@ -149,7 +152,7 @@ class TableReader:
                 # The next piece must begin above this key. A copy: a slice would hold the whole piece in memory.
                 last = rows.select(self.schema.key).slice(rows.num_rows - 1).take([0])
             # Changes up to the last key of this piece belong to it, also those whose keys have no row yet.
-            count = 0 if changes is None or last is None else row_order.first_beyond(changes, last, self.schema.key)
+            count = 0 if changes is None or last is None else row_order.count_up_to(changes, last, self.schema.key)
             if changes is not None and count:
                 some, changes = changes.slice(0, count), changes.slice(count)
                 rows = await self.host.run(partial(self._merged, partition, rows, some, ordered))
@@ -163,6 +166,14 @@ class TableReader:
             none = self.schema.arrow().empty_table()
             rows = await self.host.run(partial(self._merged, partition, none, changes, ordered))
             yield self._living(rows)
+
+    def _check_reads_all(self) -> None:
+        """Raise `AssertionError` for a reader of some keys.
+
+        It lacks the changes of all others.
+        """
+        if self._has_keys:
+            raise AssertionError("a reader of some keys was asked for all rows, and would return old ones")
 
     def _by_key(self, partition: int, deltas: list[pa.Table]) -> pa.Table | None:
         """Return all changes in order of their key.
@@ -184,7 +195,7 @@ class TableReader:
 
         Out of order, changes would miss their rows.
         """
-        if last is not None and row_order.first_beyond(rows.slice(0, 1), last, self.schema.key):
+        if last is not None and row_order.count_up_to(rows.slice(0, 1), last, self.schema.key):
             raise CorruptionError(f"{base.path}: expected rows in order of their key")
 
     async def changes(self, partition: int, artifacts: Sequence[Artifact]) -> pa.Table:

@@ -60,7 +60,7 @@ def sorted_indices(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
     return pc.sort_indices(pa.table(columns, names), sort_keys=[(name, "ascending") for name in names])
 
 
-def first_beyond(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
+def count_up_to(rows: pa.Table, last: pa.Table, key: list[str]) -> int:
     """Return how many of the rows have a key up to that of the row `last`.
 
     The rows are in order of their key.
@@ -98,7 +98,7 @@ def last_up_to(starts: pa.Table, keys: pa.Table, key: list[str]) -> Any:
     return found[starts.num_rows :]
 
 
-def is_ascending(rows: pa.Table, columns: list[str]) -> bool:
+def is_strictly_ascending(rows: pa.Table, columns: list[str]) -> bool:
     """Return whether rows are in order, and no two of them are equal.
 
     The order is that of `in_order`. The rows are compared in `columns`.

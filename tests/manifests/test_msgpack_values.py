@@ -24,7 +24,14 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.errors import InvalidStateError, MalformedError
 from pyspark_checkpointer.manifests import msgpack_extensions, msgpack_values
 from pyspark_checkpointer.manifests.msgpack_checks import PIECE_BYTES, UnsupportedValueError
-from pyspark_checkpointer.manifests.msgpack_values import PACK_COUNT, pack, pack_some, unpack, unpack_all, unpack_plain
+from pyspark_checkpointer.manifests.msgpack_values import (
+    PACK_COUNT,
+    pack,
+    pack_some,
+    unpack,
+    unpack_all,
+    unpack_by_msgspec,
+)
 from tests.manifests.names import shown
 from tests.stack import outcomes
 
@@ -686,16 +693,16 @@ def test_many_values_are_unpacked_as_each_alone_or_not_at_all(some: list[bytes])
 @given(values.map(pack) | st.binary(max_size=20))
 def test_a_plain_value_is_unpacked_as_any_other_or_not_at_all(data: bytes) -> None:
     try:
-        found = unpack_plain(data)
+        found = unpack_by_msgspec(data)
     except (ValueError, RecursionError):
         return
     assert same(found, unpack(data))
 
 
 def test_a_plain_value_may_be_no_longer_than_what_is_unpacked_without_a_check() -> None:
-    assert unpack_plain(pack("x" * 1000)) == "x" * 1000
+    assert unpack_by_msgspec(pack("x" * 1000)) == "x" * 1000
     with pytest.raises(ValueError, match="a long value"):
-        unpack_plain(pack("x" * 1024))
+        unpack_by_msgspec(pack("x" * 1024))
 
 
 @given(st.lists(values.map(pack), min_size=1, max_size=6), st.lists(st.integers(0, 400), max_size=6))

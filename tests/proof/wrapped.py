@@ -109,7 +109,7 @@ def among_others(data: bytes) -> Any:
 def as_plain(data: bytes) -> Any:
     """Decode a value as a map does that has had only plain ones so far."""
     try:
-        return msgpack_values.unpack_plain(data)
+        return msgpack_values.unpack_by_msgspec(data)
     except (ValueError, RecursionError):
         return msgpack_values.unpack(data)
 

@@ -21,7 +21,7 @@ from pyspark_checkpointer.table import reader as reader_module
 from pyspark_checkpointer.table.encoder import MAX_PARTITION_BYTES
 from pyspark_checkpointer.table.merge import apply, fold_changes, matching
 from pyspark_checkpointer.table.reader import TableReader
-from pyspark_checkpointer.table.row_order import first_beyond, in_order
+from pyspark_checkpointer.table.row_order import count_up_to, in_order
 from pyspark_checkpointer.table.schema import MERGE, TableSchema
 from tests.table.tables import (
     NAN,
@@ -168,11 +168,11 @@ def test_what_is_not_above_a_key_is_what_comes_before_it_in_order(keys: list[Row
     schema = schema_of({"a": "long", "b": "double"}, ["a", "b"])
     rows = in_order(snapshot_rows(schema, keys), schema.key)
     for at in range(rows.num_rows):
-        count = first_beyond(rows, rows.slice(at, 1), schema.key)
+        count = count_up_to(rows, rows.slice(at, 1), schema.key)
         assert rows.slice(at, count - at).to_pylist() != []
         same = keys_of(schema, [tuple(rows.slice(at, 1).to_pylist()[0].values())])
         assert count == rows.num_rows or not in_order(rows.slice(count, 1), schema.key).equals(same)
-        assert first_beyond(rows.slice(count), rows.slice(at, 1), schema.key) == 0
+        assert count_up_to(rows.slice(count), rows.slice(at, 1), schema.key) == 0
 
 
 def test_a_snapshot_that_is_not_in_order_is_refused_where_that_would_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, WriteTask
 from pyspark_checkpointer.table import parquet_encode, reader
-from pyspark_checkpointer.table.row_order import first_beyond, in_order, last_up_to
+from pyspark_checkpointer.table.row_order import count_up_to, in_order, last_up_to
 from pyspark_checkpointer.table.schema import DELETE, MERGE, PARTITION, TableSchema
 from tests.table.tables import NAN, ORDERED, Change, Model, rows_in, schema_of, snapshot_rows
 from tests.table.test_version import Place, standing_alone
@@ -118,7 +118,7 @@ def test_rows_are_in_the_order_of_their_key_whatever_its_columns_are_called(name
     rows = in_order(given, schema.key)
     assert rows.equals(snapshot_rows(schema, expected))
     places = given["v"].to_pylist()
-    assert [first_beyond(rows, given.slice(at, 1), schema.key) for at in range(len(places))] == [p + 1 for p in places]
+    assert [count_up_to(rows, given.slice(at, 1), schema.key) for at in range(len(places))] == [p + 1 for p in places]
     assert last_up_to(rows, given, schema.key).tolist() == places
     alone = given.filter(pc.is_null(given["a"]))
     assert in_order(alone, [name]).equals(rows.filter(pc.is_null(rows["a"])))

@@ -310,6 +310,15 @@ def test_a_pack_leaves_memory_after_its_last_reader(wide: Place) -> None:
     assert {partition: wide.rows(partition) for partition in range(8)} == before
 
 
+def test_a_reader_of_some_keys_is_asked_for_nothing_else(wide: Place) -> None:
+    """It has left out the changes of other keys, so that it would return rows as they were before."""
+    reader = TableReader(wide.store, wide.host, wide.version, keys=keys_of(SIMPLE, [(1, None)]))
+    with pytest.raises(AssertionError, match="a reader of some keys"):
+        run_sync(reader.rows(0))
+    with pytest.raises(AssertionError, match="a reader of some keys"):
+        run_sync(anext(reader.pieces(0)))
+
+
 def test_damage_to_a_part_of_a_large_pack_is_noticed_by_whoever_reads_it(wide: Place) -> None:
     sound = wide.chains[0][1]
     data = wide.read(sound)
