@@ -75,14 +75,10 @@ def _unpack_tuple(data: bytes, hook: Hook, unpack: Unpack) -> tuple[Any, ...]:
 def _unpack_members(kind: Callable[[list[Any]], _Set], data: bytes, hook: Hook, unpack: Unpack) -> _Set:
     """Unpack a set, each of whose members was packed by itself."""
     packed: Any = unpack(data, hook)
-    try:
-        in_order = sorted(packed) == packed
-    except RecursionError:
-        # Of bytes the caller has left too little of the stack. Lists in lists take some of it for each one.
-        if {*map(type, packed)} <= {bytes}:
-            raise
-        raise TypeError("members that are not packed") from None
-    if not in_order:
+    # First: to compare or show lists in lists takes a part of the stack for each one.
+    if not {*map(type, packed)} <= {bytes}:
+        raise TypeError("members that are not packed")
+    if sorted(packed) != packed:
         raise ValueError("a set whose members are not in the order of their bytes")
     # Short members are unpacked without the steps that only longer ones need.
     members = [

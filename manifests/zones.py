@@ -6,7 +6,7 @@ same name: `ZoneInfo.clear_cache()` and `ZoneInfo.no_cache()` make such objects.
 two of these zones would become one when they are read. Therefore keys get one zone object before they are compared.
 """
 
-from datetime import datetime, timezone
+from datetime import datetime, time, timezone
 from operator import is_
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -113,6 +113,7 @@ def has_known_zones(key: Any) -> bool:
                 continue
             if type(zone) is not ZoneInfo or _KNOWN.get(zone.key) is not zone:
                 return False
-        elif kind in _GROUPS and not has_known_zones(member):
+        # A time of day with a zone may be equal to one without, and is not stored.
+        elif (kind is time and member.tzinfo is not None) or (kind in _GROUPS and not has_known_zones(member)):
             return False
     return True

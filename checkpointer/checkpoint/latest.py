@@ -187,7 +187,7 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
     swap was sent and its result cannot be read back.
     """
     sent: Pointer | None = None
-    for _ in range(ROUNDS):
+    for left in reversed(range(ROUNDS + 1)):
         try:
             try:
                 planned = await plan_swap(head)
@@ -204,6 +204,9 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
             raise _unknown(store, sent) from error
         if planned is None:
             return head
+        if not left:
+            # Planned on what replaced the last swap: so that did not take effect.
+            raise ConflictError(f"{store.url}: other writers changed _latest {ROUNDS} times in a row: try again later")
         sent = planned
         head = await _swap(store, head, planned)
         # The nonce and not the content: another writer can plan the same content.
@@ -211,10 +214,10 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
             return head
         if head.version is None:  # somebody removed `_latest` since it was read
             head = await read_head(store)
-    # The last swap may have landed, and been replaced. Only a plan on what replaced it would tell.
+    # Nothing was planned on what is there now.
     if sent is not None:
         raise _unknown(store, sent)
-    raise ConflictError(f"{store.url}: other writers changed _latest {ROUNDS} times in a row: try again later")
+    raise ConflictError(f"{store.url}: others changed what _latest names {ROUNDS} times in a row: try again later")
 
 
 async def _swap(store: Store, head: Head, planned: Pointer) -> Head:

@@ -126,7 +126,9 @@ class CheckpointAttempt:
         head = self._operators.get(operator)
         # A delta without the chain below it could not be read. A partition without changes would be missing.
         if capture.below is not (None if head is None else head.chains):
-            raise InvalidStateError(f"operator {operator!r}: was dropped while it was being saved: save it again")
+            raise InvalidStateError(
+                f"operator {operator!r}: was dropped or replaced while it was being saved: save it again"
+            )
         if head is not None and head.schema != capture.schema:
             # Also where no partition changed: a rule alone is a change of the operator.
             self._operators[operator] = replace(head, schema=capture.schema)

@@ -17,7 +17,8 @@ Invariants, whenever no change is running:
 - `last_packed[key] == data[key]`.
 - `data[key]` is `_UNPACKED` only while the key is live and was never packed. For any other key of `dirty`, `dirty[key]`
   is `data.get(key)`.
-- Of keys that are equal and not the same, all of them have the one in `data` (`manifests/equal_keys.py`).
+- If keys are equal and not the same, each dict and the list have the one that is in `data`
+  (`manifests/equal_keys.py`).
 - While `is_new`, `dirty` may lack changes: the first save writes a snapshot.
 - `data` is not changed in place while somebody reads it without the lock, which is while `_readers` is not empty.
 

@@ -122,7 +122,7 @@ class Exclusive(Generic[C]):
         self.guard: Guard | None = None
         """A guard that refuses operations.
 
-        Code that reads without the lock asks it first. `close` sets it.
+        Code that reads without the lock asks it first. `set_guard` sets it.
         """
         self.check: Callable[[C], None] | None = None
         """A check that content which was just restored has to pass before the first operation.

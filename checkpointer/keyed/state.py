@@ -112,7 +112,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 f"partitions {partitions!r:.40}: expected an integer from 1 to {MAX_MAP_PARTITIONS}"
             )
         self._partitions = partitions
-        self._tries_msgspec = True  # until a value is read that is not
+        self._tries_msgspec = True  # until it refuses a value
         parts = [MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)]
         self._owner = Exclusive(Content(parts), {Content.make_all})
         if type(initial) is tuple and not initial:
@@ -201,8 +201,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         number, key = place_key(key, self._partitions)
         if type(key) not in ATOMS:  # `place_key` checked these
             part = self._parts[number]
-            # A key that is stored was checked when it was set first. Where equal keys may differ, it may be another
-            # one, and this key takes its place if another thread deletes it meanwhile.
+            # A stored key was checked when it was set first. But it may only be equal to this one, and then this one is
+            # stored if another thread deletes the stored one meanwhile.
             if key not in part.data or (part.key_kinds is MIXED and not has_known_zones(key)):
                 check_key(key)
         if type(value) in ATOMS:

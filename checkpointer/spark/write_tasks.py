@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.compaction import is_small_partition
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
@@ -292,13 +292,11 @@ class CompactTask:
 def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
     """Return what a task wrote, or the error that refused it.
 
-    Such an error does not fail the task. Spark would run a failed task again, and it would be refused again. What the
-    store refuses fails the task: another attempt may have the right, or the space.
+    Such an error does not fail the task. Spark would run a failed task again, and it would be refused again. And the
+    callback would see an error of Spark's, and not this one.
     """
     try:
         return work().dump()
-    except StoreRefusedError:
-        raise
     except (IllegalArgumentError, InvalidStateError) as error:
         kind = InvalidStateError if isinstance(error, SumOverflowError) else type(error)
         return TaskOutput(refused=kind(str(error))).dump()

@@ -84,7 +84,7 @@ class FeedReader:
         old_rows, new_rows = self._reader(before).empty(), self._reader(after).empty()
         keys = old_rows.select(key)
         if added:
-            # The keys of the new deltas may have changed. Nothing else of these deltas is read now.
+            # The keys of the new deltas may have changed. Their values are looked up below, with the rows.
             tops = self._reader(replace(after, chains={number: (after.chains[number][0], *added)}), self._keys, key)
             keys = await tops.changed_keys(number, added)
         if self._keys is not None:

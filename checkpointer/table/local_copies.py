@@ -6,7 +6,6 @@ batch would fetch, verify and decode them again.
 object of the store, verified and decoded → file of Arrow + its SHA-256 → mapped into memory, verified once per process
 """
 
-import errno
 import hashlib
 import logging
 import os
@@ -45,7 +44,7 @@ that is too large would lose each copy before the next batch needs it. Every bat
 """
 
 FULL_SECONDS = 30
-"""The time for which no copy is made after there was no room for one."""
+"""The time for which no copy is made that is as large as one for which there was no room."""
 
 MIN_FREE_SHARE = 4
 """A copy is made only while the disk has at least this number of free bytes for each byte of it."""
@@ -68,16 +67,18 @@ class LocalCopies:
         self._max_bytes = max_bytes
         self._mapped: dict[str, pa.Table] = {}
         """Copies that this process has verified, the longest known first."""
-        self._full_until = 0.0
+        self._refused: tuple[float, int] = (0.0, 0)
+        """Until when no copy of how many bytes, or more, is made."""
         self._lock = threading.Lock()
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether there was no room for a copy a short time ago.
+    def has_room(self, size: int) -> bool:
+        """Return whether a copy of about `size` bytes may be made.
 
-        Whoever would read a whole object for the sake of its copy then reads only what it needs.
+        There is none if a copy of this size, or a smaller one, found no room a short time ago. Whoever would read a
+        whole object for the sake of its copy then reads only what it needs.
         """
-        return time.monotonic() < self._full_until
+        until, refused = self._refused
+        return size < refused or time.monotonic() >= until
 
     def is_mapped(self, name: str) -> bool:
         """Return whether this process has mapped a copy, and so has verified it."""
@@ -101,8 +102,8 @@ class LocalCopies:
             return None
         except _ERRORS as error:
             logger.warning("%s: a copy of a table's object cannot be read, the object is read instead: %s", path, error)
-            # A process may have no room to map a sound copy.
-            if getattr(error, "errno", None) != errno.ENOMEM:
+            # Other errors may be those of this process: it may have no room to map a sound copy.
+            if isinstance(error, pa.ArrowInvalid):
                 self._remove(path)
             return None
         with self._lock:
@@ -115,12 +116,13 @@ class LocalCopies:
         """Write a copy, if there is room for it."""
         rows = large_rows.combine_chunks(rows)  # One chunk, which numpy can see without another copy.
         if rows.nbytes > min(MAX_COPY_BYTES, self._max_bytes):
+            self._refuse(rows.nbytes)
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             is_low = rows.nbytes * MIN_FREE_SHARE > shutil.disk_usage(self._folder).free
             if is_low or not self._make_room(rows.nbytes):
-                self._full_until = time.monotonic() + FULL_SECONDS
+                self._refuse(rows.nbytes)
                 return
             # Other processes see the whole file or none.
             new = self._folder / f".{name}-{os.getpid()}-{threading.get_ident()}"
@@ -133,6 +135,12 @@ class LocalCopies:
         except _ERRORS as error:
             logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
 
+    def _refuse(self, size: int) -> None:
+        """Note that there is no room for a copy of so many bytes."""
+        size //= 2  # whoever asks only knows about how large the rows are
+        now, (until, refused) = time.monotonic(), self._refused
+        self._refused = now + FULL_SECONDS, min(size, refused) if now < until else size
+
     def _make_room(self, size: int) -> bool:
         """Remove idle copies until one of `size` bytes fits, and return whether it fits.
 
@@ -144,14 +152,13 @@ class LocalCopies:
                 found.append((entry.stat().st_mtime, entry.stat().st_size, entry.name))
         total, removed = sum(stored for _, stored, _ in found), set[str]()
 
-        # To look through all files takes long, so that many are removed at once if they are too many.
-        most = MAX_COPIES if len(found) < MAX_COPIES else MAX_COPIES // 2
-
-        def fits() -> bool:
+        def fits(most: int) -> bool:
             return total + size <= self._max_bytes and len(found) - len(removed) < most
 
+        # To look through all files takes long, so that many are removed at once if they are too many.
+        enough = MAX_COPIES if len(found) < MAX_COPIES else MAX_COPIES // 2
         for used, freed, name in sorted(found):
-            if fits() or used > time.time() - IDLE_SECONDS:
+            if fits(enough) or used > time.time() - IDLE_SECONDS:
                 break
             self._remove(self._folder / name)
             removed.add(name)
@@ -160,7 +167,7 @@ class LocalCopies:
             # The disk gets the space of a removed file back once nobody maps it any more.
             there = {name for _, _, name in found} - removed
             self._mapped = {name: rows for name, rows in self._mapped.items() if name in there}
-        return fits()
+        return fits(MAX_COPIES)
 
     @staticmethod
     def _remove(path: Path) -> None:

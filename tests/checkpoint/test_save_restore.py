@@ -62,7 +62,7 @@ def test_a_map_that_is_dropped_while_it_is_saved_is_not_saved_in_part(world: Wor
     with client.begin() as cp:
         captured = cp.attempt.capture("m", state)
         cp.drop("m")
-        with pytest.raises(InvalidStateError, match="dropped while it was being saved: save it again"):
+        with pytest.raises(InvalidStateError, match="dropped or replaced while it was being saved: save it again"):
             run_sync(cp.attempt.save("m", captured))
         cp.save("m", state)
     assert restored(world.actor()).keyed("m") == state

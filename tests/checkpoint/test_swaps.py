@@ -465,9 +465,24 @@ def test_after_the_last_round_a_swap_that_may_have_landed_is_no_failure(
     monkeypatch.setattr(pointer_swaps, "ROUNDS", 1)
     writer.faults.drop_answer()
     writer.faults.call(lambda _: world.actor().savepoint("s"), "get", path="_latest")
-    with pytest.raises(OutcomeUnknownError):
-        running.commit()
+    running.commit()  # no error: it landed, and the savepoint took its place
     assert latest(world.actor()) == b"2"
+
+
+def test_after_the_last_round_a_swap_that_did_not_land_is_a_conflict(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    running = attempt(writer, b"2")
+    monkeypatch.setattr(pointer_swaps, "ROUNDS", 1)
+    writer.faults.call(lambda _: world.actor().savepoint("s"), "swap")
+    with pytest.raises(ConflictError, match="1 times in a row: try again later"):
+        running.commit()
+    assert latest(world.actor()) == b"1"
+    writer.restore()
+    put(writer, b"3")
+    assert latest(world.actor()) == b"3"
 
 
 @pytest.mark.parametrize("others", [1, 2, 6])

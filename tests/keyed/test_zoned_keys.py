@@ -1,6 +1,6 @@
 """Times in zones of the same name and of different identity: keys that are one when restored are one all along."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from zoneinfo import TZPATH, ZoneInfo
@@ -118,6 +118,15 @@ def test_a_zone_that_is_found_by_no_name_is_refused_as_a_key_and_not_found() -> 
     assert key not in state
     with pytest.raises(IllegalArgumentError, match="read from a file"):
         state[key] = 1
+
+
+@WRAPPED
+def test_a_time_of_day_with_a_zone_is_refused_also_beside_one_without(wrap: Any) -> None:
+    """Both are equal, and only the one without a zone can be stored."""
+    state = KeyedState({wrap(time(10)): 1})
+    with pytest.raises(IllegalArgumentError, match="time"):
+        state[wrap(time(10, tzinfo=ZoneInfo(NAME)))] = 2
+    assert state.to_dict() == {wrap(time(10)): 1}
 
 
 @WRAPPED

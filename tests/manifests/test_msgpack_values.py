@@ -503,6 +503,8 @@ BAD: dict[str, bytes] = {
     "1,025 lists": b"\x91" * 1025 + b"\xc0",
     "33 tuples, one inside the other": nested_tuples(33),
     "a set of lists in lists": extension(7, b"\x92" + b"\x91" * 1000 + b"\x01" + b"\x91" * 1000 + b"\x02"),
+    "a set of one list in lists": extension(7, b"\x91\x96" + b"\x91" * 1000 + b"\x01" + b"\x01" * 5),
+    "a set of one list of many members": extension(7, b"\x91\x96" + b"\x01" * 6),
 }
 
 

@@ -1,10 +1,11 @@
 """Copies of decoded objects on a local disk: they are never wrong, and whatever happens to them costs time alone."""
 
-import errno
 import logging
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -197,7 +198,13 @@ def test_a_folder_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert copies.get("39") is not None
     for number in range(40, 60):  # Those in use stay.
         copies.put(f"{number:02d}", rows)
-    assert (len(list(tmp_path.iterdir())), copies.is_full) == (8, True)
+    assert (len(list(tmp_path.iterdir())), copies.has_room(rows.nbytes)) == (8, False)
+    for path in sorted(tmp_path.iterdir())[:2]:  # Two of them are idle, and their places are taken.
+        os.utime(path, times=(1, 1))
+    for number in range(80, 83):
+        copies.put(f"{number:02d}", rows)
+    assert {int(path.name) for path in tmp_path.iterdir()} >= {80, 81}
+    assert len(list(tmp_path.iterdir())) == 8
     other = LocalCopies(tmp_path)  # A process that only reads has few mapped, too.
     for path in [*tmp_path.iterdir()]:
         assert other.get(path.name) is not None
@@ -228,17 +235,37 @@ def test_a_full_folder_costs_no_more_than_none(
     assert before > least
 
 
-def test_a_sound_copy_that_cannot_be_mapped_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, copies = pa.table({"x": [1]}), LocalCopies(tmp_path)
-    copies.put("a", rows)
+def test_a_small_copy_is_made_where_a_large_one_has_no_room(tmp_path: Path) -> None:
+    small, large = pa.table({"x": [1]}), pa.table({"x": np.arange(10_000)})
+    copies = LocalCopies(tmp_path, max_bytes=50_000)
+    assert copies.has_room(large.nbytes)
+    copies.put("large", large)
+    assert not copies.has_room(large.nbytes)
+    assert not copies.has_room(large.nbytes + 1)
+    assert copies.has_room(small.nbytes)
+    copies.put("small", small)
+    assert copies.get("small") == small
 
-    def no_memory(path: Path) -> pa.Table:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(local_copies, "_map", no_memory)
-        assert copies.get("a") is None
-    assert copies.get("a") == rows
+CANNOT_MAP = """
+import resource, sys
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from pyspark_checkpointer.table.local_copies import LocalCopies
+copies, rows = LocalCopies(Path(sys.argv[1])), pa.table({"x": np.arange(16 << 20)})
+copies.put("a", rows)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+print(copies.get("a"))
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(LocalCopies(Path(sys.argv[1])).get("a") == rows)
+"""
+
+
+def test_a_sound_copy_that_a_process_cannot_map_stays(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CANNOT_MAP, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.returncode) == (["None", "True"], 0), done.stderr
 
 
 def test_an_artifact_with_another_number_of_rows_is_still_refused(
