@@ -1,11 +1,29 @@
 """Rows that a batch writes with a time that has passed already: they expire with that batch."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from pyspark_checkpointer.table.packs import Packs
 from tests.spark.expiring import DAY, RULE, START, UTC_TIME, Place, given, keys
+
+
+@pytest.fixture(autouse=True)
+def every_pack_is_let_go(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each reader of a test has let its packs go: it was asked for each of them as often as it expected."""
+    made: list[Packs] = []
+    begin = Packs.__init__
+
+    def noting(packs: Packs, *given: Any) -> None:
+        begin(packs, *given)
+        made.append(packs)
+
+    monkeypatch.setattr(Packs, "__init__", noting)
+    yield
+    assert made
+    assert not any(packs._tasks for packs in made)
 
 
 @pytest.mark.parametrize("how", ["upsert", "apply", "apply and read again", "replace"])
