@@ -115,13 +115,13 @@ def move_away(client: Client, seconds: float) -> Far:
 class Trips:
     """The requests of each verb to a distant store, and the most of them in a row.
 
-    `requests` has those of the last repetition, and `in_a_row` the most of any.
+    `requests` has those of the last repetition, and `in_a_row` those of each.
     """
 
     def __init__(self, store: Far) -> None:
         self._store = store
         self.requests: dict[str, int] = {}
-        self.in_a_row: dict[str, int] = {}
+        self.in_a_row: dict[str, list[int]] = {}
 
     @contextmanager
     def counted(self, verb: str) -> Iterator[None]:
@@ -130,7 +130,7 @@ class Trips:
         yield
         found = self._store.spans[before:]
         self.requests[verb] = len(found)
-        self.in_a_row[verb] = max(self.in_a_row.get(verb, 0), most_in_a_row(found))
+        self.in_a_row.setdefault(verb, []).append(most_in_a_row(found))
 
 
 def most_in_a_row(spans: Iterable[tuple[float, float]]) -> int:
