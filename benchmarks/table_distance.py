@@ -2,6 +2,7 @@
 
 import random
 import time
+from concurrent.futures import wait
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from benchmarks.table_state import rows
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics
 from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.compaction import DRIVER_BYTES
 from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
@@ -35,7 +37,7 @@ class TableJob:
         self.trips = Trips(far)
         self._upsert(SIZE)
         for _ in range(DELTAS):
-            self._upsert(CHANGED)
+            self.commit()
         restored = self._client.restore()
         assert restored is not None
         self._restored: Restored = restored
@@ -44,9 +46,12 @@ class TableJob:
         far.seconds, self.trips = seconds, Trips(far)
 
     def _upsert(self, count: int) -> float:
-        """Write some rows in a batch, and return the seconds of its commit, after the callback's own work."""
+        """Write some rows in a batch, and return the seconds of its commit.
+
+        The callback's own work does not count.
+        """
         with self._client.begin() as checkpoint:
-            table = TableChanges(
+            self._table = TableChanges(
                 self._spark,
                 self._client,
                 checkpoint.attempt,
@@ -54,22 +59,32 @@ class TableJob:
                 TableDefinition(["key"], PARTITIONS),
                 hints=self._hints,
             )
-            table.upsert(rows(self._spark, count))
+            self._table.upsert(rows(self._spark, count))
 
             def commit() -> None:
-                table.finish()
+                self._table.finish()
                 checkpoint.commit()
 
             with self.trips.counted("commit"):
                 return timed(commit)
 
+    def _rest(self) -> None:
+        """Let the table be compacted for the next batch, as a query does between two."""
+        self._table.compact_early(DRIVER_BYTES)
+        if self._hints.early is not None and (work := self._hints.early._work) is not None:
+            wait([work])
+
     def commit(self) -> float:
-        return self._upsert(CHANGED)
+        seconds = self._upsert(CHANGED)
+        self._rest()
+        return seconds
 
     def batch(self) -> float:
         """Return the seconds of a whole batch, from before the callback until it is committed."""
         with self.trips.counted("batch"):
-            return timed(self.commit)
+            seconds = timed(lambda: self._upsert(CHANGED))
+        self._rest()
+        return seconds
 
     def lookup(self) -> float:
         self._looked_up = Traffic()

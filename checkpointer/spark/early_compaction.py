@@ -1,14 +1,17 @@
 """Compact chains of a table between a commit and the end of the next batch.
 
 A batch waits for what it compacts itself. So chains of the version that it committed are read, merged and encoded while
-Spark goes on; nothing is written. The next batch of the run writes the objects as its own, if it still has these
-chains, and puts its changes on top. No result depends on it: a run that ends here loses nothing, and a chain that
-reaches a limit without it is compacted in the batch.
+Spark goes on; nothing is written. The next batch of the run writes the objects as its own, while Spark works on its
+rows, so that its commit does not wait for them. If it still has these chains at its end, it puts its changes on top. No
+result depends on it: a run that ends here loses nothing, and a chain that reaches a limit without it is compacted in
+the batch.
 """
 
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark_checkpointer import runtime
@@ -65,37 +68,44 @@ class EarlyCompaction:
             logger.info("table %r: its chains stay long for now: %s", version.name, error)
             return []
 
-    async def write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
-        """Write the compacted objects, and return the shorter chains.
+    def begin_write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> "EarlyWrite":
+        """Begin to write the compacted objects for a batch, which goes on meanwhile.
 
-        They are those of the partitions whose chains still begin as they did. `chains` are those of the batch, with its
-        changes. The requests made until now are added to `traffic`.
+        `chains` are those that the batch begins with. The requests are added to `traffic`, and those of the compaction.
         """
-        shorter: dict[int, Chain] = {}
-        for compacted in await self._compacted():
-            usable = [partition for partition in compacted.kept if self._begins_alike(partition, chains)]
-            # An object of several partitions serves those that are left: readers look at their own rows in it.
-            if usable:
-                written = await compacted.write(writer)
-                for partition in usable:
-                    above = chains[partition][len(self._version.chains[partition]) :]
-                    # One by one, since no row may be left below them.
-                    shorter[partition] = reduce(on_top, above, written[partition])
+        work = None if self._work is None else runtime.submit(self._write(chains, writer, traffic))
+        return EarlyWrite(self._version, work, self._forks)
+
+    async def _write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
+        """Write the objects, and return the chains that they make shorter.
+
+        Chains whose objects cannot be written are left out.
+        """
+        task, shorter = asyncio.current_task(), dict[int, Chain]()
+        assert task is not None
+        # The batch may fail and the interpreter end while a thread still writes.
+        if not runtime.finish_at_exit(task, f"table {self._version.name!r}: objects compacted for a batch"):
+            return {}
+        try:
+            with counted(traffic):
+                for compacted in await self._compacted():
+                    # An object of several partitions serves those that are left: readers look at their own rows in it.
+                    if any(_begins_alike(partition, self._version, chains) for partition in compacted.kept):
+                        shorter |= await compacted.write(writer)
+        except Exception as error:
+            # The batch has the longer chains still, and reports what is wrong with the store when it commits.
+            logger.info("table %r: its chains stay long for now: %s", self._version.name, error)
         traffic.add(self._traffic)
         return shorter
 
     def left_to_batch(self, chains: Mapping[int, Chain]) -> list[int]:
         """Return the partitions whose turn it is that the batch has to compact itself."""
-        return [partition for partition in self._left_to_batch if self._begins_alike(partition, chains)]
+        return [partition for partition in self._left_to_batch if _begins_alike(partition, self._version, chains)]
 
     def cancel(self) -> None:
         """Stop the work: nobody will ask for it."""
         if self._work is not None:
             self._work.cancel()
-
-    def _begins_alike(self, partition: int, chains: Mapping[int, Chain]) -> bool:
-        old = self._version.chains[partition]
-        return chains.get(partition, ())[: len(old)] == old
 
     async def _compacted(self) -> list[Compacted]:
         """Wait for the work, and return its result."""
@@ -111,4 +121,40 @@ class EarlyCompaction:
             raise
 
 
-__all__ = ["EarlyCompaction"]
+@dataclass(frozen=True, slots=True)
+class EarlyWrite:
+    """The compacted objects that a batch writes while it goes on.
+
+    `committed` is the version whose chains they make shorter. `forks` is how often the process had been forked when
+    the chains were compacted.
+    """
+
+    committed: TableVersion
+    work: Future[dict[int, Chain]] | None
+    forks: int
+
+    async def finish(self, chains: Mapping[int, Chain]) -> dict[int, Chain]:
+        """Wait until the objects are written, and return the shorter chains.
+
+        They are those of the partitions whose chains still begin as they did. `chains` are those of the batch, with its
+        changes.
+        """
+        # In a forked child the work would never end.
+        if self.work is None or self.forks != runtime.fork_count():
+            return {}
+        shorter: dict[int, Chain] = {}
+        for partition, below in (await asyncio.wrap_future(self.work)).items():
+            if _begins_alike(partition, self.committed, chains):
+                above = chains[partition][len(self.committed.chains[partition]) :]
+                # One by one, since no row may be left below them.
+                shorter[partition] = reduce(on_top, above, below)
+        return shorter
+
+
+def _begins_alike(partition: int, committed: TableVersion, chains: Mapping[int, Chain]) -> bool:
+    """Return whether a partition's chain still begins as in the committed version."""
+    old = committed.chains[partition]
+    return chains.get(partition, ())[: len(old)] == old
+
+
+__all__ = ["EarlyCompaction", "EarlyWrite"]

@@ -38,6 +38,7 @@ from pyspark_checkpointer.spark.dataframes import (
     rows_of,
 )
 from pyspark_checkpointer.spark.driver_task import can_place, sorts_alike, works_alike
+from pyspark_checkpointer.spark.early_compaction import EarlyWrite
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.job_clock import JobClock
@@ -104,6 +105,8 @@ class TableChanges:
             )
         self._has_changed = False
         self._compacts_all = False
+        self._early_write: EarlyWrite | None = None
+        """The write of what was compacted for this batch, once it has begun."""
         self._emitted: list[str] = []
         """Paths of objects with rows that functions emitted in this batch."""
         schema = definition.schema
@@ -377,13 +380,17 @@ class TableChanges:
     def _rescaled_version(self, schema: TableSchema) -> TableVersion:
         """Return the version to write on, with all rows in their partitions.
 
-        Rows are moved first if the number of partitions, or the types of the key, have changed.
+        Rows are moved first if the number of partitions, or the types of the key, have changed. Otherwise, the first
+        call begins to write what was compacted for this batch.
         """
         version = self.version or TableVersion(self.name, schema, self._partitions, {})
         # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
         if needs_rescale(version.schema, schema) or version.partitions != self._partitions:
             self._rescale(schema)
             version = self._known_version()
+        # While Spark works on the rows: the end of the batch would wait one more round trip for it.
+        elif self._early_write is None and self._hints.early is not None:
+            self._early_write = self._jobs.begin_write(self._hints.early, version)
         return version
 
     def _change(self, schema: TableSchema, chains: Mapping[int, Chain], below: Mapping[int, Chain] | None) -> None:
@@ -406,7 +413,8 @@ class TableChanges:
         elif early is None:
             self._compact(table_compactions(version.chains, max_chain, version.partitions))
         elif self._has_changed:  # Else there is nothing to compact, and what was compacted waits for a change.
-            version = replace(version, chains=self._jobs.write_early(early, version))
+            write = self._early_write or self._jobs.begin_write(early, version)
+            version = replace(version, chains=self._jobs.finish_write(write, version))
             self.version = version
             self._compact(compactions_left(version.chains, max_chain, early.left_to_batch(version.chains)))
 

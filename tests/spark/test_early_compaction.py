@@ -5,6 +5,7 @@ import itertools
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -16,14 +17,17 @@ from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
+from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful
-from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction, EarlyWrite
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
 from pyspark_checkpointer.storage.request_path import Traffic
+from pyspark_checkpointer.table.compact import Compacted
 from pyspark_checkpointer.table.schema import DELETE, MERGE
+from pyspark_checkpointer.table.writer import TableWriter
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
 from tests.spark.tables import once
@@ -84,6 +88,44 @@ def test_batches_do_not_wait_for_the_compaction_of_what_is_committed(
     assert any(later < sooner for some in zip(*lengths(job), strict=True) for sooner, later in itertools.pairwise(some))
 
 
+def test_the_end_of_a_batch_writes_nothing_of_what_was_compacted_for_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written while Spark worked on the rows: a commit has no round trip for it."""
+    ends: list[tuple[bool, bool]] = []
+    finish = TableChanges.finish
+
+    def waits(self: TableChanges) -> None:
+        begun, early = self._early_write, self._hints.early
+        if begun is not None and begun.work is not None:
+            begun.work.result(60)
+        before = self._attempt.meter.traffic.requests.total()
+        finish(self)
+        has_written = self._attempt.meter.traffic.requests.total() > before
+        ends.append((early is not None and early._work is not None, has_written))
+
+    monkeypatch.setattr(TableChanges, "finish", waits)
+    run(job)
+    assert {has_written for is_compacted, has_written in ends if is_compacted} == {False}
+
+
+def test_a_chain_stays_long_where_its_objects_cannot_be_written(
+    job: Job, spark: SparkSession, compacted: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacts_in_batch = Compacted.write
+
+    async def fails(self: Compacted, writer: TableWriter) -> dict[int, Chain]:
+        task = asyncio.current_task()
+        if task is not None and task.get_coro().__qualname__ == EarlyCompaction._write.__qualname__:
+            raise OSError("out of order")
+        return await compacts_in_batch(self, writer)
+
+    monkeypatch.setattr(Compacted, "write", fails)
+    run(job)
+    assert any(compacted)
+    check(job, spark)
+
+
 def test_its_requests_count_for_the_batch_that_uses_it(job: Job) -> None:
     commits: list[CommitMetrics] = []
     run(job, metrics=lambda record: commits.append(record) if isinstance(record, CommitMetrics) else None)
@@ -134,6 +176,8 @@ def test_what_was_compacted_is_left_where_the_batch_has_another_chain(job: Job, 
         partitions = 4 if batch_id < 8 else 3
         table = state.table("t", ["id"], num_partitions=partitions, combine={"n": "sum"})
         if batch_id % 6 == 4:
+            if batch_id % 4 == 0:  # The objects are being written when their chains go.
+                table.upsert(batch.sparkSession.range(1000).withColumn("n", F.lit(1)))
             table.replace(batch.sparkSession.range(1000).withColumn("n", F.lit(100 * batch_id)))
         elif batch_id == 9:
             state.drop("t")
@@ -164,6 +208,8 @@ def test_a_forked_process_waits_for_nothing(job: Job, monkeypatch: pytest.Monkey
     (early,) = [one for one in made if one._work is not None][-1:]
     early._forks -= 1
     assert run_sync(early._compacted()) == []
+    # The fork may also come while the objects are written.
+    assert run_sync(EarlyWrite(early._version, Future(), early._forks).finish(early._version.chains)) == {}
 
 
 def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> None:
@@ -172,7 +218,7 @@ def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> N
         place.pack({0: [change], 1: [(MERGE, (1, 5))], 2: [change]})
     early = EarlyCompaction(place.session, place.version, {0: 1, 1: 1, 2: 1})
     place.pack({1: [(MERGE, (1, 1))], 2: [(MERGE, (1, 7))]})
-    place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
+    place.chains |= written(early, place)
     assert {partition: len(chain) for partition, chain in place.chains.items()} == {0: 0, 1: 3, 2: 2}
     assert {partition: place.rows(partition) for partition in place.chains} == {0: [], 1: [(1, 11)], 2: [(1, 7)]}
 
@@ -189,20 +235,34 @@ def test_work_that_was_cancelled_leaves_the_chains_as_they_are(monkeypatch: pyte
     monkeypatch.setattr(EarlyCompaction, "_encode", forever)
     early = EarlyCompaction(place.session, place.version, {0: 1})
     early.cancel()
-    assert run_sync(early.write(place.chains, place.writer, Traffic())) == {}
+    assert written(early, place) == {}
 
 
+def written(early: EarlyCompaction, place: Place) -> dict[int, Chain]:
+    """Write what was compacted, and return the shorter chains."""
+    return run_sync(early.begin_write(place.chains, place.writer, Traffic()).finish(place.chains))
+
+
+PARTITION = st.integers(0, 1)
 FEW = st.lists(
     st.tuples(st.sampled_from([MERGE, DELETE]), st.tuples(st.integers(0, 1), st.integers(1, 9))), min_size=1, max_size=2
 )
-WRITES = st.lists(st.dictionaries(st.integers(0, 1), FEW, min_size=1), max_size=4)
+WRITES = st.lists(st.dictionaries(PARTITION, FEW, min_size=1), max_size=4)
+BEFORE = st.lists(st.dictionaries(PARTITION, FEW, min_size=2), min_size=2, max_size=4)
 
 
-@settings(max_examples=60)
-@given(WRITES, st.dictionaries(st.integers(0, 1), st.sampled_from([1, 1, 0, 2, 3])), WRITES)
+@settings(max_examples=80)
+@given(
+    BEFORE, st.dictionaries(PARTITION, st.sampled_from([1, 1, 0, 2, 3]), min_size=1), WRITES, WRITES, st.sets(PARTITION)
+)
 def test_whatever_is_written_meanwhile_the_rows_are_those_of_a_dict(
-    before: list[dict[int, list[Change]]], keep: dict[int, int], meanwhile: list[dict[int, list[Change]]]
+    before: list[dict[int, list[Change]]],
+    keep: dict[int, int],
+    meanwhile: list[dict[int, list[Change]]],
+    beside: list[dict[int, list[Change]]],
+    replaced: set[int],
 ) -> None:
+    """`meanwhile` before the objects are written, `beside` while they are; chains of `replaced` begin anew then."""
     place, model = Place(SIMPLE), {0: Model(SIMPLE), 1: Model(SIMPLE)}
 
     def write(steps: list[dict[int, list[Change]]]) -> None:
@@ -215,7 +275,12 @@ def test_whatever_is_written_meanwhile_the_rows_are_those_of_a_dict(
     keep = {partition: kept for partition, kept in keep.items() if kept < len(place.chains.get(partition, ()))}
     early = EarlyCompaction(place.session, place.version, keep)
     write(meanwhile)
-    place.chains |= run_sync(early.write(place.chains, place.writer, Traffic()))
+    begun = early.begin_write(place.chains, place.writer, Traffic())
+    for partition in replaced & place.chains.keys():
+        del place.chains[partition]
+        model[partition] = Model(SIMPLE)
+    write(beside)
+    place.chains |= run_sync(begun.finish(place.chains))
     assert {partition: place.rows(partition) for partition in model} == {n: model[n].rows() for n in model}
 
 
