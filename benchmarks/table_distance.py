@@ -71,7 +71,7 @@ class TableJob:
     def _rest(self) -> None:
         """Let the table be compacted for the next batch, as a query does between two."""
         self._table.compact_early(DRIVER_BYTES)
-        if self._hints.early is not None and (work := self._hints.early._work) is not None:
+        if self._hints.early is not None and (work := self._hints.early._encoding) is not None:
             wait([work])
 
     def commit(self) -> float:

@@ -660,7 +660,7 @@ METERING = f"{PACKAGE}.checkpoint.metering"
 """The one module that enters a meter: its decorator does."""
 
 COUNTING = {
-    f"{PACKAGE}.spark.early_compaction": "it works for the batch that comes next, which no meter counts yet",
+    f"{PACKAGE}.spark.early_compaction": "it works between two batches, and beside one: no call waits for it",
 }
 """Modules that count requests without a meter, and why."""
 

@@ -47,4 +47,4 @@ class QueryRun:
         for keyed in self.maps.values():
             maps.refuse_all(keyed)
         for hints in self.table_hints.values():
-            hints.end()
+            hints.cancel_early()

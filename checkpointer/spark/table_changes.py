@@ -38,7 +38,6 @@ from pyspark_checkpointer.spark.dataframes import (
     rows_of,
 )
 from pyspark_checkpointer.spark.driver_task import can_place, sorts_alike, works_alike
-from pyspark_checkpointer.spark.early_compaction import EarlyWrite
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.job_clock import JobClock
@@ -105,8 +104,6 @@ class TableChanges:
             )
         self._has_changed = False
         self._compacts_all = False
-        self._early_write: EarlyWrite | None = None
-        """The write of what was compacted for this batch, once it has begun."""
         self._emitted: list[str] = []
         """Paths of objects with rows that functions emitted in this batch."""
         schema = definition.schema
@@ -149,7 +146,7 @@ class TableChanges:
         accept = self._columns.accept_first_seen if is_ours else self._columns.accept_keys
         schema = accept(rows, self._known_version().schema)
         function = call.function(schema)
-        version = self._rescaled_version(schema)
+        version = self._version_to_change(schema)
         order = [PARTITION, *schema.key, *(name for name in call.order_by if name not in schema.key)]
         target, jobs = self._jobs.target(schema, self._partitions), self._jobs
         below = self._expiry.now(replace(version, schema=schema))
@@ -269,6 +266,9 @@ class TableChanges:
     def close(self) -> None:
         """Refuse further operations: the table was dropped."""
         self._is_dropped = True
+        # A table that is opened by this name later has other chains.
+        self._hints.cancel_early()
+        self._hints.early = None
 
     def check_open(self) -> None:
         """Raise `InvalidStateError` once the table was dropped."""
@@ -325,7 +325,7 @@ class TableChanges:
         """
         # What these rows take the place of must not be returned as expired later in this batch.
         self._expiry.hold_clock("was changed")
-        below = None if clear else self._rescaled_version(schema)
+        below = None if clear else self._version_to_change(schema)
         chains: dict[int, Chain] = {} if below is None else dict(below.chains)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
@@ -377,20 +377,20 @@ class TableChanges:
             self._hints.hashed = types
         return outputs
 
-    def _rescaled_version(self, schema: TableSchema) -> TableVersion:
+    def _version_to_change(self, schema: TableSchema) -> TableVersion:
         """Return the version to write on, with all rows in their partitions.
 
-        Rows are moved first if the number of partitions, or the types of the key, have changed. Otherwise, the first
-        call begins to write what was compacted for this batch.
+        Rows are moved first if the number of partitions, or the types of the key, have changed. Otherwise, the objects
+        that were compacted for this batch are written from now on.
         """
-        version = self.version or TableVersion(self.name, schema, self._partitions, {})
+        version, early = self.version or TableVersion(self.name, schema, self._partitions, {}), self._hints.early
         # Readers look for a key only in the partition that its hash says, so rows of two numberings must not meet.
         if needs_rescale(version.schema, schema) or version.partitions != self._partitions:
             self._rescale(schema)
             version = self._known_version()
-        # While Spark works on the rows: the end of the batch would wait one more round trip for it.
-        elif self._early_write is None and self._hints.early is not None:
-            self._early_write = self._jobs.begin_write(self._hints.early, version)
+        # While Spark works on the rows: else the end of the batch would wait one more round trip for them.
+        elif early is not None:
+            self._jobs.begin_early_write(early, version)
         return version
 
     def _change(self, schema: TableSchema, chains: Mapping[int, Chain], below: Mapping[int, Chain] | None) -> None:
@@ -408,14 +408,15 @@ class TableChanges:
         After `compact`, compact all chains.
         """
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
+        # Without a change, what was compacted early waits for a batch that has one.
+        if early is not None and self._has_changed:
+            version = replace(version, chains=self._jobs.finish_early_write(early, version))
+            self.version = version
         if self._compacts_all:
             self._compact(all_compactions(version.chains, has_expiry=version.schema.expire is not None))
         elif early is None:
             self._compact(table_compactions(version.chains, max_chain, version.partitions))
-        elif self._has_changed:  # Else there is nothing to compact, and what was compacted waits for a change.
-            write = self._early_write or self._jobs.begin_write(early, version)
-            version = replace(version, chains=self._jobs.finish_write(write, version))
-            self.version = version
+        elif self._has_changed:
             self._compact(compactions_left(version.chains, max_chain, early.left_to_batch(version.chains)))
 
     def _compact(self, keep: Mapping[int, int]) -> None:

@@ -70,7 +70,7 @@ class TableHints:
         tasks = min(int(seconds / SECONDS_OF_TASK), most)
         self.apply_tasks = tasks if tasks > 1 else None
 
-    def end(self) -> None:
-        """End the run: no batch of it follows."""
+    def cancel_early(self) -> None:
+        """Stop the early compaction: no batch will use it."""
         if self.early is not None:
             self.early.cancel()

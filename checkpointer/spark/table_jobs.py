@@ -23,7 +23,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.dataframes import Work, map_batches
 from pyspark_checkpointer.spark.driver_task import DriverTaskError, run_in_driver
-from pyspark_checkpointer.spark.early_compaction import EarlyCompaction, EarlyWrite
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
 from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, TableHints
@@ -193,13 +193,14 @@ class TableJobs:
         early = early_compactions(version.chains, session.max_chain, version.partitions, most)
         return EarlyCompaction(session, version, early.now, early.turn, early.cost)
 
-    def begin_write(self, early: EarlyCompaction, version: TableVersion) -> EarlyWrite:
-        """Begin to write the objects that were compacted early, while the batch goes on."""
-        return early.begin_write(version.chains, self._writer(version.schema), self._attempt.meter.traffic)
+    def begin_early_write(self, early: EarlyCompaction, version: TableVersion) -> None:
+        """Begin to write the objects that were compacted early, unless that has begun."""
+        early.begin_write(version.chains, self._writer(version.schema), self._attempt.meter.traffic)
 
-    def finish_write(self, write: EarlyWrite, version: TableVersion) -> dict[int, Chain]:
-        """Wait for these objects, and return all chains."""
-        chains = {**version.chains, **run_sync(write.finish(version.chains))}
+    def finish_early_write(self, early: EarlyCompaction, version: TableVersion) -> dict[int, Chain]:
+        """Wait until these objects are written, and return all chains."""
+        self.begin_early_write(early, version)
+        chains = {**version.chains, **run_sync(early.finish_write(version.chains))}
         return {partition: chain for partition, chain in chains.items() if chain}
 
     def _pack(self, outputs: list[TaskOutput], schema: TableSchema, only: set[int] | None) -> dict[int, Artifact]:

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark_checkpointer.admin import rollback
-from pyspark_checkpointer.spark import early_compaction, scan_expired
-from pyspark_checkpointer.spark.early_compaction import EarlyWrite
+from pyspark_checkpointer.spark import scan_expired
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table import due_rows, merge
@@ -83,14 +83,14 @@ PLANTED = (
     ),
     Planted(
         "what was compacted early takes the place of another chain",
-        early_compaction._begins_alike,
+        EarlyCompaction._begins_alike,
         "return chains.get(partition, ())[: len(old)] == old",
         "return bool(chains.get(partition))",
         walk=23,
     ),
     Planted(
         "changes above what was compacted early are lost",
-        EarlyWrite.finish,
+        EarlyCompaction.finish_write,
         "reduce(on_top, above, below)",
         "below",
         walk=16,

@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+import os
 import random
+import signal
+import threading
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +19,11 @@ from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful
-from pyspark_checkpointer.spark.early_compaction import EarlyCompaction, EarlyWrite
+from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
@@ -72,6 +75,12 @@ def lengths(job: Job) -> Iterator[list[int]]:
         yield [len(chain) for chain in restored.manifest.operators["t"].chains.values()]
 
 
+def is_early_write() -> bool:
+    """Return whether the running task writes what was compacted before the batch."""
+    task = asyncio.current_task()
+    return task is not None and task.get_coro().__qualname__ == EarlyCompaction._write.__qualname__
+
+
 def check(job: Job, spark: SparkSession, batches: int = BATCHES) -> None:
     """Compare what is stored with the sums of all batches."""
     stored = read_state(spark, job.root, "t")
@@ -96,13 +105,13 @@ def test_the_end_of_a_batch_writes_nothing_of_what_was_compacted_for_it(
     finish = TableChanges.finish
 
     def waits(self: TableChanges) -> None:
-        begun, early = self._early_write, self._hints.early
-        if begun is not None and begun.work is not None:
-            begun.work.result(60)
+        early = self._hints.early
+        if early is not None and early._writing is not None:
+            early._writing.result(60)
         before = self._attempt.meter.traffic.requests.total()
         finish(self)
         has_written = self._attempt.meter.traffic.requests.total() > before
-        ends.append((early is not None and early._work is not None, has_written))
+        ends.append((early is not None and early._encoding is not None, has_written))
 
     monkeypatch.setattr(TableChanges, "finish", waits)
     run(job)
@@ -112,13 +121,12 @@ def test_the_end_of_a_batch_writes_nothing_of_what_was_compacted_for_it(
 def test_a_chain_stays_long_where_its_objects_cannot_be_written(
     job: Job, spark: SparkSession, compacted: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compacts_in_batch = Compacted.write
+    write = Compacted.write
 
     async def fails(self: Compacted, writer: TableWriter) -> dict[int, Chain]:
-        task = asyncio.current_task()
-        if task is not None and task.get_coro().__qualname__ == EarlyCompaction._write.__qualname__:
+        if is_early_write():
             raise OSError("out of order")
-        return await compacts_in_batch(self, writer)
+        return await write(self, writer)
 
     monkeypatch.setattr(Compacted, "write", fails)
     run(job)
@@ -193,23 +201,104 @@ def test_what_was_compacted_is_left_where_the_batch_has_another_chain(job: Job, 
     assert {row.n for row in read_state(spark, job.root, "t").collect()} == {expected}
 
 
-def test_a_forked_process_waits_for_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[EarlyCompaction] = []
-    compact_early = TableChanges.compact_early
+def packs(*contents: tuple[int, int]) -> Place:
+    """Return a table of one partition with a delta for each row."""
+    place = Place(SIMPLE)
+    for row in contents:
+        place.pack({0: [(MERGE, row)]})
+    return place
 
-    def noted(self: TableChanges, most: int) -> int:
-        size = compact_early(self, most)
-        assert self._hints.early is not None
-        made.append(self._hints.early)
-        return size
 
-    monkeypatch.setattr(TableChanges, "compact_early", noted)
-    run(job, batches=6)
-    (early,) = [one for one in made if one._work is not None][-1:]
-    early._forks -= 1
-    assert run_sync(early._compacted()) == []
-    # The fork may also come while the objects are written.
-    assert run_sync(EarlyWrite(early._version, Future(), early._forks).finish(early._version.chains)) == {}
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the write of a compacted object never end; the event tells that it has begun."""
+    begun = threading.Event()
+
+    async def forever(*_: Any) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(Compacted, "write", forever)
+    return begun
+
+
+def test_a_forked_process_waits_for_nothing(endless: threading.Event) -> None:
+    place = packs((1, 1), (1, 2))
+    early = EarlyCompaction(place.session, place.version, {0: 1})
+    early.begin_write(place.chains, place.writer, Traffic())
+    assert endless.wait(20)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if run_sync(early.finish_write(place.chains)) == {} else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # The parent goes on with its work.
+    assert early._writing is not None
+    assert not early._writing.done()
+    early.cancel()
+
+
+def test_a_run_that_ends_stops_the_write(endless: threading.Event) -> None:
+    place = packs((1, 1), (1, 2))
+    early = EarlyCompaction(place.session, place.version, {0: 1})
+    early.begin_write(place.chains, place.writer, Traffic())
+    assert endless.wait(20)
+    early.cancel()
+    assert run_sync(early.finish_write(place.chains)) == {}
+    assert early._writing is not None
+    assert early._writing.cancelled()
+
+
+def test_a_write_is_begun_and_counted_once() -> None:
+    place, traffic = packs((1, 1), (1, 2)), Traffic()
+    early = EarlyCompaction(place.session, place.version, {0: 1})
+    for _ in range(2):
+        early.begin_write(place.chains, place.writer, traffic)
+    assert [len(chain) for chain in run_sync(early.finish_write(place.chains)).values()] == [2]
+    assert (traffic.requests["put"], traffic.requests["get"]) == (1, 2)
+
+
+@pytest.mark.parametrize("ends", ["upsert", "compact", "replace", "drop"])
+def test_no_write_goes_on_once_a_batch_has_committed(job: Job, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """Its objects belong to the batch: they are counted with it, and two writes of one path never meet."""
+    write, put_operator = Compacted.write, CheckpointAttempt.put_operator
+    under_way: set[int] = set()
+    at_end: list[int] = []
+    acted: list[int] = []
+
+    async def slow(self: Compacted, writer: TableWriter) -> dict[int, Chain]:
+        if is_early_write():
+            under_way.add(id(self))
+            try:
+                await asyncio.sleep(1)
+            finally:
+                under_way.remove(id(self))
+        return await write(self, writer)
+
+    def noted(self: CheckpointAttempt, *arguments: Any) -> None:
+        at_end.append(len(under_way))
+        put_operator(self, *arguments)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        rows = batch.sparkSession.range(1000).withColumn("n", F.lit(1))
+        table = state.table("t", ["id"], num_partitions=4, combine={"n": "sum"})
+        table.upsert(rows)
+        if not under_way:
+            return
+        acted.append(batch_id)
+        if ends == "compact":
+            table.compact()
+        elif ends == "replace":
+            table.replace(rows)
+        elif ends == "drop":
+            state.drop("t")
+            state.table("t", ["id"], num_partitions=4, combine={"n": "sum"}).upsert(rows)
+
+    monkeypatch.setattr(Compacted, "write", slow)
+    monkeypatch.setattr(CheckpointAttempt, "put_operator", noted)
+    run(job, body, 8)
+    assert acted
+    assert not any(at_end)
 
 
 def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> None:
@@ -240,7 +329,8 @@ def test_work_that_was_cancelled_leaves_the_chains_as_they_are(monkeypatch: pyte
 
 def written(early: EarlyCompaction, place: Place) -> dict[int, Chain]:
     """Write what was compacted, and return the shorter chains."""
-    return run_sync(early.begin_write(place.chains, place.writer, Traffic()).finish(place.chains))
+    early.begin_write(place.chains, place.writer, Traffic())
+    return run_sync(early.finish_write(place.chains))
 
 
 PARTITION = st.integers(0, 1)
@@ -275,12 +365,12 @@ def test_whatever_is_written_meanwhile_the_rows_are_those_of_a_dict(
     keep = {partition: kept for partition, kept in keep.items() if kept < len(place.chains.get(partition, ()))}
     early = EarlyCompaction(place.session, place.version, keep)
     write(meanwhile)
-    begun = early.begin_write(place.chains, place.writer, Traffic())
+    early.begin_write(place.chains, place.writer, Traffic())
     for partition in replaced & place.chains.keys():
         del place.chains[partition]
         model[partition] = Model(SIMPLE)
     write(beside)
-    place.chains |= run_sync(begun.finish(place.chains))
+    place.chains |= run_sync(early.finish_write(place.chains))
     assert {partition: place.rows(partition) for partition in model} == {n: model[n].rows() for n in model}
 
 
