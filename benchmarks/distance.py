@@ -6,8 +6,9 @@ objects and the manifest, then the pointer. A restore needs three. The latency i
 
 A table sends few requests, so that those of each batch are counted: two are in a row if one began after the other had
 ended. The commit of a batch may need two after the callback's own work, and a lookup one, once the process has opened
-the files of the table. Its chains are compacted between two batches, as in a query, and each batch writes what was
-compacted for it. The slope is more than that by the work that takes longer while requests wait.
+the files of the table. Chains are compacted between two batches, as in a query, and each batch writes what was
+compacted for it. The median of the batches counts: such a write may still go on when a short batch commits. The slope
+is more than that by the work that takes longer while requests wait.
 
 A partition above 256 KiB becomes an object of its own. Here small objects are kept out of packs instead, so that the
 latency is measured, and not the bandwidth of the server.

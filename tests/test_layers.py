@@ -660,7 +660,7 @@ METERING = f"{PACKAGE}.checkpoint.metering"
 """The one module that enters a meter: its decorator does."""
 
 COUNTING = {
-    f"{PACKAGE}.spark.early_compaction": "it works between two batches, and beside one: no call waits for it",
+    f"{PACKAGE}.spark.early_compaction": "it works between two batches, and beside the calls of a batch",
 }
 """Modules that count requests without a meter, and why."""
 

@@ -147,6 +147,9 @@ class BatchAttempt:
         if (table := self.tables.pop(name, None)) is not None:
             table.close()
             self.dropped_tables.append(table)
+        # A table that is opened by this name later has other chains.
+        if (hints := run.table_hints.get(name)) is not None:
+            hints.forget_early()
         run.dropped.add(name)
         try:
             self.checkpoint.drop(name)

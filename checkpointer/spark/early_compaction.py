@@ -1,10 +1,10 @@
 """Compact chains of a table between a commit and the end of the next batch.
 
 A batch waits for what it compacts itself. So chains of the version that it committed are read, merged and encoded while
-Spark goes on; nothing is written. The next batch of the run writes the objects as its own, from its first write on, so
-that they are mostly in the store when it ends. If it still has these chains then, it puts its changes on top. No result
-depends on it: a run that ends here loses nothing, and a chain that reaches a limit without it is compacted in the
-batch.
+Spark goes on; nothing is written. The next batch of the run writes the objects as its own, beginning with its first
+change, so that they are mostly in the store when it ends. If it still has these chains then, it puts its changes on
+top. No result depends on it: a run that ends here loses nothing, and a chain that reaches a limit without it is
+compacted in the batch.
 """
 
 import asyncio
@@ -54,12 +54,18 @@ class EarlyCompaction:
         self._process = os.getpid()
         self._encoding = runtime.submit(self._encode(session)) if keep else None
         self._writing: Future[dict[int, Chain]] | None = None
+        self._is_cancelled = False
+
+    @property
+    def has_begun_write(self) -> bool:
+        """Whether a batch has begun to write the objects."""
+        return self._writing is not None
 
     async def _encode(self, session: Session) -> list[Compacted]:
         """Return the objects that replace artifacts; none if this fails."""
         version, task = self._version.only([*self._keep]), asyncio.current_task()
         assert task is not None
-        # The interpreter must not end while a thread of it merges rows.
+        # The interpreter must not end while one of its threads merges rows.
         if not runtime.finish_at_exit(task, f"table {version.name!r}: compaction for the next batch"):
             return []
         try:
@@ -75,13 +81,15 @@ class EarlyCompaction:
     def begin_write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> None:
         """Begin to write the compacted objects for a batch, unless that has begun.
 
-        `chains` are those that the batch has now. The requests are added to `traffic`, and those of the compaction.
+        `chains` are those that the batch has now. Its requests, and those of the compaction, are added to `traffic`.
         """
-        if self._encoding is None or self._writing is not None:
+        if self._encoding is None or self._writing is not None or self._is_cancelled:
             return
         if not any(self._begins_alike(partition, chains) for partition in self._keep):
             self._encoding.cancel()
         self._writing = runtime.submit(self._write(chains, writer, traffic))
+        if self._is_cancelled:  # by another thread since it was asked above
+            self._writing.cancel()
 
     async def _write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> dict[int, Chain]:
         """Write the objects, and return what takes the place of each committed chain.
@@ -90,7 +98,7 @@ class EarlyCompaction:
         """
         task, compacted_chains = asyncio.current_task(), dict[int, Chain]()
         assert task is not None
-        # The interpreter must not end while a thread of it writes an object.
+        # The interpreter must not end while one of its threads writes an object.
         if not runtime.finish_at_exit(task, f"table {self._version.name!r}: objects compacted for a batch"):
             return {}
         try:
@@ -102,7 +110,8 @@ class EarlyCompaction:
         except Exception as error:
             # A batch that has to compact such a chain itself reports what is wrong.
             logger.info("table %r: an object that was compacted could not be written: %s", self._version.name, error)
-        traffic.add(self._traffic)
+        finally:
+            traffic.add(self._traffic)
         return compacted_chains
 
     async def finish_write(self, chains: Mapping[int, Chain]) -> dict[int, Chain]:
@@ -124,7 +133,9 @@ class EarlyCompaction:
         return [partition for partition in self._left_to_batch if self._begins_alike(partition, chains)]
 
     def cancel(self) -> None:
-        """Stop the work: nobody will ask for it."""
+        """Stop the work, and begin none: nobody will ask for it."""
+        # First: a thread of a batch that has failed may be about to begin the write.
+        self._is_cancelled = True
         for work in (self._encoding, self._writing):
             if work is not None:
                 work.cancel()

@@ -266,9 +266,6 @@ class TableChanges:
     def close(self) -> None:
         """Refuse further operations: the table was dropped."""
         self._is_dropped = True
-        # A table that is opened by this name later has other chains.
-        self._hints.cancel_early()
-        self._hints.early = None
 
     def check_open(self) -> None:
         """Raise `InvalidStateError` once the table was dropped."""
@@ -408,8 +405,10 @@ class TableChanges:
         After `compact`, compact all chains.
         """
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
+        if early is not None and self._compacts_all and not early.has_begun_write:
+            early.cancel()  # The batch compacts all chains itself.
         # Without a change, what was compacted early waits for a batch that has one.
-        if early is not None and self._has_changed:
+        elif early is not None and self._has_changed:
             version = replace(version, chains=self._jobs.finish_early_write(early, version))
             self.version = version
         if self._compacts_all:

@@ -48,7 +48,7 @@ class TableHints:
     early: EarlyCompaction | None = None
     """Chains that are compacted for the next batch that changes the table.
 
-    None until a batch of the run has changed it.
+    None until a batch of the run has changed it, and after it was dropped.
     """
 
     def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
@@ -74,3 +74,8 @@ class TableHints:
         """Stop the early compaction: no batch will use it."""
         if self.early is not None:
             self.early.cancel()
+
+    def forget_early(self) -> None:
+        """Stop the early compaction, and free its memory: the table was dropped."""
+        self.cancel_early()
+        self.early = None

@@ -8,18 +8,19 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pyspark_checkpointer import Checkpointer, compaction
+from pyspark_checkpointer import Checkpointer, compaction, runtime
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
-from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful
@@ -226,27 +227,46 @@ def test_a_forked_process_waits_for_nothing(endless: threading.Event) -> None:
     place = packs((1, 1), (1, 2))
     early = EarlyCompaction(place.session, place.version, {0: 1})
     early.begin_write(place.chains, place.writer, Traffic())
-    assert endless.wait(20)
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        os._exit(0 if run_sync(early.finish_write(place.chains)) == {} else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    # The parent goes on with its work.
-    assert early._writing is not None
-    assert not early._writing.done()
-    early.cancel()
+    try:
+        assert endless.wait(20)
+        child = os.fork()
+        if not child:
+            has_waited = True
+            signal.alarm(20)
+            try:
+                has_waited = run_sync(early.finish_write(place.chains)) != {}
+            finally:
+                os._exit(has_waited)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        # The parent goes on with its work.
+        assert early._writing is not None
+        assert not early._writing.done()
+    finally:
+        early.cancel()
 
 
 def test_a_run_that_ends_stops_the_write(endless: threading.Event) -> None:
-    place = packs((1, 1), (1, 2))
+    place, traffic = packs((1, 1), (1, 2)), Traffic()
     early = EarlyCompaction(place.session, place.version, {0: 1})
-    early.begin_write(place.chains, place.writer, Traffic())
+    hints = TableHints(early=early)
+    early.begin_write(place.chains, place.writer, traffic)
     assert endless.wait(20)
-    early.cancel()
+    hints.cancel_early()
     assert run_sync(early.finish_write(place.chains)) == {}
     assert early._writing is not None
     assert early._writing.cancelled()
+    assert traffic.requests["get"] == 2, "what it has read counts for the batch all the same"
+
+
+def test_no_write_begins_once_the_run_has_ended() -> None:
+    """A thread of a batch that failed may go on for a while."""
+    place = packs((1, 1), (1, 2))
+    early = EarlyCompaction(place.session, place.version, {0: 1})
+    assert early._encoding is not None
+    early._encoding.result(20)
+    early.cancel()
+    early.begin_write(place.chains, place.writer, Traffic())
+    assert not early.has_begun_write
 
 
 def test_a_write_is_begun_and_counted_once() -> None:
@@ -258,47 +278,111 @@ def test_a_write_is_begun_and_counted_once() -> None:
     assert (traffic.requests["put"], traffic.requests["get"]) == (1, 2)
 
 
-@pytest.mark.parametrize("ends", ["upsert", "compact", "replace", "drop"])
-def test_no_write_goes_on_once_a_batch_has_committed(job: Job, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
-    """Its objects belong to the batch: they are counted with it, and two writes of one path never meet."""
-    write, put_operator = Compacted.write, CheckpointAttempt.put_operator
-    under_way: set[int] = set()
-    at_end: list[int] = []
+@pytest.mark.parametrize("ends", ["upsert", "compact", "replace", "drop", "drop and open", "fail"])
+def test_a_batch_ends_with_the_write_of_what_was_compacted_for_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """The write is done, or nobody waits for it any more: two writes of one path never meet."""
+    write, submit = Compacted.write, runtime.submit
+    under_way, releases = threading.Event(), [threading.Event()]
+    writes: list[Future[Any]] = []
     acted: list[int] = []
 
-    async def slow(self: Compacted, writer: TableWriter) -> dict[int, Chain]:
+    async def held(self: Compacted, writer: TableWriter) -> dict[int, Chain]:
         if is_early_write():
-            under_way.add(id(self))
-            try:
-                await asyncio.sleep(1)
-            finally:
-                under_way.remove(id(self))
+            release = releases[-1]
+            under_way.set()
+            while not release.is_set():  # noqa: ASYNC110 - a thread sets it
+                await asyncio.sleep(0.01)
         return await write(self, writer)
 
-    def noted(self: CheckpointAttempt, *arguments: Any) -> None:
-        at_end.append(len(under_way))
-        put_operator(self, *arguments)
+    def noted(coro: Any) -> Any:
+        future = submit(coro)
+        if coro.__qualname__ == EarlyCompaction._write.__qualname__:
+            writes.append(future)
+        return future
 
     def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        assert all(write.done() for write in writes)
+        under_way.clear()
+        releases.append(threading.Event())
         rows = batch.sparkSession.range(1000).withColumn("n", F.lit(1))
         table = state.table("t", ["id"], num_partitions=4, combine={"n": "sum"})
         table.upsert(rows)
-        if not under_way:
+        if not under_way.is_set():
+            releases[-1].set()
             return
         acted.append(batch_id)
+        if ends in ("upsert", "compact", "replace"):
+            threading.Timer(0.3, releases[-1].set).start()
         if ends == "compact":
             table.compact()
         elif ends == "replace":
             table.replace(rows)
-        elif ends == "drop":
+        elif ends.startswith("drop"):
             state.drop("t")
+        if ends == "drop and open":
             state.table("t", ["id"], num_partitions=4, combine={"n": "sum"}).upsert(rows)
+        if ends == "fail":
+            raise ValueError("the batch fails")
 
-    monkeypatch.setattr(Compacted, "write", slow)
-    monkeypatch.setattr(CheckpointAttempt, "put_operator", noted)
-    run(job, body, 8)
+    monkeypatch.setattr(Compacted, "write", held)
+    monkeypatch.setattr(early_compaction.runtime, "submit", noted)
+    if ends == "fail":
+        with pytest.raises(StreamingQueryException, match="the batch fails"):
+            run(job, body, 8)
+    else:
+        run(job, body, 8)
     assert acted
-    assert not any(at_end)
+    assert all(write.done() for write in writes)
+    assert any(write.cancelled() for write in writes) == (ends not in ("upsert", "compact", "replace"))
+
+
+def test_what_was_compacted_goes_with_its_table_that_no_batch_opened(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    hints: list[TableHints] = []
+    compact_early = TableChanges.compact_early
+
+    def noted(self: TableChanges, most: int) -> int:
+        hints.append(self._hints)
+        return compact_early(self, most)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id < 6:
+            add(batch, batch_id, state)
+        else:
+            assert hints[-1].early is not None
+            state.drop("t")
+            assert hints[-1].early is None
+
+    monkeypatch.setattr(TableChanges, "compact_early", noted)
+    run(job, body, 7)
+    assert hints
+
+
+def test_a_batch_that_compacts_everything_leaves_no_early_compaction(
+    job: Job, spark: SparkSession, compacted: list[dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their chains are read again by the batch itself, so the work is stopped, and nothing of it is written."""
+    stopped: list[bool] = []
+    finish = TableChanges.finish
+
+    def noted(self: TableChanges) -> None:
+        early = self._hints.early
+        finish(self)
+        if self._compacts_all and early is not None:
+            stopped.append(early._is_cancelled and not early.has_begun_write)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id % 6 == 5:
+            state.table("t", ["id"], num_partitions=4, combine={"n": "sum"}).compact()
+        else:
+            add(batch, batch_id, state)
+
+    monkeypatch.setattr(TableChanges, "finish", noted)
+    run(job, body)
+    assert any(compacted)
+    assert stopped == [True, True]
+    check(job, spark, BATCHES - 2)
 
 
 def test_a_partition_of_which_no_row_is_left_shares_no_object_with_others() -> None:
