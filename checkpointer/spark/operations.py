@@ -35,7 +35,7 @@ class Operations:
     """
 
     def __init__(self, batch_id: int) -> None:
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._batch_id = batch_id
         self._changed = threading.Condition()
         """Guards the fields below; notified when an operation ends."""
@@ -62,11 +62,11 @@ class Operations:
             with lock:
                 self._refuse_from(_Stage.ABANDONED)  # The batch may have failed while this one waited.
                 # The check is inside: what it refuses makes the batch fail too, even where the callback swallows the
-                # error.
+                # error. So does an interrupt that it swallows.
                 try:
                     check()
                     yield
-                except Exception as error:
+                except BaseException as error:
                     self.failure = self.failure or error
                     raise
         finally:

@@ -21,6 +21,7 @@ from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, Rest
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Manifest
 from pyspark_checkpointer.spark import Snapshot, State, stateful
+from pyspark_checkpointer.spark.table_changes import TableChanges
 from tests.spark.conftest import Job
 
 
@@ -307,6 +308,23 @@ def test_an_exception_swallowed_around_a_state_call_poisons_the_commit(job: Job)
     message = failure(job, update)
     assert "was not committed" in message
     assert "never there" in message
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_an_interrupt_swallowed_around_a_state_call_poisons_the_commit(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: TableChanges, rows: DataFrame) -> None:
+        raise KeyboardInterrupt
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            state.table("t", ["key"]).upsert(batch)
+
+    monkeypatch.setattr(TableChanges, "upsert", interrupted)
+    job.feed(("a", 1))
+    assert "was not committed: KeyboardInterrupt" in failure(job, update)
     assert Checkpointer(job.root).restore() is None
 
 
