@@ -16,7 +16,7 @@ from pyspark_checkpointer.admin.encrypt_in_place import ROUNDS, InPlace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import read_by_path, verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history
-from pyspark_checkpointer.checkpoint.latest import Head, read_head, refresh
+from pyspark_checkpointer.checkpoint.latest import Head, read_whole_head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue, put_once
 from pyspark_checkpointer.errors import (
@@ -64,7 +64,7 @@ async def encrypt_root(
 ) -> EncryptedRoot:
     """Encrypt a root of which `session` reads what is not encrypted.
 
-    Raises `InvalidStateError` where nothing was committed yet.
+    Raises `InvalidStateError` where nothing was committed yet, and where the root needs a repair first.
     """
     stored, signing = await open_below_signatures(session)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
@@ -77,6 +77,8 @@ async def encrypt_root(
         raise InvalidStateError(
             f"{stored.url}: is encrypted, and has lost its {object_paths.KEYS}: bring that back from a copy"
         )
+    if not latest.data.startswith(ENCRYPTED):
+        await read_whole_head(stored if signing is None else SignedStore(stored, signing))
     if isinstance(encryption, HiddenNames):
         await check_names(stored)
     keys = await adopt(stored, encryption)
@@ -146,7 +148,8 @@ class _Encrypting:
                 # An earlier call got so far. Anybody could write the first bytes, and the originals are deleted next.
                 self._keys.decrypt(object_paths.LATEST, blob.data)
                 return
-            head = await read_head(self._reader)
+            # What it does not lead to is not copied, and is deleted.
+            head = await read_whole_head(self._reader)
             if head.pointer is None:
                 return  # there are only positions here
             try:

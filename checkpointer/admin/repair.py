@@ -11,7 +11,7 @@ intact parts; they are committed only for a caller who accepts the loss.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.candidate import choose_candidate
@@ -24,7 +24,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.latest import Head, find_lost, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
@@ -53,8 +53,9 @@ async def repair(
 ) -> CheckpointId:
     """Commit a copy of a candidate as the first checkpoint of a new history.
 
-    Returns the new id. Savepoints are kept if `_latest` leads to the catalog. Otherwise those in the newest catalogs of
-    the store are copied too. If something would be missing, nothing is written unless the caller accepts the loss.
+    Returns the new id. Savepoints are kept if `_latest` leads to the newest catalog. Otherwise those in the newest
+    catalogs of the store are copied too. If something would be missing, nothing is written unless the caller accepts
+    the loss.
     """
     if older_partitions and not accept_loss:
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
@@ -124,7 +125,7 @@ class _Examined:
     top: int
     """The highest sequence in any name."""
     has_catalog: bool
-    """True if `_latest` leads to a catalog that can be read, or to none.
+    """True if `_latest` leads to the newest catalog, and that can be read, or to none.
 
     Then the catalog stays as it is.
     """
@@ -146,11 +147,15 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     to = choose_candidate(found.candidates, session.store.url, wanted)
     # Where the history can be proven and has an intact checkpoint, only a live checkpoint that is damaged is repaired.
     intact = None
-    if head.pointer is not None and not await _is_old(session, head):
+    is_proven = head.pointer is not None and await find_lost(session.store, head) is None
+    if is_proven:
         intact = await _find_intact(session)
     if intact is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):
         raise _nothing_to_repair(session, intact)
-    has_catalog = head.pointer is not None and await _reads_catalog(session, head)
+    # An old copy knows nothing of the savepoints that were made since. An earlier repair that died may have left newer
+    # manifests too, and no newer catalog.
+    has_catalog = head.pointer is not None and (is_proven or _is_newest(head.pointer.catalog, found.catalogs))
+    has_catalog = has_catalog and await _reads_catalog(session, head)
     savepoints = () if has_catalog else found.savepoints
     made = await salvage(session, found, to, savepoints, progress)
     if intact is not None and made.plan:
@@ -158,16 +163,6 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     return _Examined(
         head, found.top, has_catalog, savepoints, made, intact.manifest.id if intact and intact.manifest else None
     )
-
-
-async def _is_old(session: Session, head: Head) -> bool:
-    """Return whether `_latest` is an old copy that somebody put there.
-
-    Then manifests exist that are newer than any attempt on it can be.
-    """
-    newest = await newest_above(session.store, head)
-    # Read again: if `_latest` has moved since, the newer manifest may be of a commit that is all right.
-    return newest is not None and (await find_head(session.store)).version == head.version
 
 
 async def _find_intact(session: Session) -> Intact | None:
@@ -192,6 +187,13 @@ def _nothing_to_repair(session: Session, intact: Intact) -> InvalidStateError:
         f"{session.store.url}: its history can be read, and {what} is intact: there is nothing to repair; "
         "rollback(to=…), or `checkpointer rollback`, goes back to an older checkpoint"
     )
+
+
+def _is_newest(catalog: CatalogRef | None, sequences: Mapping[str, int]) -> bool:
+    """Return whether no catalog may be newer than the one that `_latest` names."""
+    path = None if catalog is None else catalog.path
+    own = sequences.get(path, 0) if path is not None else 0
+    return all(sequence < own for other, sequence in sequences.items() if other != path)
 
 
 async def _reads_catalog(session: Session, head: Head) -> bool:

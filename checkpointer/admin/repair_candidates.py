@@ -31,6 +31,8 @@ class StoreScan:
     manifests: Mapping[CheckpointId, tuple[Ref, Manifest]]
     candidates: Sequence[Candidate]
     """The best first: see `_rank`."""
+    catalogs: Mapping[str, int]
+    """The sequence of every catalog, by path."""
     savepoints: Sequence[CatalogEntry]
     """The savepoints in the newest catalogs that can be read, oldest first."""
 
@@ -91,8 +93,10 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
     for ref, manifest in found.values():
         missing, size = await _missing(session, ref, manifest, sizes)
         listed.append(evidence.weigh(ref, manifest, missing, size))
-    listed.sort(key=_rank, reverse=True)
-    return StoreScan(max(sequences, default=0), found, listed, _newest_savepoints(entries))
+    newest = max((known.sequence for known in ids), default=0)
+    listed.sort(key=lambda candidate: _rank(candidate, newest), reverse=True)
+    catalogs = {path: owner.sequence for path, owner in owners.items() if path.startswith(object_paths.CATALOGS)}
+    return StoreScan(max(sequences, default=0), found, listed, catalogs, _newest_savepoints(entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +159,18 @@ class _Evidence:
         )
 
 
-def _rank(candidate: Candidate) -> tuple[bool, bool, int, bool, float, CheckpointId]:
+def _rank(candidate: Candidate, newest: int) -> tuple[bool, bool, int, bool, float, CheckpointId]:
     """Return the rank of a candidate: higher is better.
 
     Intact candidates come first. Among them the first one is the one that `_latest` names, then the newest. If two
     attempts have the same sequence and none is proven, the later one comes first: its writer had seen the other fail.
+    `newest` is the highest sequence of a manifest. If it is above all attempts on what `_latest` names, that is an old
+    copy, and says nothing about the newest commit.
     """
     made = candidate.created.timestamp() if candidate.created else 0.0
     whole = not candidate.problems
-    return (whole, candidate.committed, candidate.id.sequence, candidate.proven, made, candidate.id)
+    named = candidate.committed and newest <= candidate.id.sequence + 1
+    return (whole, named, candidate.id.sequence, candidate.proven, made, candidate.id)
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history
-from pyspark_checkpointer.checkpoint.latest import Head, read_head, refresh
+from pyspark_checkpointer.checkpoint.latest import Head, read_whole_head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
@@ -77,9 +77,12 @@ class _Adoption:
     async def _sign_commits(self) -> None:
         for _ in range(ROUNDS):
             blob = await find_object(self._plain, object_paths.LATEST, SWAP_LIMIT)
-            if blob is None or blob.data.startswith(SIGNED):
-                return  # nothing was committed, or an earlier call got so far
-            head = await read_head(self._plain)
+            if blob is not None and blob.data.startswith(SIGNED):
+                return  # an earlier call got so far
+            # What it does not lead to is not signed, and is deleted.
+            head = await read_whole_head(self._plain)
+            if head.pointer is None:
+                return  # nothing was committed
             try:
                 await self._sign_manifests(head)
             except ObjectNotFoundError as error:

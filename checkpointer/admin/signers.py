@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pyspark_checkpointer.admin.sign_root import ROUNDS, renewed, sign_root
-from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, find_head, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, find_head, read_head, read_whole_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     ConflictError,
@@ -139,6 +139,8 @@ class _Change:
                         f"{self._store.url}/{entry.path}: is signed, and the root has lost its {SIGNERS}: bring that "
                         "back from a copy"
                     )
+        if holds:
+            await read_whole_head(self._plain)  # it raises where the root needs a repair first
         return holds
 
     async def _sign_anew(self, gone: Collection[str]) -> None:

@@ -108,6 +108,34 @@ async def find_head(store: Store) -> Head:
     return _decode(blob)
 
 
+async def read_whole_head(store: Store) -> Head:
+    """Return the content of `_latest`, for work that deletes what it does not lead to.
+
+    Raises `InvalidStateError` where `read_head` does. Raises it, too, where `_latest` is an old copy that somebody put
+    back, and where it is missing beside a manifest with the sequence 1.
+    """
+    head = await read_head(store)
+    if (lost := await find_lost(store, head)) is not None:
+        raise InvalidStateError(
+            f"{store.url}: has {'no' if head.pointer is None else 'an old copy of its'} {object_paths.LATEST}, and "
+            f"{lost} may be a commit, which would be lost, or an attempt that failed: repair_candidates(), or "
+            "`checkpointer repair`, lists what it can be repaired to"
+        )
+    return head
+
+
+async def find_lost(store: Store, head: Head) -> CheckpointId | None:
+    """Return the newest manifest that may be of a commit above this version.
+
+    Returns None where there is none. One above all attempts on this version is of a commit. Without `_latest`, any may
+    be: nothing tells whether it is of an attempt, or of the only commit.
+    """
+    found = await list_sizes(store, 1, 1) if head.pointer is None else []
+    newest = found[-1][0] if found else await newest_above(store, head)
+    # Read again: if `_latest` has moved since, the newer manifest may be of a commit that is all right.
+    return newest if newest is not None and (await find_head(store)).version == head.version else None
+
+
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:
     """Return the newest manifest above all attempts on this version, or None.
 

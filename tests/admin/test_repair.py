@@ -5,12 +5,13 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
@@ -29,7 +30,7 @@ from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.checkpoint.test_intact import own, spoil
 from tests.conftest import Root
 from tests.damage import everything, fill
-from tests.world import World, attempt, got, latest, line, put
+from tests.world import World, attempt, contents, got, latest, line, put
 
 pytestmark = pytest.mark.usefixtures("small_manifests")
 
@@ -493,6 +494,27 @@ def test_an_old_copy_of_the_pointer_is_found_and_repaired(world: World) -> None:
     assert new.sequence == 7
     assert latest(world.actor()) == b"3"
     assert world.actor().verify()
+
+
+@pytest.mark.parametrize("had_catalog", [False, True])
+def test_savepoints_that_an_old_copy_of_the_pointer_does_not_know_are_kept(world: World, had_catalog: bool) -> None:
+    client = world.actor()
+    line(client, 3)
+    if had_catalog:
+        client.savepoint("deleted since")
+    old = world.latest()
+    put(client, b"4")
+    if had_catalog:
+        client.delete_savepoint("deleted since")
+    client.savepoint("since")
+    ids = [put(client, b"5"), put(client, b"6")]
+    world.delete("_latest")
+    runtime.run_sync(world.store.compare_and_swap("_latest", old, None))
+    world.actor().repair(ids[-1])
+    actor = world.actor()
+    assert [savepoint.name for savepoint in actor.savepoints()] == ["since"]
+    actor.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    assert contents(world.actor().restore(savepoint="since")) == {"op": {0: [b"4"]}}
 
 
 def test_attempts_at_the_next_sequence_are_no_sign_of_an_old_pointer(world: World) -> None:

@@ -176,6 +176,42 @@ def test_a_crash_while_a_signer_is_revoked_loses_nothing(keys: Path) -> None:
         assert len(states(reader)) == 4
 
 
+@pytest.mark.parametrize(("commits", "has_old_copy"), [(1, False), (3, False), (3, True)])
+@pytest.mark.parametrize("work", ["sign", "encrypt"])
+def test_what_a_lost_pointer_does_not_lead_to_is_not_deleted(
+    keys: Path, commits: int, has_old_copy: bool, work: str
+) -> None:
+    """Signing or encrypting a root deletes what `_latest` does not lead to: a repair has to come first."""
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    store = open_store(root.url)
+
+    def write(number: int) -> None:
+        with client_of(root).begin(epoch=number) as cp:
+            cp.save("totals", KeyedState({"n": number}))
+
+    write(0)
+    old = run_sync(store.get(object_paths.LATEST)).data
+    for number in range(1, commits):
+        write(number)
+    run_sync(store.delete([object_paths.LATEST]))
+    if has_old_copy:
+        run_sync(store.compare_and_swap(object_paths.LATEST, old, None))
+    before = sorted(paths(root))
+    (keys / "state.key").write_text(secrets.token_hex(32))
+    with pytest.raises(InvalidStateError, match="checkpointer repair" if work == "sign" or has_old_copy else "nothing"):
+        if work == "sign":
+            sign(root, keys)
+        else:
+            client_of(root).encrypt(f"key-file:{keys / 'state.key'}")
+    assert sorted(paths(root)) == before
+    client = client_of(root)
+    client.repair(client.repair_candidates()[0].id)
+    assert client_of(root).restore().keyed("totals").to_dict() == {"n": commits - 1}  # type: ignore[union-attr]
+    if work == "sign":
+        sign(root, keys)
+        assert driver_of(root, keys).restore().keyed("totals").to_dict() == {"n": commits - 1}  # type: ignore[union-attr]
+
+
 def test_a_job_that_still_runs_without_signatures_is_stopped(keys: Path) -> None:
     root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
     job = client_of(root)
