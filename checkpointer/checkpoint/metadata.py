@@ -12,7 +12,7 @@ from types import MappingProxyType
 from pyspark_checkpointer.checkpoint.metrics import OperatorMetrics
 from pyspark_checkpointer.checkpoint.upload import put_once
 from pyspark_checkpointer.compaction import fits_in_manifest, segment_fold_start
-from pyspark_checkpointer.errors import ConflictError, MalformedError, RetryableError
+from pyspark_checkpointer.errors import ConflictError, InvalidStateError, MalformedError, RetryableError
 from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_paths, segments
 from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import (
@@ -195,7 +195,17 @@ async def put_as_manifest(store: Store, path: str, checkpoint: CheckpointId, dat
 
 
 async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
+    """Write a catalog once.
+
+    Raises `InvalidStateError` for one that nobody could read any more.
+    """
     data = catalog_json.encode_catalog(catalog)
+    if len(data) > MAX_CATALOG:
+        raise InvalidStateError(
+            f"{store.url}: {len(catalog.entries):,} checkpoints besides the history take {len(data):,} bytes in its "
+            f"catalog, and at most {MAX_CATALOG:,} can be read: retire older ones first, with clean() or `checkpointer "
+            "clean`, or delete savepoints. _latest was not changed"
+        )
     ref = CatalogRef(object_paths.catalog(catalog.id, sha256(data)), sha256(data))
     await put_once(store, ref.path, data)
     return ref

@@ -182,9 +182,11 @@ async def _add_retired(
                 newest = max(
                     (old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at
                 )
-                paths = metadata.objects_of(ref, await segments.load(manifest))
+                # Segments that only a deleted checkpoint named are gone. Its manifest still leads to older ones.
+                with suppress(ObjectNotFoundError, CorruptionError):
+                    manifest = await segments.load(manifest)
                 segments.forget_but([manifest])
-                index.add(Referrer(ref.id, _reason(newest), LATER), paths)
+                index.add(Referrer(ref.id, _reason(newest), LATER), metadata.objects_of(ref, manifest))
 
 
 def _retired_at(old: Retired) -> datetime:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyspark_checkpointer import RetentionPolicy, runtime
+from pyspark_checkpointer import RetentionPolicy, compaction, runtime
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from tests.admin.retention.histories import LAST_TWO, garbage, mixed
@@ -162,6 +163,37 @@ def test_deleting_one_leaves_what_a_retired_one_still_lends_to_its_readers(world
     client.clean(RetentionPolicy(keep_last=4))
     assert restored.operator("own").partition(0) == [b"2"]
     assert restored.operator("chain").partition(0) == [b"0", b"2"]
+
+
+def test_a_catalog_that_nobody_could_read_is_not_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = world.actor()
+    ids = line(client, 9)
+    monkeypatch.setattr(metadata, "MAX_CATALOG", 700)
+    before = world.objects(), world.latest()
+    with pytest.raises(InvalidStateError, match=r"7 checkpoints .* retire older ones first, with clean\(\)"):
+        client.delete_checkpoint(ids[7])
+    assert (world.objects(), world.latest()) == before
+    client.delete_checkpoint(ids[1])
+    assert client.list_checkpoints() == [ids[0], *ids[2:]]
+
+
+@pytest.mark.usefixtures("small_manifests")
+def test_readers_of_what_was_retired_keep_it_below_a_deleted_checkpoint(world: World) -> None:
+    """Its segments are gone, and its manifest leads to the older ones all the same."""
+    client, reader = world.actor(), world.actor()
+    ids = []
+    for number in range(5):
+        with client.begin() as cp:
+            for partition in range(compaction.INLINE + 1) if number == 0 else [1 + number % 2]:
+                cp.snapshot("many", partition, b"%d %d" % (partition, number))
+        ids.append(cp.id)
+    restored = reader.restore(ids[2])
+    assert restored is not None
+    client.clean(RetentionPolicy(keep_last=2))  # the first three are retired, for an hour
+    client.delete_checkpoint(ids[3])
+    client.clean(RetentionPolicy(keep_last=2))
+    assert restored.operator("many").partition(1) == [b"1 2"]
+    assert restored.operator("many").partition(2) == [b"2 1"]
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
