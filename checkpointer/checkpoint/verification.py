@@ -45,6 +45,8 @@ class Finding:
     def _and_more(self, hurt: str) -> str:
         if self.path == object_paths.LATEST:
             return "every checkpoint: none can be found without it"
+        if self.path.startswith(object_paths.CATALOGS):
+            return "every checkpoint that only this catalog names, such as savepoints"
         return f"{hurt or 'no checkpoint'}{' and all older ones but savepoints' if self.and_older else ''}"
 
     def __str__(self) -> str:

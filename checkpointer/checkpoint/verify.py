@@ -196,12 +196,15 @@ class Verifier:
         Findings that do not hurt it are kept apart.
         """
         self.manifests = {ref: manifest for ref, manifest in self.manifests.items() if ref.id == checkpoint}
+        is_known = bool(self.manifests) or any(checkpoint in finding.checkpoints for finding in self.findings)
         hurting: list[Finding] = []
         others: list[Finding] = []
         for finding in self.findings:
             # Its manifest was not reached, because one above it is damaged. So that damage hurts it, although nothing
             # names it.
             out_of_reach = finding.and_older and not self.manifests and checkpoint < min(finding.checkpoints)
+            # Nor was it, if only the catalog names it.
+            out_of_reach |= finding.path.startswith(object_paths.CATALOGS) and not is_known
             (hurting if checkpoint in finding.checkpoints or out_of_reach else others).append(finding)
         if not self.manifests and not hurting:
             raise CheckpointNotFoundError(f"{self._store.url}: no live checkpoint {checkpoint}")

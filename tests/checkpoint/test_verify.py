@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, compaction, runtime
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, compaction, runtime
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import read_head
@@ -218,6 +218,20 @@ def test_a_savepoint_below_what_is_damaged_is_not_hurt(tmp_path: Path) -> None:
         found = ck.verify(first)
         assert found
         assert [finding.path for finding in found.elsewhere] == [object_paths.manifest(second)]
+
+
+def test_a_damaged_catalog_hurts_the_savepoints(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path / "root")
+    ids = line(client, 4)
+    client.savepoint("s", ids[0])
+    client.clean(RetentionPolicy(keep_last=2))
+    (catalog,) = (tmp_path / "root" / "catalog").iterdir()
+    flip(catalog)
+    whole, of_savepoint, of_latest = client.verify(), client.verify(ids[0]), client.verify(ids[3])
+    assert [finding.path for finding in whole.findings] == [f"catalog/{catalog.name}"]
+    assert "such as savepoints" in repr(whole.findings[0])
+    assert of_savepoint.findings == whole.findings
+    assert (of_latest.findings, of_latest.elsewhere) == ((), whole.findings)
 
 
 def test_a_share_of_the_objects_is_drawn_anew_each_time(root: Path) -> None:
