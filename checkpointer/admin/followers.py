@@ -149,18 +149,18 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
             return None
         return _with(session, known, FollowerPosition(name, operator, checkpoint, session.host.now()))
 
-    await _require_live(session, await read_head(session.store), name, checkpoint)
+    await _require_live(session, name, checkpoint)
     await _change(session, plan)
     # Whoever plans a retirement without this position has to plan again. Also where the position was there before: an
     # earlier call may have died at this point.
     try:
-        head = await cas_loop(session.store, await read_head(session.store), lambda head: _touch(session, head))
+        await cas_loop(session.store, await read_head(session.store), lambda head: _touch(session, head))
     except InvalidStateError:
         # Such as a signer who may consume, and not swap `_latest`: retention would wait for one who never reads.
         if is_new:
             await _change(session, lambda known: _without(known, name))
         raise
-    await _require_live(session, head, name, checkpoint)
+    await _require_live(session, name, checkpoint)
     logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
 
 
@@ -170,21 +170,18 @@ async def hold(session: Session, name: str, operator: str) -> None:
     A follower that is registered stays at its position. Raises what `register` raises.
     """
     if name not in (await read_positions(session.store)).by_name:
-        ancestry = (await read_history(session.store, await read_head(session.store))).ancestry
-        await register(session, name, operator, ancestry[-1][0].id)
+        history = await read_consistent(session.store, lambda head: read_history(session.store, head))
+        await register(session, name, operator, history.ancestry[-1][0].id)
 
 
 async def _touch(session: Session, head: Head) -> Pointer | None:
     return None if head.pointer is None else replace(head.pointer, nonce=session.host.token(32))
 
 
-async def _require_live(session: Session, head: Head, name: str, checkpoint: CheckpointId | None) -> None:
-    """Raise `RetiredError` if the first checkpoint for a follower is not live.
-
-    A version of `_latest` says what is live.
-    """
+async def _require_live(session: Session, name: str, checkpoint: CheckpointId | None) -> None:
+    """Raise `RetiredError` if the first checkpoint for a follower is not live."""
     # Not one that only a savepoint keeps: what came after it may be gone.
-    ancestry = (await read_history(session.store, head)).ancestry
+    ancestry = (await read_consistent(session.store, lambda head: read_history(session.store, head))).ancestry
     begins = bool(ancestry) and ancestry[-1][1].parent is None
     if needed_by([ref for ref, _ in ancestry], begins, checkpoint) is None:
         raise RetiredError(

@@ -26,6 +26,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from tests.world import World, line
 
 NO_GRACE = timedelta(0)
 
@@ -87,6 +88,16 @@ def test_one_that_has_read_nothing_keeps_everything(ck: Checkpointer) -> None:
     assert ck.list_checkpoints() == ids[2:]
     with pytest.raises(RetiredError, match="the first checkpoint is not live any more"):
         register(ck, "new", None)
+
+
+def test_a_registration_begins_anew_where_a_checkpoint_is_deleted_meanwhile(world: World) -> None:
+    client, other = world.actor(), world.actor()
+    ids = line(client, 4)
+    oldest = object_paths.manifest(ids[0])
+    client.faults.call(lambda _: other.delete_checkpoint(ids[0]), "get", path=oldest)
+    run_sync(followers.register(client.session, "copy", "op", ids[2]))
+    assert [(one.name, one.checkpoint) for one in other.followers()] == [("copy", ids[2])]
+    assert other.list_checkpoints() == ids[1:]
 
 
 def test_a_policy_may_outrun_a_follower_and_says_by_how_much(

@@ -164,6 +164,9 @@ class RewindAttempt:
         session.rebase(self.query.base)
         try:
             await rollback(session, CheckpointSelector.parse(self.target.id), new, job, verified=self.target)
+        except RetiredError:
+            await self._withdraw(record)
+            raise
         except ConflictError as error:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None
