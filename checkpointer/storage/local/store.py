@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, StoreRefusedError
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.storage.base import (
     UNFENCED,
@@ -342,14 +343,21 @@ class LocalStore(PagedStore):
     def _delete(self, paths: Sequence[str]) -> None:
         self._check_mount()
         folders: dict[str, str] = {}  # many objects are in few folders, each of which is checked once
+        changed: set[str] = set()
         for path in paths:
             folder, _, name = check_path(path).rpartition("/")
             # `_locate` refuses hidden names, so each of those is checked, also in a folder that was.
             if folder not in folders or files.is_hidden(name):
                 folders[folder] = os.path.dirname(self._locate(path))
+            # An object that is back after a crash is as dead as it was, and is swept again. What is swapped would be
+            # alive. It is synced also if it is gone already: an earlier call may have failed before it was.
+            if object_paths.begins_state(path):
+                changed.add(folders[folder])
             with suppress(FileNotFoundError, NotADirectoryError):
-                # Not synced: an object that is back after a crash is as dead as it was, and is swept again.
                 os.unlink(os.path.join(folders[folder], name))
+        for folder in changed:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                files.sync_folder(folder)
 
     def _discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         self._check_mount()

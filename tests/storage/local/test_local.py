@@ -373,6 +373,18 @@ def test_a_swap_that_the_disk_is_slow_to_confirm_is_not_proven_by_its_bytes(
     assert run_sync(local.get("_latest")).data == b"2"
 
 
+def test_only_the_deletion_of_what_would_be_alive_again_is_synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local, synced = LocalStore(str(root)), list[str]()
+    paths = ["progress/kinesis/app/positions/s.json", "artifacts/op/0/0000000001-aaaaaaaa.snapshot.zst"]
+    for path in paths:
+        run_sync(local.put(path, b"1"))
+    monkeypatch.setattr(files, "sync_folder", synced.append)
+    for path in paths:
+        run_sync(local.delete([path, path]))
+        assert not (root / path).exists()
+    assert synced == [str((root / paths[0]).parent)]
+
+
 def test_a_removed_lock_file_excludes_nobody_but_for_a_moment(root: Path, local: Store) -> None:
     run_sync(local.compare_and_swap("_latest", b"1", None))
     (root / ".lock").unlink()
