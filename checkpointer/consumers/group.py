@@ -103,6 +103,10 @@ class Group:
         """Return the URL of a position, for errors and logs."""
         return f"{self.context.store.url}/{self._path(partition)}"
 
+    def check_place(self, partition: str, position: Position) -> None:
+        """Raise `MalformedError` if the position of a partition is another one's."""
+        self._checked(self._path(partition), position)
+
     async def _list(self) -> list[ListedObject]:
         prefix = object_paths.positions(self.folder)
         found = await self.context.store.list(prefix)

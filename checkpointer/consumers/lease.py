@@ -21,7 +21,8 @@ class Lease(NotPicklable):
 
     A lost lease stays lost. `value_when_taken` is the position's value when the lease was written into it. `token` was
     drawn only for this lease, and stays in the position until another lease is written there. Code that delays writes
-    under this lease sets `flush`, which writes what that code holds.
+    under this lease sets `flush` and `flush_kept`, which write what that code holds. `flush` also raises the errors of
+    what was given up before, and `flush_kept` leaves these to a later `flush`.
     """
 
     _instead = "write under it there, or take one here"
@@ -31,6 +32,7 @@ class Lease(NotPicklable):
         self.value_when_taken: Value | None = None
         self.lost = False
         self.flush: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.flush_kept: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._position, self._process = position, os.getpid()
 
     def __repr__(self) -> str:

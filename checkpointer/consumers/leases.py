@@ -100,7 +100,8 @@ class Leases:
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
         """Return a lease if the partition may be taken; else None.
 
-        It may be taken if it is free, expired or this worker's already.
+        It may be taken if it is free, expired or this worker's already. Then the delayed writes under the earlier lease
+        come first, and an error of one that may be tried again is raised.
 
         `force` takes any partition that was created.
         """
@@ -243,6 +244,10 @@ class Leases:
 
     async def _take_if(self, partition: str, allowed: Callable[[Row | None], bool]) -> Lease | None:
         tokens = {check_name(partition): self._token()}
+        held = self.held.get(partition)
+        if held is not None and held.flush_kept is not None and not held.lost:
+            # Under the new lease the delayed writes of this one would be refused.
+            await held.flush_kept()
 
         def edit(rows: Rows, now: datetime) -> None:
             if allowed(rows.get(partition)):
@@ -274,19 +279,33 @@ class Leases:
         """
         # Another etag means that the edit left the row out, or that somebody changed it since.
         taken = [rows[name] for name, token in tokens.items() if name in rows and rows[name].etag == token]
-        # Each is entered to its end: a position that cannot be read or written keeps this worker from no other
-        # partition.
-        results = await asyncio.gather(*(self._enter_position(row) for row in taken), return_exceptions=True)
         gained: dict[str, Lease] = {}
         failed: dict[str, CheckpointError] = {}
-        for row, result in zip(taken, results, strict=True):
-            if isinstance(result, CheckpointError):
-                failed[row.partition] = result
-            elif isinstance(result, BaseException):
-                raise result
-            elif result is not None and self._hold(result):
-                gained[row.partition] = result
-        return gained, failed
+
+        async def enter(row: Row) -> None:
+            try:
+                lease = await self._enter_position(row)
+            except CheckpointError as error:
+                failed[row.partition] = error
+            else:
+                # Held from now on, and so renewed, however long the other positions take.
+                if lease is not None and self._hold(lease):
+                    gained[row.partition] = lease
+
+        # Each is entered to its end: a position that cannot be read or written keeps this worker from no other
+        # partition.
+        try:
+            results = await asyncio.gather(*map(enter, taken), return_exceptions=True)
+            for unexpected in filter(None, results):
+                raise unexpected
+        except BaseException:
+            # The caller does not get to know these, so nobody would read their partitions.
+            for lease in gained.values():
+                self.let_go(lease)
+            raise
+        # In the order of the rows. Meanwhile another call of this worker may have taken one again.
+        leases = (gained.get(row.partition) for row in taken)
+        return {lease.partition: lease for lease in leases if lease is not None and not lease.lost}, failed
 
     async def _enter_position(self, row: Row) -> Lease | None:
         """Write the lease of a taken row into its position, and return the lease.
@@ -296,7 +315,7 @@ class Leases:
         position = self.group.position(row.partition)
         while True:
             try:
-                written = await position.change(_entering(row))
+                written = await position.change(self._entering(row))
             except _NewerEpochError as error:
                 # Either the ownership was deleted by hand and its epochs began anew, or another worker was faster. In
                 # the first case the row is still ours, and its epoch can be raised above that of the position.
@@ -308,6 +327,28 @@ class Leases:
                 lease = Lease(self.worker, row.partition, row.epoch, row.etag, position)
                 lease.value_when_taken = None if written is None else written.value
                 return lease
+
+    def _entering(self, row: Row) -> Callable[[Position | None, datetime], Position | None]:
+        """Return the change that writes the lease of a row into its position."""
+
+        def next_position(position: Position | None, now: datetime) -> Position | None:
+            if position is None:
+                # The position is made even where nothing was recorded: a lease can only write over a position in which
+                # it stands.
+                return Position(row.partition, row.epoch, None, now, row.etag)
+            self.group.check_place(row.partition, position)
+            # An earlier try took effect, and its answer was lost. Nobody else drew this token.
+            if position.lease == row.etag:
+                return None
+            # An equal epoch is refused too: an ownership that was deleted by hand begins its epochs anew, so another
+            # lease may have the same number.
+            if position.epoch >= row.epoch:
+                raise _NewerEpochError(position.epoch)
+            # From this swap on, the old owner's writes are refused. Without it, the old owner could write after the
+            # new one has read where to begin (SPEC.md, Leases, step 2).
+            return replace(position, epoch=row.epoch, lease=row.etag)
+
+        return next_position
 
     async def _raise_epoch(self, row: Row, epoch: int) -> Row | None:
         token = self._token()
@@ -352,25 +393,3 @@ def _check_worker(name: str) -> str:
     # A name that is not text would make the ownership unreadable for everybody.
     object_paths.encode_part(name)
     return name
-
-
-def _entering(row: Row) -> Callable[[Position | None, datetime], Position | None]:
-    """Return the change that writes the lease of a row into its position."""
-
-    def next_position(position: Position | None, now: datetime) -> Position | None:
-        if position is None:
-            # The position is made even where nothing was recorded: a lease can only write over a position in which it
-            # stands.
-            return Position(row.partition, row.epoch, None, now, row.etag)
-        # An earlier try took effect, and its answer was lost. Nobody else drew this token.
-        if position.lease == row.etag:
-            return None
-        # An equal epoch is refused too: an ownership that was deleted by hand begins its epochs anew, so another lease
-        # may have the same number.
-        if position.epoch >= row.epoch:
-            raise _NewerEpochError(position.epoch)
-        # From this swap on, the old owner's writes are refused. Without it, the old owner could write after the new one
-        # has read where to begin (SPEC.md, Leases, step 2).
-        return replace(position, epoch=row.epoch, lease=row.etag)
-
-    return next_position

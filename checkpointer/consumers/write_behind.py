@@ -148,6 +148,8 @@ class WriteBehind(Generic[K, V]):
         self._name = name
         self._accept = accept
         self._closed = False
+        self._has_told = False
+        """True once the caller of `close()` was told what was not written, if anything was not."""
         self._reset()
         _all.add(self)
 
@@ -217,6 +219,10 @@ class WriteBehind(Generic[K, V]):
         """
         await runtime.bridge(self._flush_for_read(wanted))
 
+    async def forget(self, wanted: Callable[[K], bool]) -> None:
+        """Drop what was put before for these keys. A write that is under way ends first."""
+        await runtime.bridge(self._forget(wanted))
+
     async def close(self) -> None:
         """Write the held values, and take no more. A second call finds nothing to do.
 
@@ -225,7 +231,14 @@ class WriteBehind(Generic[K, V]):
         """
         # This comes before the flush: what is put after it is refused, so this flush is the last one.
         self._closed = True
-        await self.flush()
+        # After an interrupt nobody knows what was not written, and the end of the process is the last chance for it.
+        self._has_told = False
+        try:
+            await self.flush()
+        except Exception:
+            self._has_told = True
+            raise
+        self._has_told = True
 
     # ---- on the event loop ---------------------------------------------------------------------------------------
 
@@ -276,6 +289,14 @@ class WriteBehind(Generic[K, V]):
         await self._flush_for_read(wanted)
         if error := self._buffer.take_report(wanted):
             raise error
+
+    async def _forget(self, wanted: Callable[[K], bool]) -> None:
+        async with self._write_lock:
+            self._buffer.drain_inbox()
+            if count := self._buffer.forget(wanted):
+                logger.info("%s: %d updates from before another consumer came were dropped", self._name, count)
+            if not self._buffer.has_held:
+                self._stop_timer()
 
     async def _write_held(self, wanted: Callable[[K], bool]) -> _Failures[K]:
         """Write the held values of these keys.
@@ -356,7 +377,7 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     """Write held values when the interpreter ends, and log those that cannot be."""
     # After a `close()` that failed, its caller was told what was not written, and decides what to do.
-    left = [write_behind for write_behind in _all if not write_behind._closed and write_behind.pending]
+    left = [write_behind for write_behind in _all if not write_behind._has_told and write_behind.pending]
     if left:
         runtime.run_sync(_write_at_exit(left))
 

@@ -145,6 +145,17 @@ class WriteBuffer(Generic[K, V]):
         # Nobody may be waiting for this write, so the reasons are kept for the next flush of their keys.
         self._unreported.update(given_up)
 
+    def forget(self, wanted: Callable[[K], bool]) -> int:
+        """Drop the held values of these keys, and return how many there were."""
+        held, writing = self._stages
+        rest = {key: value for key, value in held.items() if not wanted(key)}
+        self._stages = _Stages(rest, writing)
+        for key in held.keys() - rest.keys():
+            self._failed_tries.pop(key, None)
+        if not rest:
+            self.count = 0
+        return len(held) - len(rest)
+
     @property
     def has_held(self) -> bool:
         """Return whether any value is held."""

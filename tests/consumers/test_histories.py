@@ -182,7 +182,7 @@ BROKEN = (
         "position is None or (position.epoch, position.lease) != (self.epoch, self.token)",
         "position is None",
     ),
-    Planted("any mark may be put over any other", leases._entering, "position.epoch >= row.epoch", "False"),
+    Planted("any mark may be put over any other", leases.Leases._entering, "position.epoch >= row.epoch", "False"),
     Planted(
         "unconditional swap",
         memory.MemoryStore.compare_and_swap,

@@ -15,12 +15,13 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     DependencyError,
     LeaseLostError,
+    MalformedError,
     OutcomeUnknownError,
 )
 from pyspark_checkpointer.manifests.positions_json import encode_position
 from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.testing.requests import CrashError
-from tests.consumers.world import FOLDER, LEASE, OWNERSHIP, Worker, World, lost, path, run, write
+from tests.consumers.world import FOLDER, LEASE, OWNERSHIP, Worker, World, eventually, lost, path, run, write
 
 # ---- swaps that fail, stall or land late -----------------------------------------------------------------------------
 
@@ -274,6 +275,50 @@ def test_a_position_that_cannot_be_read_keeps_nobody_from_the_others(world: Worl
     found = run(a.leases.balance())
     assert [lease.partition for lease in found.gained] == ["q"]
     assert found.failed == {}
+
+
+def test_a_position_that_is_slow_keeps_no_other_from_being_held(world: World) -> None:
+    """What is held is renewed, so that no other worker takes it meanwhile."""
+    world.create("p", "q", "r")
+    a, b = world.worker("a"), world.worker("b")
+    gate = a.faults.hold("get", path=path("q"))
+    work = runtime.submit(a.leases.balance())
+    gate.wait()
+    eventually(lambda: set(a.leases.held) == {"p", "r"})
+    for _ in range(3):
+        world.wait(LEASE * 0.6)
+        assert run(a.leases.renew()) == ()
+        assert b.take("p") is None
+    gate.open()
+    assert {lease.partition for lease in work.result(30).gained} == {"p", "q", "r"}
+
+
+def test_a_round_that_is_given_up_holds_nothing(world: World) -> None:
+    """Nobody is told of its leases, so nobody would read their partitions."""
+    world.create("p", "q", "r")
+    a = world.worker("a")
+    gate = a.faults.hold("get", path=path("q"))
+    work = runtime.submit(a.leases.balance())
+    gate.wait()
+    eventually(lambda: set(a.leases.held) == {"p", "r"})
+    work.cancel()
+    eventually(lambda: a.leases.held == {})
+    gate.open()
+    assert {lease.partition for lease in run(a.leases.balance()).gained} == {"p", "q", "r"}
+
+
+def test_a_position_of_another_partition_is_refused(world: World, pair: tuple[Worker, Worker]) -> None:
+    """By its place in the group: somebody has copied it there, and its events would be taken for read."""
+    a, b = pair
+    world.create("q")
+    lease = a.must_take("p")
+    write(lease, 900)
+    world.put(path("q"), world.read(path("p")))
+    with pytest.raises(MalformedError, match=rf"{path('q')}: holds the position of partition 'p'"):
+        b.take("q")
+    assert list(run(b.leases.balance()).failed) == ["q"]
+    world.delete(path("q"))
+    assert b.must_take("q").value_when_taken is None
 
 
 def test_a_mark_that_failed_is_tried_again_in_the_next_round(world: World) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_checkpointer.consumers import write_behind as module
 from pyspark_checkpointer.consumers.write_behind import (
     MAX_TRIES_WHEN_DROPPED,
     PERMANENT_ERRORS,
@@ -31,16 +31,10 @@ from pyspark_checkpointer.errors import (
     MalformedError,
 )
 from pyspark_checkpointer.runtime import on_loop, run_sync
+from tests.consumers.world import eventually
 
 NEVER = 3600.0
 SOON = 0.01
-
-
-def eventually(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.002)
 
 
 class Target:
@@ -472,6 +466,32 @@ def test_a_cancelled_flush_loses_nothing(target: Target) -> None:
     target.open = True
     run_sync(write_behind.flush())
     assert target.batches == [{"a": 1}]
+
+
+def test_an_interrupted_close_leaves_the_rest_to_the_end_of_the_process(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody was told what was not written."""
+    write_behind = target.write_behind()
+    target.open = False
+    put(write_behind, a=1)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await write_behind.close()
+
+    asyncio.run(give_up())
+    monkeypatch.setattr(module, "EXIT_FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_all", {write_behind})
+    module._at_exit()
+    assert "updates could not be written (1)" in caplog.text
+    target.open = True
+    run_sync(write_behind.close())
+    assert target.batches == [{"a": 1}]
+    caplog.clear()
+    module._at_exit()
+    assert caplog.text == ""
 
 
 def forgotten(make: Callable[[], WriteBehind[str, int]]) -> "weakref.ref[Any]":

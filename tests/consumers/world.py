@@ -1,6 +1,7 @@
 """Several workers on one root, each behind a faulty store of its own and with a host that the test controls."""
 
 import itertools
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -59,6 +60,14 @@ class TestHost:
 
     async def call(self, function: Callable[[], T]) -> T:
         return function()
+
+
+def eventually(true: Callable[[], object]) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.002)
 
 
 def path(partition: str) -> str:

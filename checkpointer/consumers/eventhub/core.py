@@ -105,7 +105,12 @@ class EventHubGroups:
             by_group.setdefault(self._group(_group_name(claim.given)), []).append(claim)
         # Each group is one object, so its claims are one swap, and groups do not wait for each other.
         won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
-        rows = {row.etag: row for some in won for row in some}
+        rows = {row.etag: row for some, _ in won for row in some}
+        taken = {etag for _, some in won for etag in some}
+        regained = {self._key(claim.given) for claim in claims if claim.etag in rows and claim.etag in taken}
+        if regained:
+            # They are of an earlier ownership. The owners since have recorded later positions.
+            await self._write_behind.forget(regained.__contains__)
         return [
             {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
             for claim in claims
@@ -175,12 +180,13 @@ async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
     await key.group.position(checkpoint.partition_id).change(_overwriting(checkpoint))
 
 
-async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
+async def _swap_claims(group: Group, claims: list[_Claim]) -> tuple[list[Row], set[str]]:
     """Apply claims to the group's ownership in one swap.
 
-    Return the rows of the claims that were won.
+    Return the rows of the claims that were won, and the etags of claims for a row that another owner had, or released.
     """
     won: list[Row] = []
+    taken: set[str] = set()
 
     def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
         won.clear()  # An earlier attempt that lost its swap may have won others.
@@ -196,6 +202,8 @@ async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
                 # won (SPEC.md, Event Hubs).
                 if (None if row is None else row.etag) != claim.expected:
                     continue
+                if row is not None and claim.owner not in ("", row.owner):
+                    taken.add(claim.etag)
                 row = rows[key] = _claimed(row, claim, now)
             won.append(row)
         # By the name as the last claim wrote it, which is how it is returned.
@@ -204,7 +212,7 @@ async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
         return None if after == before else after
 
     await group.ownership.change(next_ownership)
-    return won
+    return won, taken
 
 
 def _claimed(row: Row | None, claim: _Claim, now: datetime) -> Row:

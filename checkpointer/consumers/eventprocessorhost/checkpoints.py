@@ -66,6 +66,7 @@ class Checkpoints:
         position = await self._group.position(partition_id).read()
         if position is None:
             return None
+        self._group.check_place(partition_id, position)
         return decode(self._group.position_url(partition_id), partition_id, position.value)
 
     async def delete(self, partition_id: str) -> None:
@@ -96,6 +97,7 @@ class Checkpoints:
         elif lease.accept(new):
             # Releasing the lease first writes what was updated under it.
             hold.flush = lambda: self._write_behind.flush(lambda other: other is lease)
+            hold.flush_kept = lambda: self._write_behind.flush_for_read(lambda other: other is lease)
             self._write_behind.put(lease, new)
 
     async def flush(self) -> None:

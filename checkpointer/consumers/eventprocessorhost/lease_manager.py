@@ -214,9 +214,10 @@ class LeaseManager(StoreClient[HostLeases], ClosingContext):
     def acquire_lease(self, lease: CompleteLease) -> bool:
         """Make this host the owner, and return whether it is. If not, nothing changed.
 
-        A lease that is free, expired, or this host's already is acquired. A lease that another host renews is stolen,
-        but only from the owner that `lease` names. A host that acquired it later keeps it. Return False also if the
-        lease was deleted, or `lease` was lost. Then `get_lease` returns a new one.
+        A lease that is free, expired, or this host's already is acquired. In the last case, the updates that wait under
+        the earlier lease are written first. A lease that another host renews is stolen, but only from the owner that
+        `lease` names. A host that acquired it later keeps it. Return False also if the lease was deleted, or `lease`
+        was lost. Then `get_lease` returns a new one.
 
         Args:
             lease: The lease, from `get_lease`.

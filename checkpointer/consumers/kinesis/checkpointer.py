@@ -81,6 +81,7 @@ class RecordCheckpointer(NotPicklable):
         self._last_record: ExtendedSequenceNumber | None = None
         self._step_lock = asyncio.Lock()
         lease.flush = self._flush
+        lease.flush_kept = lambda: write_behind.flush_for_read(lambda one: one is self)
 
     def __repr__(self) -> str:
         return f"<RecordCheckpointer of {self._lease!r}: {self.position}>"

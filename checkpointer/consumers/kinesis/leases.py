@@ -157,6 +157,8 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def take(self, shard_id: str, *, force: bool = False) -> RecordCheckpointer | None:
         """Take a shard that is free, expired, or this worker's already.
 
+        In the last case its delayed checkpoints are written first.
+
         Args:
             shard_id: The id of the shard.
             force: Whether to take any shard that was created.

@@ -83,8 +83,9 @@ def _check(recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequ
         raise IllegalArgumentError(
             f"shard {recorded.shard!r:.60}: {new} is below the last checkpoint, {recorded.checkpoint}"
         )
-    # A pending number was delivered, perhaps to an earlier owner, so it may be above what this owner has seen.
-    if new > seen and (recorded.pending is None or new != recorded.pending.number):
+    # A pending number was delivered, perhaps to an earlier owner, so it may be above what this owner has seen. So may
+    # the last checkpoint, which may have been that number before its answer was lost.
+    if new > max(seen, recorded.checkpoint) and (recorded.pending is None or new != recorded.pending.number):
         raise IllegalArgumentError(
             f"shard {recorded.shard!r:.60}: {new} is above the largest sequence number that was delivered, {seen}"
         )

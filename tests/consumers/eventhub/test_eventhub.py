@@ -101,6 +101,24 @@ def test_the_next_process_reads_before_its_first_update(url: str, store: Faulty)
     assert positions(second) == {"0": (3, "3")}
 
 
+def test_what_waits_from_an_earlier_ownership_is_not_written_over_later_positions(url: str) -> None:
+    store, other = CheckpointStore(url, max_updates=100, interval=60.0), CheckpointStore(url)
+    (mine,) = store.claim_ownership([claim("0", "a")])
+    store.update_checkpoint(checkpoint("0", 99, "99"))
+    (mine,) = store.claim_ownership([mine])  # what waits stays where the owner is the same
+    assert positions(store) == {"0": (99, "99")}
+    store.update_checkpoint(checkpoint("0", 100, "100"))
+    (theirs,) = other.claim_ownership([{**mine, "owner_id": "b"}])
+    other.update_checkpoint(checkpoint("0", 5000, "5000"))
+    other.claim_ownership([{**theirs, "owner_id": ""}])
+    (row,) = store.list_ownership(*HERE)
+    store.claim_ownership([{**row, "owner_id": "a"}])
+    assert positions(store) == {"0": (5000, "5000")}
+    store.update_checkpoint(checkpoint("0", 5001, "5001"))
+    store.close()
+    assert positions(other) == {"0": (5001, "5001")}
+
+
 def test_listing_checkpoints_is_one_listing_and_the_reads_at_once(store: Faulty) -> None:
     for partition in range(32):
         store.update_checkpoint(checkpoint(str(partition), partition, str(partition)))

@@ -544,6 +544,28 @@ def test_a_lease_acquired_again_begins_with_what_stands_then(root: Root) -> None
     assert root.number() == 1
 
 
+def test_a_lease_acquired_again_writes_first_what_waits(root: Root) -> None:
+    host = root.leases("host")
+    with root.checkpoints(max_updates=1000, interval=1000) as manager:
+        lease = host.acquired()
+        manager.update_checkpoint(lease, at(8))
+        assert host.acquire_lease(lease)
+        assert root.number() == 8
+        host.release_lease(lease)
+    assert root.number() == 8
+
+
+def test_a_checkpoint_of_another_partition_is_refused(root: Root) -> None:
+    host = root.leases("host")
+    root.manager.update_checkpoint(host.acquired("1"), at(900, "1"))
+    store = MemoryStore(root.url)
+    copied = run_sync(store.get(object_paths.position(FOLDER, "1"))).data
+    run_sync(store.delete([object_paths.position(FOLDER, "0")]))
+    run_sync(store.put(object_paths.position(FOLDER, "0"), copied))
+    with pytest.raises(CorruptionError, match="holds the position of partition '1'"):
+        root.manager.get_checkpoint("0")
+
+
 def test_a_release_writes_first_what_waits(root: Root) -> None:
     host = root.leases("host")
     manager = root.checkpoints(max_updates=1000, interval=1000)

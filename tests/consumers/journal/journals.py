@@ -1,7 +1,5 @@
 """What the tests of the journal share: a file on some store, opened by the implementation under test."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,13 +14,6 @@ IMPLEMENTATIONS = [Journal]
 NEVER = 3600.0
 AT = datetime(2026, 3, 1, 12, 30, 15, 250000, tzinfo=UTC)
 LATER = AT + timedelta(seconds=1)
-
-
-def eventually(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
 
 
 @dataclass(frozen=True)

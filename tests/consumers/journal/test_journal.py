@@ -13,7 +13,8 @@ import yaml
 from pyspark_checkpointer.consumers.journal import EventLogState
 from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from tests.conftest import Root
-from tests.consumers.journal.journals import AT, IMPLEMENTATIONS, LATER, Place, eventually
+from tests.consumers.journal.journals import AT, IMPLEMENTATIONS, LATER, Place
+from tests.consumers.world import eventually
 
 
 @pytest.fixture(params=IMPLEMENTATIONS, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")

@@ -25,7 +25,8 @@ from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import CrashError
 from pyspark_checkpointer.testing.store import FaultyStore
-from tests.consumers.journal.journals import AT, Place, eventually
+from tests.consumers.journal.journals import AT, Place
+from tests.consumers.world import eventually
 
 FILE, PREVIOUS = "journal.yml", "journal.yml.previous"
 

@@ -182,6 +182,20 @@ def test_a_store_that_does_not_answer_says_so_and_may_be_asked_again(one: Node, 
     assert at(two.must("s", force=True)) == "5"
 
 
+def test_a_pending_checkpoint_whose_answer_was_lost_may_be_made_again(one: Node, two: Node) -> None:
+    """It is above all that was delivered to its new owner."""
+    taken(one).prepare_checkpoint()
+    theirs = two.must("s", force=True)
+    pending = theirs.pending
+    assert pending is not None
+    two.faults.drop_answer(path=POSITION)
+    two.faults.fail("get", path=POSITION)
+    with pytest.raises(DependencyError):
+        pending.checkpoint()
+    pending.checkpoint()
+    assert (at(theirs), theirs.pending) == ("9", None)
+
+
 @pytest.mark.parametrize(
     ("error", "contract"),
     [
