@@ -24,7 +24,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, find_lost, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.latest import Head, find_above, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
@@ -147,7 +147,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     to = choose_candidate(found.candidates, session.store.url, wanted)
     # Where the history can be proven and has an intact checkpoint, only a live checkpoint that is damaged is repaired.
     intact = None
-    is_proven = head.pointer is not None and await find_lost(session.store, head) is None
+    is_proven = head.pointer is not None and await find_above(session.store, head) is None
     if is_proven:
         intact = await _find_intact(session)
     if intact is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):

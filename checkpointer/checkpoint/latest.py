@@ -115,7 +115,11 @@ async def read_whole_head(store: Store) -> Head:
     back, and where it is missing beside a manifest with the sequence 1.
     """
     head = await read_head(store)
-    if (lost := await find_lost(store, head)) is not None:
+    lost = await find_above(store, head)
+    # Without `_latest`, nothing tells whether the only manifest is of an attempt, or of the only commit.
+    if head.pointer is None and (first := await list_sizes(store, 1, 1)) and await _is_unmoved(store, head):
+        lost = first[-1][0]
+    if lost is not None:
         raise InvalidStateError(
             f"{store.url}: has {'no' if head.pointer is None else 'an old copy of its'} {object_paths.LATEST}, and "
             f"{lost} may be a commit, which would be lost, or an attempt that failed: repair_candidates(), or "
@@ -124,16 +128,17 @@ async def read_whole_head(store: Store) -> Head:
     return head
 
 
-async def find_lost(store: Store, head: Head) -> CheckpointId | None:
-    """Return the newest manifest that may be of a commit above this version.
+async def find_above(store: Store, head: Head) -> CheckpointId | None:
+    """Return the manifest that proves this version to be old or lost, or None.
 
-    Returns None where there is none. One above all attempts on this version is of a commit. Without `_latest`, any may
-    be: nothing tells whether it is of an attempt, or of the only commit.
+    It is what `newest_above` returns, unless `_latest` has moved since: then it may be of a commit that is all right.
     """
-    found = await list_sizes(store, 1, 1) if head.pointer is None else []
-    newest = found[-1][0] if found else await newest_above(store, head)
-    # Read again: if `_latest` has moved since, the newer manifest may be of a commit that is all right.
-    return newest if newest is not None and (await find_head(store)).version == head.version else None
+    newest = await newest_above(store, head)
+    return newest if newest is not None and await _is_unmoved(store, head) else None
+
+
+async def _is_unmoved(store: Store, head: Head) -> bool:
+    return (await find_head(store)).version == head.version
 
 
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:

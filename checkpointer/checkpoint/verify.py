@@ -18,7 +18,7 @@ from functools import partial
 from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
-from pyspark_checkpointer.checkpoint.latest import Head, find_head, newest_above
+from pyspark_checkpointer.checkpoint.latest import Head, find_above, find_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -405,9 +405,8 @@ class Verifier:
 
     async def look_above(self, head: Head) -> None:
         """Find manifests of sequences that no attempt has on this version."""
-        newest = await newest_above(self._store, head)
-        # Commits that were made between the two requests look like a lost pointer. Then it has moved.
-        if newest is None or (await find_head(self._store)).version != head.version:
+        newest = await find_above(self._store, head)
+        if newest is None:
             return
         problem = f"{object_paths.LATEST}: expected an object, found none, though {newest} was written: it was lost"
         if head.pointer is not None:

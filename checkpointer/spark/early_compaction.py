@@ -58,7 +58,7 @@ class EarlyCompaction:
 
     @property
     def has_begun_write(self) -> bool:
-        """Whether a batch has begun to write the objects."""
+        """Return whether a batch has begun to write the objects."""
         return self._writing is not None
 
     async def _encode(self, session: Session) -> list[Compacted]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -452,17 +452,22 @@ def test_a_failed_close_keeps_the_values_and_lets_the_caller_decide(target: Targ
     assert target.batches == [{"a": 1}]
 
 
+def give_up(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Wait for a moment only."""
+
+    async def wait() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await work()
+
+    asyncio.run(wait())
+
+
 def test_a_cancelled_flush_loses_nothing(target: Target) -> None:
     write_behind = target.write_behind()
     target.open = False
     put(write_behind, a=1)
-
-    async def give_up() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await write_behind.flush()
-
-    asyncio.run(give_up())
+    give_up(write_behind.flush)
     target.open = True
     run_sync(write_behind.flush())
     assert target.batches == [{"a": 1}]
@@ -475,13 +480,7 @@ def test_an_interrupted_close_leaves_the_rest_to_the_end_of_the_process(
     write_behind = target.write_behind()
     target.open = False
     put(write_behind, a=1)
-
-    async def give_up() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await write_behind.close()
-
-    asyncio.run(give_up())
+    give_up(write_behind.close)
     monkeypatch.setattr(module, "EXIT_FLUSH_SECONDS", 0.05)
     monkeypatch.setattr(module, "_all", {write_behind})
     module._at_exit()
