@@ -4,7 +4,8 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -31,20 +32,40 @@ class ThreadPool:
         self._executor: ThreadPoolExecutor | None = None
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return the result of a call made in one of the threads."""
+        """Return the result of a call made once, in one of the threads."""
+        outcome = Future[T]()
+        once = partial(_call_once, threading.Lock(), outcome, call)
         try:
-            work = self._started().submit(call)
+            self._started().submit(once)
         except RuntimeError:
-            # The interpreter is shutting down and starts no threads. Called here, a last save from an exit handler
-            # still works.
-            return call()
-        return await asyncio.wrap_future(work)
+            # The interpreter is shutting down, or the system starts no more threads. Called here, a last save from an
+            # exit handler still works. The executor may have queued the call before it found that it cannot start a
+            # thread: then a thread that it has makes the call too, unless the call is claimed.
+            once()
+        return await asyncio.wrap_future(outcome)
 
     def _started(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix=self._name)
             return self._executor
+
+
+def _call_once(claim: threading.Lock, outcome: Future[T], call: Callable[[], T]) -> None:
+    """Make a call and set its outcome.
+
+    Nothing is done if another thread has claimed the call, or its waiter was cancelled.
+    """
+    if not claim.acquire(blocking=False) or not outcome.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:
+        outcome.set_exception(error)
+        # The traceback of the error has this frame, which must not keep what was called and what failed.
+        del outcome, call
+    else:
+        outcome.set_result(result)
 
 
 file_pool = ThreadPool("checkpointer-file", FILE_THREADS)
