@@ -5,7 +5,7 @@ Writes are not conditional there, so it can be opened with `fencing="none"` only
 
 import importlib.util
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ from pyspark_checkpointer.storage.base import (
     check_swap_size,
 )
 from pyspark_checkpointer.storage.connection import Connection
+from pyspark_checkpointer.storage.fsspec_any.calls import is_missing, is_there, list_folder, move
 from pyspark_checkpointer.storage.local import files
 from pyspark_checkpointer.storage.registry import cloud_roots, enumerate_words, known_protocols
 from pyspark_checkpointer.storage.scrubbing import scrub
@@ -116,9 +117,9 @@ class GenericStore(PagedStore):
     async def put(self, path: str, data: Bytes) -> None:
         def write(fs: Any, key: str) -> None:
             # Not atomic: another writer may create the object now. That is what giving up fencing means.
-            if fs.exists(key):
+            if is_there(fs, key):
                 raise ObjectExistsError(f"{self._name(path)}: exists already")
-            self._write(fs, key, bytes(data))
+            self._write(fs, key, bytes(data), over=False)
 
         await self._run(check_path(path), write)
 
@@ -130,10 +131,10 @@ class GenericStore(PagedStore):
         check_swap_size(self._name(path), data)
 
         def swap(fs: Any, key: str) -> str:
-            found = sha256(fs.cat_file(key)) if fs.exists(key) else None
+            found = sha256(fs.cat_file(key)) if is_there(fs, key) else None
             if found != expected:
                 raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
-            self._write(fs, key, data)
+            self._write(fs, key, data, over=True)
             return sha256(data)
 
         return await self._run(check_path(path), swap)
@@ -153,18 +154,32 @@ class GenericStore(PagedStore):
         Temporary files are included.
         """
 
-        def find(fs: Any, root: str) -> dict[str, Any]:
+        def find(fs: Any, root: str) -> dict[str, int]:
             folder = f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")
-            found: dict[str, Any] = fs.find(folder, detail=True) if fs.exists(folder) else {}
             inside = len(root.rstrip("/")) + 1
-            return {name[inside:]: info for name, info in found.items()}
+            return {str(info["name"])[inside:]: info["size"] for info in self._below(fs, folder)}
 
         found = await self._run("", find)
-        return {path: info["size"] for path, info in found.items() if path.startswith(prefix)}
+        return {path: size for path, size in found.items() if path.startswith(prefix)}
+
+    def _below(self, fs: Any, folder: str) -> Iterator[Mapping[str, Any]]:
+        """Yield what the file system says of each file below a folder."""
+        if self._shows_whole_objects:  # such stores list all of them with few requests
+            if is_there(fs, folder):
+                yield from ({**info, "name": name} for name, info in fs.find(folder, detail=True).items())
+            return
+        # Not by `find`, which leaves out a folder that it cannot list. An object that is there would look missing.
+        todo = [folder]
+        while todo:
+            for info in list_folder(fs, todo.pop()):
+                if info["type"] != "directory":
+                    yield info
+                elif (name := str(info["name"]).rstrip("/")) != folder:
+                    todo.append(name)
 
     async def folders(self, prefix: str) -> Sequence[str]:
         def find(fs: Any, folder: str) -> list[str]:
-            inside = fs.ls(folder, detail=True) if fs.exists(folder) else []
+            inside = list_folder(fs, folder)
             return [str(info["name"]).rstrip("/").rpartition("/")[2] for info in inside if info["type"] == "directory"]
 
         return sorted(f"{prefix}{name}/" for name in await self._run(prefix.rstrip("/"), find))
@@ -233,8 +248,10 @@ class GenericStore(PagedStore):
         data: bytes = fs.cat_file(key)
         return data
 
-    def _write(self, fs: Any, key: str, data: bytes) -> None:
+    def _write(self, fs: Any, key: str, data: bytes, *, over: bool) -> None:
         """Write an object that is never visible in part.
+
+        With `over` it takes the place of an older one.
 
         This holds as far as the file system moves files in one step.
         """
@@ -243,17 +260,20 @@ class GenericStore(PagedStore):
         if self._shows_whole_objects:
             fs.pipe_file(key, data)
             return
-        temporary = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp"
+        temporary, removed = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp", False
         try:
             fs.pipe_file(temporary, data)
             # A crash right after this leaves no object at all, which for the pointer means a repair. Giving up fencing
             # accepts that.
-            if fs.exists(key):  # not every file system moves over a file
+            if over and is_there(fs, key):  # not every file system moves over a file
+                removed = True
                 fs.rm_file(key)
-            fs.mv(temporary, key)
+            move(fs, temporary, key)
         except BaseException:
-            with suppress(Exception):
-                fs.rm_file(temporary)
+            # Once the old object is gone, the temporary file may be the only copy.
+            if not removed:
+                with suppress(Exception):
+                    fs.rm_file(temporary)
             raise
 
     def _name(self, path: str) -> str:
@@ -261,7 +281,7 @@ class GenericStore(PagedStore):
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
         said = scrub(f"{type(error).__name__}: {error}", self._options)
-        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        if is_missing(error):
             return ObjectNotFoundError(f"{name}: not found")
         if isinstance(error, PermissionError):
             return StoreRefusedError(f"{name}: {said}; correct the credentials or the rights on the root")
