@@ -1,5 +1,6 @@
 """Credentials that expire and rotate in the middle of a job: they are read again, and no commit is lost."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -217,6 +218,31 @@ def test_a_token_of_azure_in_the_environment_is_read_again(monkeypatch: pytest.M
         run_sync(CALLS[call](open_store("abfs://container/root"), '"1"'))
         writes = [request for request in server.requests if request.startswith("PUT")]
         assert len(writes) == (0 if call == "get" else 2)
+
+
+def test_all_requests_under_way_with_an_old_token_of_azure_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit has several, and the first answer of a refusal lets the others find the new token in use."""
+    both = threading.Barrier(2, timeout=30)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if "sig=new" in handler.path:
+            return written(handler)
+        both.wait()
+        set_to("new")
+        return says(403, "AuthenticationFailed")(handler)
+
+    def set_to(signature: str) -> None:
+        connection = f"BlobEndpoint={endpoint}/account;SharedAccessSignature=sv=1&sig={signature}1111"
+        monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+
+    async def put_both(store: Store) -> None:
+        await asyncio.gather(store.put("x", b"1"), store.put("y", b"1"))
+
+    with serving(answer) as server:
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        set_to("old")
+        run_sync(put_both(open_store("abfs://container/root")))
+        assert sum("sig=old" in request for request in server.requests) == 2
 
 
 def test_a_token_of_azure_that_nobody_renewed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ since after a lost answer only the layers above can tell what happened.
 
 import base64
 import io
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,6 +59,8 @@ class AzureStore(CloudStore[AzureClient]):
     def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
         super().__init__(location, account_of(location) | dict(options), close_client, fencing=fencing, timeout=timeout)
         self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
+        self._renewed = -math.inf
+        """When other credentials were found in the environment, by the monotonic clock."""
 
     async def _open_client(self) -> AzureClient:
         return await open_client(self._url, self._options)
@@ -199,11 +203,19 @@ class AzureStore(CloudStore[AzureClient]):
         return client.service.get_container_client(self._bucket)
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
+        if status_of(error) not in REFUSED:
+            return meaning(error, name, self._url, self._options)
         client = self._connection.current
-        if status_of(error) in REFUSED and client is not None and client.environment != environment():
-            # The request was refused, and did nothing. Whoever sent it sends it again.
+        if client is not None and client.environment != environment():
             self._connection.replace(client, after=self._timeout)
-            return DependencyError(f"{name}: {code_of(error)}: other credentials are in the environment, and are used")
+            self._renewed = time.monotonic()
+        # Also the requests that were under way with the old credentials. A refused request did nothing, so whoever sent
+        # it sends it again.
+        if time.monotonic() - self._renewed < self._timeout:
+            return DependencyError(
+                f"{name}: {code_of(error)}: the credentials in the environment have changed, and the new ones are "
+                "used from now on; correct them if this error stays"
+            )
         return meaning(error, name, self._url, self._options)
 
     def _put_error(self, error: Exception, name: str) -> CheckpointError:
