@@ -63,8 +63,11 @@ class AnswerError(Exception):
 
     @property
     def is_unmet_condition(self) -> bool:
-        """Return whether a write was refused because of what is there."""
-        return self.status == 412 or (self.status == 409 and self.code == "ALREADY_EXISTS")
+        """Return whether the write of a file was refused because of what is there.
+
+        A directory that exists already says nothing about the file that is to be written in it.
+        """
+        return self.asked == "files" and (self.status == 412 or (self.status == 409 and self.code == "ALREADY_EXISTS"))
 
     @property
     def refuses_token(self) -> bool:

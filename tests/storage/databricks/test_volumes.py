@@ -286,6 +286,16 @@ def test_a_directory_that_the_service_does_not_make_is_made(server: VolumesServe
 
 
 @pytest.mark.parametrize("call", ["put", "create"])
+def test_a_directory_that_others_made_meanwhile_is_no_file(call: str) -> None:
+    """Its refusal must not be taken for the object that was to be written."""
+    with (
+        serving(NO_FILE, refuses(409, "ALREADY_EXISTS", "The directory exists.")) as fake,
+        pytest.raises(DependencyError, match="The directory exists"),
+    ):
+        run_sync(CALLS[call](once(fake.place("databricks"))))
+
+
+@pytest.mark.parametrize("call", ["put", "create"])
 def test_a_file_that_has_no_place_is_no_missing_object(call: str) -> None:
     with serving(NO_FILE, gives(200, {}), NO_FILE) as fake, pytest.raises(StoreNotFoundError, match="no directory"):
         run_sync(CALLS[call](once(fake.place("databricks"))))
