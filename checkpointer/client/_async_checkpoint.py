@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
-from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED
+from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED, AttemptState
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.checkpoint.metering import blocking
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -322,7 +322,12 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         await bridge(commit.abort(self.attempt))
 
     async def __aenter__(self) -> Self:
-        return self if self._begun is not None else await self._begin()
+        if self._begun is None:
+            return await self._begin()
+        # What a second block changes would go nowhere: its end does nothing more.
+        if self._begun.state is not AttemptState.OPEN:
+            raise InvalidStateError(f"{self.id}: this attempt {self._begun.state.value}")
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -226,6 +226,28 @@ def test_an_awaited_begin_is_not_begun_again_by_async_with(root: str) -> None:
     assert (raw(root, "x", 0), raw(root, "y", 0)) == ([b"x"], [b"y"])
 
 
+def test_a_block_of_an_attempt_that_has_ended_is_refused(root: str) -> None:
+    """What it changes would go nowhere."""
+    import asyncio
+
+    client = Checkpointer(root)
+    cp = client.begin()
+    with cp:
+        cp.positions["t"] = {"0": 1}
+    with pytest.raises(InvalidStateError, match="this attempt was committed"), cp:
+        cp.positions["t"] = {"0": 2}
+
+    async def work() -> None:
+        again = AsyncCheckpointer(root).begin()
+        async with again:
+            pass
+        with pytest.raises(InvalidStateError, match="this attempt was committed"):
+            async with again:
+                pass
+
+    asyncio.run(work())
+
+
 def test_looking_at_an_old_checkpoint_and_rolling_back_to_it(root: str) -> None:
     client = Checkpointer(root)
     for n in range(3):
