@@ -60,8 +60,9 @@ async def repair(
     if older_partitions and not accept_loss:
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
     url = session.store.url
+    # Without the lock: `progress` is the user's, and may call this library.
+    examined = await _examine(session, wanted, progress)
     async with session.lock:
-        examined = await _examine(session, wanted, progress)
         head, plan = examined.head, examined.salvage.plan
         to = plan.id
         if not plan and not accept_loss:

@@ -59,14 +59,15 @@ async def _rollback(
     verified: Ref | None,
     progress: Progress | None,
 ) -> CheckpointId:
-    """Roll back while the session is locked. See `rollback` for the arguments."""
+    """Roll back. See `rollback` for the arguments."""
+    # Before anything is read: a fenced writer must not roll back, and need not read for long to hear of it.
+    session.check_may_write()
+    target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
+    # A rewind has just read every object of it, so it is not read twice. Without the lock: `progress` is the user's,
+    # and may call this library.
+    if target != verified:
+        await refuse_damaged(session, target, old, progress)
     async with session.lock:
-        # Before anything is read: a fenced writer must not roll back, and need not read for long to hear of it.
-        session.check_may_write()
-        target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
-        # A rewind has just read every object of it, so it is not read twice.
-        if target != verified:
-            await refuse_damaged(session, target, old, progress)
         # The base is read only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
         base = await session.rollback_base()
         # The target is newer than what this session stands on. A commit on that base would not follow the target, and

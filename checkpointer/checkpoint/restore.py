@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.decode import Records, decode, is_quick_to_decode, merge, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all
-from pyspark_checkpointer.checkpoint.fencing import Base
+from pyspark_checkpointer.checkpoint.fencing import Base, ViewOnly
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
@@ -31,6 +31,7 @@ from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
+    InvalidStateError,
     OperatorNotFoundError,
     RetiredError,
 )
@@ -223,18 +224,31 @@ async def restore(
     The session continues from the committed checkpoint. If another checkpoint was restored, the session may only read,
     or roll back. If a migration fails, the session does not change.
     """
-    base, reader = await _restore(session, wanted, on_corruption)
-    if migrate is not None and reader is not None:
-        if base is not None:
-            session.refuse_prepared(base.head.prepared)  # it was made of what is to be migrated
-        migrated = await migrate(reader)
-        reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated)
-        # After everything that can fail: until here the session stands where it stood.
-        base = base and replace(base, migrated=migrated)
+    # A commit whose caller stopped waiting may still run. It ends first, so that this sees what became of it.
+    async with session.lock:
+        base, reader = await _restore(session, wanted, on_corruption)
+        if migrate is None or reader is None:
+            return _restored(session, base, reader)
+        before = session.standing
     if base is not None:
-        session.rebase(base)
+        session.refuse_prepared(base.head.prepared)  # it was made of what is to be migrated
+    # Without the lock: the functions of a migration are the user's, and may call this library.
+    migrated = await migrate(reader)
+    async with session.lock:
+        if session.standing is not before:
+            why = "another call of this client committed or restored while the migration ran: call restore() again"
+            raise InvalidStateError(f"{session.store.url}: {why}")
+        # After everything that can fail: until here the session stands where it stood.
+        reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated)
+        return _restored(session, base and replace(base, migrated=migrated), reader)
+
+
+def _restored(session: Session, base: Base | None, reader: CheckpointReader | None) -> CheckpointReader | None:
+    """Let the session go on from a base, or only read; return the reader."""
+    if base is not None:
+        session.stand_on_restored(base)
     elif reader is not None and reader.manifest is not None:
-        session.view_only(reader.manifest.id)
+        session.stand_on_restored(ViewOnly(reader.manifest.id))
     return reader
 
 

@@ -56,6 +56,8 @@ class Session:
         # they own the next epoch.
         self.owner = Owner(instance=host.token(32), forks=runtime.fork_count())
         self._standing: Standing = None
+        self.last_restored: Standing = None
+        """What the last `restore` let this session stand on."""
         self._probed = False
         self._background: asyncio.Task[object] | None = None
         self._reads_state = False
@@ -89,6 +91,27 @@ class Session:
         None if nothing was restored, or if nothing may be saved.
         """
         return self._standing if isinstance(self._standing, Base) else None
+
+    @property
+    def standing(self) -> Standing:
+        """What the session stands on.
+
+        Another object, also an equal one, says that a call has changed it.
+        """
+        return self._standing
+
+    def stand_on_restored(self, standing: Base | ViewOnly) -> None:
+        """Go on from what `restore` returns."""
+        self._set_standing(standing)
+        self.last_restored = standing
+
+    def doubt_restore(self, before: Standing) -> None:
+        """Refuse every write if a restore that was given up has changed the base.
+
+        The next `restore()` ends this. `before` is what the restore before it has set.
+        """
+        if self.last_restored is not before and self._standing is self.last_restored:
+            self.invalidate("restore() was interrupted: call restore() again")
 
     async def rollback_base(self) -> Base:
         """Return the version that a rollback starts from.
@@ -132,13 +155,6 @@ class Session:
     def rebase(self, base: Base) -> None:
         """Save on top of `base` from now on."""
         self._set_standing(base)
-
-    def view_only(self, checkpoint: CheckpointId) -> None:
-        """Refuse to save from now on.
-
-        A checkpoint was restored that is not the committed one.
-        """
-        self._set_standing(ViewOnly(checkpoint))
 
     def invalidate(self, why: str) -> None:
         """Refuse every write until `restore()` is called. `why` says what happened."""

@@ -1,6 +1,7 @@
 """Offer the asynchronous verbs, awaitable from any running event loop.
 
-Cancelling a verb stops the waiting, not the work: a commit that was under way still succeeds or fails.
+Cancelling a verb stops the waiting, not the work: a commit that was under way still succeeds or fails. Only `restore`
+is cancelled with its caller.
 """
 
 import os
@@ -180,6 +181,7 @@ class AsyncCheckpointer(AsyncFace):
             SavepointNotFoundError: No savepoint has this name.
             CorruptionError: Metadata is missing or damaged. The message names the object.
             IllegalArgumentError: An argument is wrong, or a migration function failed; the message names the operator.
+            InvalidStateError: Another call of this client committed or restored while a migration ran.
 
         Examples:
             >>> restored = await ck.restore(epoch=1)
@@ -1258,6 +1260,7 @@ class AsyncCheckpointer(AsyncFace):
         Raises:
             CheckpointNotFoundError: No live checkpoint is meant by `id`.
             SavepointNotFoundError: No savepoint has this name.
+            RetiredError: The checkpoint was retired meanwhile.
             OperatorNotFoundError: No checkpoint has this operator.
             IllegalArgumentError: `id` is no form of an id, `share` is out of its range, or `since` was given for a root
                 that is not signed.

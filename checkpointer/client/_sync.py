@@ -178,6 +178,7 @@ class Checkpointer(SyncFace):
             SavepointNotFoundError: No savepoint has this name.
             CorruptionError: Metadata is missing or damaged. The message names the object.
             IllegalArgumentError: An argument is wrong, or a migration function failed; the message names the operator.
+            InvalidStateError: Another call of this client committed or restored while a migration ran.
 
         Examples:
             >>> restored = ck.restore(epoch=1)
@@ -1252,6 +1253,7 @@ class Checkpointer(SyncFace):
         Raises:
             CheckpointNotFoundError: No live checkpoint is meant by `id`.
             SavepointNotFoundError: No savepoint has this name.
+            RetiredError: The checkpoint was retired meanwhile.
             OperatorNotFoundError: No checkpoint has this operator.
             IllegalArgumentError: `id` is no form of an id, `share` is out of its range, or `since` was given for a root
                 that is not signed.

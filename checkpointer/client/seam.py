@@ -4,9 +4,11 @@
 so each class here has its counterpart.
 """
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
+from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client.base import Client
@@ -48,6 +50,25 @@ def _tell_sync(session: Session, work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+@contextmanager
+def _doubting(session: Session) -> Iterator[None]:
+    """Refuse later commits if a restore is given up too late.
+
+    It has changed what `begin` builds on then. If a restore of another thread
+    ended meanwhile, the two cannot be told apart, and commits are refused too.
+    """
+    before = session.last_restored
+    try:
+        yield
+    except BaseException as error:
+        # An interrupt or a cancellation. The restore was cancelled by a call on the loop, which comes before this one;
+        # what the caller does next comes after it.
+        if not isinstance(error, Exception):
+            with suppress(RuntimeError):  # the loop was closed
+                runtime.loop().call_soon_threadsafe(session.doubt_restore, before)
+        raise
+
+
 class AsyncFace(Client):
     """A client whose verbs are awaited."""
 
@@ -66,7 +87,8 @@ class AsyncFace(Client):
 
         If it ended later, it would change what `begin` builds on.
         """
-        return await _tell_async(session, session.reports.restoring(_after_background(session, work)), shield=False)
+        with _doubting(session):
+            return await _tell_async(session, session.reports.restoring(_after_background(session, work)), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -88,7 +110,8 @@ class SyncFace(Client):
     def _restoring(
         self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
     ) -> CheckpointReader | None:
-        return _tell_sync(session, session.reports.restoring(_after_background(session, work)))
+        with _doubting(session):
+            return _tell_sync(session, session.reports.restoring(_after_background(session, work)))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,28 @@ def test_a_rollback_reads_each_object_once_and_lists_nothing(world: World) -> No
     assert reader.faults.paths("list") == []
     assert told[-1] == (told[-1][1], told[-1][1])
     assert sorted(told) == told
+
+
+@pytest.mark.parametrize("verb", ["rollback", "repair"])
+def test_a_function_of_progress_may_restore(world: World, verb: str) -> None:
+    client = world.actor()
+    ids, seen = line(client, 3), list[bytes]()
+
+    def look(done: int, total: int) -> None:
+        seen.append(latest(client))
+
+    if verb == "rollback":
+        work = threading.Thread(target=lambda: client.rollback(ids[0], progress=look), daemon=True)
+    else:
+        spoil(world, own(world, ids[0]))  # what is whole has nothing to be repaired
+        work = threading.Thread(target=lambda: client.repair(ids[0], accept_loss=True, progress=look), daemon=True)
+    work.start()
+    work.join(60)
+    assert not work.is_alive(), "it waits for itself"
+    assert set(seen) == {b"3"}
+    restored = world.actor().restore()
+    assert restored is not None
+    assert restored.operator("op").partitions == ([0] if verb == "rollback" else [])
 
 
 def test_a_job_that_commits_while_objects_are_compared_is_rolled_back_all_the_same(world: World) -> None:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,15 +27,16 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     StoreRefusedError,
 )
+from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.servers import Server
 from tests.world import World, contents, got, latest, line, put
 
 
-def asynchronous(world: World) -> AsyncCheckpointer:
+def asynchronous(world: World, **options: Any) -> AsyncCheckpointer:
     """An asynchronous client of a root, behind a faulty store: `client.faults`."""
-    client = AsyncCheckpointer(world.store.url)
+    client = AsyncCheckpointer(world.store.url, **options)
     client.faults = Faults()
     client.session.store = FaultyStore(world.store, client.faults)
     return client
@@ -265,6 +267,67 @@ def test_a_cancelled_waiter_leaves_the_commit_to_end_on_its_own(world: World, ki
 
     assert asyncio.run(asyncio.wait_for(cancelled(), 30)) == b"3"
     assert len(world.contents()) == 3
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_restore_sees_what_became_of_a_commit_that_nobody_waits_for(world: World, after: bool) -> None:
+    """Otherwise the caller would take the batch for lost, and add it a second time on top of it."""
+
+    async def add(client: AsyncCheckpointer, data: bytes) -> None:
+        async with client.begin() as cp:
+            await cp.delta("op", 0, data)
+
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        gate = client.faults.hold("swap", after=after)
+        waiter = asyncio.create_task(add(client, b"2"))
+        await asyncio.to_thread(gate.wait)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        restoring = asyncio.create_task(client.restore())
+        await asyncio.sleep(0.05)
+        gate.open()
+        restored = await restoring
+        assert restored is not None
+        if b"2" not in await restored.operator("op").partition(0):
+            await add(client, b"2")
+        found = await asynchronous(world).restore()
+        assert found is not None
+        assert await found.operator("op").partition(0) == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_restore_that_was_given_up_moves_no_later_commit(world: World) -> None:
+    """It is cancelled after it has read the checkpoint of somebody else."""
+    entered, leave = threading.Event(), threading.Event()
+
+    async def held(compute: Callable[[], Any]) -> Any:
+        entered.set()
+        await asyncio.to_thread(leave.wait)
+        return compute()
+
+    async def run() -> None:
+        client = asynchronous(world, metrics=lambda record: None)
+        await aput(client, b"1")
+        await client.restore()
+        await aput(asynchronous(world), b"2")
+        client.session.reports._host = SimpleNamespace(clock=SystemHost.clock, run=held)  # type: ignore[assignment]
+        restoring = asyncio.create_task(client.restore())
+        await asyncio.to_thread(entered.wait)
+        restoring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await restoring
+        with pytest.raises(InvalidStateError, match=r"restore\(\) was interrupted"):
+            await aput(client, b"of 1, and not of 2")
+        leave.set()
+        await client.restore()
+        await aput(client, b"3")
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert latest(world.actor()) == b"3"
 
 
 def test_a_cancelled_wait_for_a_turn_does_no_harm(world: World) -> None:
