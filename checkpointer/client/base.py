@@ -103,17 +103,18 @@ class Client:
         self._config = _Config(
             absolute(root), options, fencing, max_chain, concurrency, timeout, fix(encryption), fix_signing(signing)
         )
-        self._open_session()
+        self._open_sessions()
         if fencing == "none":
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
+    def _open_sessions(self) -> None:
+        self._sessions: dict[int, Session] = {}
+        """The session of this process, and those of the processes that it was forked from, by process id."""
+        self._url = self.session.store.url
+
     def _open_session(self) -> Session:
         config = self._config
-        self._current = self._connect(
-            config.root, config.storage_options, config.fencing, config.encryption, config.signing
-        )
-        self._url = self._current.store.url
-        return self._current
+        return self._connect(config.root, config.storage_options, config.fencing, config.encryption, config.signing)
 
     def _connect(
         self,
@@ -154,7 +155,10 @@ class Client:
 
         A forked child has a session of its own.
         """
-        return self._current if self._current.process == os.getpid() else self._open_session()
+        process = os.getpid()
+        found = self._sessions.get(process)
+        # `setdefault`, because two threads of a child may open one at the same time: both must go on with the same.
+        return found or self._sessions.setdefault(process, self._open_session())
 
     @property
     def root(self) -> str:
@@ -202,7 +206,7 @@ class Client:
 
     def _set_up(self, config: _Config, metrics: MetricsCallback | None) -> None:
         self._config, self._metrics = config, metrics
-        self._open_session()
+        self._open_sessions()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"

@@ -324,9 +324,9 @@ class FixedClient(Checkpointer):
 
     def _open_session(self) -> Session:
         session = super()._open_session()
-        self._current = Session(session.store, load_script().FixedHost(), max_chain=session.max_chain)
-        self._current.reports.meter = lambda: Meter(lambda: 0)
-        return self._current
+        fixed = Session(session.store, load_script().FixedHost(), max_chain=session.max_chain)
+        fixed.reports.meter = lambda: Meter(lambda: 0)
+        return fixed
 
 
 def make(name: str, root: Path) -> Path:
