@@ -11,8 +11,9 @@ from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.checkpoint.verify import Verifier
-from pyspark_checkpointer.errors import CorruptionError
+from pyspark_checkpointer.errors import CorruptionError, StoreRefusedError
 from pyspark_checkpointer.manifests.model import CatalogRef, Manifest, Ref
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Intact:
 async def find_intact(session: Session) -> Intact:
     """Verify whole checkpoints, the newest first, until one is intact.
 
-    Raises `CorruptionError` if none is intact.
+    Raises `CorruptionError` if none is intact, and `StoreRefusedError` where a right is missing: what the store does
+    not show may be intact.
     """
     while True:
         head = await read_head(session.store)
@@ -41,6 +43,8 @@ async def find_intact(session: Session) -> Intact:
         # A prepared checkpoint was made on top of the committed one. If that is damaged, promoting it would build on
         # the damage.
         prepared = None if head.prepared is None or search.skipped else await search.look(head.prepared)
+        if search.refusal is not None:
+            raise search.refusal
         if not await search.outrun():
             break
     if manifest is None and search.skipped:
@@ -89,6 +93,14 @@ class _IntactSearch:
             return self._read
         self.skipped[ref] = damaged
         return None
+
+    @property
+    def refusal(self) -> StoreRefusedError | None:
+        """The first refusal that does not come from the object itself.
+
+        One that does is that of a disk with a failed block.
+        """
+        return next((found for found in self._verifier.refusals if not isinstance(found, ObjectRefusedError)), None)
 
     async def _catalogued(self, catalog: CatalogRef | None) -> list[Ref]:
         """Return the catalog's checkpoints, the newest first."""

@@ -29,6 +29,7 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
     OperatorNotFoundError,
+    RetiredError,
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -87,7 +88,7 @@ async def verify_store(
         verifier.signed = await session.store.signed(object_paths.LATEST)
         verifier.look_for_age(since)
         await verifier.run(head, checkpoint)
-        await verifier.forget_retired(head)
+        await verifier.forget_retired(head, checkpoint)
     elif checkpoint is not None and head is not None:
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {checkpoint}")
     if checkpoint is None and head is not None:
@@ -417,10 +418,11 @@ class Verifier:
         advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
         self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
 
-    async def forget_retired(self, head: Head) -> None:
+    async def forget_retired(self, head: Head, asked: CheckpointId | None = None) -> None:
         """Leave out findings of objects that were deleted meanwhile.
 
-        The checkpoints that needed them are left out too.
+        The checkpoints that needed them are left out too. Raises `RetiredError` if the one that was `asked` for is
+        among them: nothing was verified then.
         """
         if not any(finding.missing for finding in (*self.findings, *self.elsewhere)):
             return
@@ -433,6 +435,8 @@ class Verifier:
             return  # nothing proves that anything was retired
         # A prepared checkpoint is no part of the history, and was looked at all the same.
         live |= {now.prepared.id} if now.prepared else set()
+        if asked is not None and asked not in live:
+            raise RetiredError(f"{self._store.url}: {asked} was retired meanwhile: choose another")
         self.findings, self.elsewhere = _of_live(self.findings, live), _of_live(self.elsewhere, live)
 
 

@@ -25,6 +25,7 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
     NotFoundError,
+    StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 
@@ -47,6 +48,10 @@ class ObjectExistsError(ConflictError):
 
 class PreconditionFailedError(ConflictError):
     """The object has another version than the caller expected."""
+
+
+class ObjectRefusedError(StoreRefusedError):
+    """The store cannot show this object, whoever asks; others may be intact."""
 
 
 class UndecryptableError(CorruptionError):

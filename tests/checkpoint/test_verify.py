@@ -21,11 +21,13 @@ from pyspark_checkpointer.errors import (
     DigestMismatchError,
     IllegalArgumentError,
     OperatorNotFoundError,
+    RetiredError,
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Tail
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 from tests.damage import DAMAGE, flip, lengthen
 from tests.proof.forgery import forge
 from tests.world import World, contents, line, live_objects, put
@@ -305,6 +307,16 @@ def test_what_was_deleted_meanwhile_is_no_finding() -> None:
     assert world.actor().list_checkpoints() == [new]
 
 
+def test_the_one_that_is_asked_for_is_not_called_intact_where_it_was_deleted(world: World) -> None:
+    writer = world.actor()
+    old = put(writer, b"1" * 5000)
+    put(writer, b"2" * 5000)
+    reader = world.actor()
+    reader.faults.call(lambda _: world.actor().delete_checkpoint(old), "get", path="artifacts/")
+    with pytest.raises(RetiredError, match=f"{old} was retired meanwhile"):
+        reader.verify(old)
+
+
 def test_a_job_that_writes_is_not_disturbed() -> None:
     world = World()
     writer = world.actor()
@@ -327,12 +339,17 @@ def test_what_a_disk_does_not_give_is_a_finding_and_no_end(world: World) -> None
     ids = line(client, 3)
     (bad,) = [path for path in world.objects("artifacts/") if str(ids[2]) in path]
     reader = world.actor(retries=False)
-    reader.faults.fail("get", path=bad, times=100, error=StoreRefusedError)
+    reader.faults.fail("get", path=bad, times=100, error=ObjectRefusedError)
     (finding,) = reader.verify().findings
     assert (finding.path, finding.checkpoints, finding.missing) == (bad, (ids[2],), False)
     restored = reader.restore(on_corruption="previous")
     assert restored is not None
     assert restored.id == ids[1]
+    # A right that is missing says nothing about the object: an older checkpoint would undo a commit that is intact.
+    denied = world.actor(retries=False)
+    denied.faults.fail("get", path=bad, times=100, error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):
+        denied.restore(on_corruption="previous")
     reader.faults.fail("get", path="_latest", times=100, error=StoreRefusedError)
     with pytest.raises(StoreRefusedError):
         reader.verify()

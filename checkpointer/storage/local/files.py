@@ -18,6 +18,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 
 _OWNER_ONLY = 0o600
 """Mode of every file that is created here."""
@@ -100,7 +101,7 @@ def _opened(path: str) -> Iterator[tuple[int, int]]:
             # A folder is no object: in a cloud nothing would be found under this name either.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not stat.S_ISREG(status.st_mode):
-            raise StoreRefusedError(f"{path}: is not a regular file; move it away")
+            raise ObjectRefusedError(f"{path}: is not a regular file; move it away")
         yield fd, status.st_size
     finally:
         os.close(fd)
@@ -229,11 +230,11 @@ def translate(error: OSError, path: str) -> CheckpointError:
     if code == errno.EROFS:
         return StoreRefusedError(f"{path}: {why}: mount it writable, or choose another root")
     if code == errno.EIO:
-        return StoreRefusedError(f"{path}: {why}: the disk failed; read the system log before you continue")
+        return ObjectRefusedError(f"{path}: {why}: the disk failed; read the system log before you continue")
     if code == errno.ELOOP:
-        return StoreRefusedError(f"{path}: is a symbolic link, which a store never makes; move it away")
+        return ObjectRefusedError(f"{path}: is a symbolic link, which a store never makes; move it away")
     if code in (errno.ENOTDIR, errno.EISDIR):
-        return StoreRefusedError(f"{path}: {why}: expected a folder and found a file, or the reverse; move it away")
+        return ObjectRefusedError(f"{path}: {why}: expected a folder and found a file, or the reverse; move it away")
     if code in (errno.ENAMETOOLONG, errno.EINVAL):
         return IllegalArgumentError(f"{path}: {why}")
     return StoreRefusedError(f"{path}: {why}")
