@@ -109,11 +109,12 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
 
 
 async def delete_savepoint(session: Session, name: str) -> None:
-    """Delete a savepoint.
+    """Delete the name of a savepoint.
 
-    Its checkpoint is no longer live then, unless the history still has it.
+    Its checkpoint stays live until a retention in which no rule keeps it.
     """
     meant: CatalogEntry | None = None
+    nonce, now = session.host.token(32), session.host.now()
 
     async def plan_swap(head: Head) -> Pointer | None:
         nonlocal meant
@@ -126,7 +127,15 @@ async def delete_savepoint(session: Session, name: str) -> None:
                 raise SavepointNotFoundError(f"{session.store.url}: no savepoint {name!r:.80}")
         # By nonce: somebody may have deleted the name and given it to another checkpoint since.
         rest = tuple(entry for entry in entries if entry.nonce != meant.nonce)
-        return None if len(rest) == len(entries) else await replace_catalog(session, head, rest)
+        if len(rest) == len(entries):
+            return None
+        # Below the boundary only the catalog keeps the checkpoint live. Retention decides about it, with its grace
+        # period: a rule may keep it, and readers may use it.
+        assert head.pointer is not None  # it has a catalog
+        is_below = meant.ref.id.sequence < head.pointer.boundary
+        if is_below and all(entry.ref != meant.ref for entry in rest):
+            rest = (*rest, CatalogEntry(meant.ref, None, now, nonce))
+        return await replace_catalog(session, head, rest)
 
     await cas_loop(session.store, await read_head(session.store), plan_swap)
     logger.info("%s: savepoint %r was deleted", session.store.url, name)

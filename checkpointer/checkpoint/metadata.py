@@ -204,7 +204,7 @@ async def write_catalog(store: Store, catalog: Catalog) -> CatalogRef:
         raise InvalidStateError(
             f"{store.url}: {len(catalog.entries):,} checkpoints besides the history take {len(data):,} bytes in its "
             f"catalog, and at most {MAX_CATALOG:,} can be read: retire older ones first, with clean() or `checkpointer "
-            "clean`, or delete savepoints. _latest was not changed"
+            "clean`; delete savepoints before that. _latest was not changed"
         )
     ref = CatalogRef(object_paths.catalog(catalog.id, sha256(data)), sha256(data))
     await put_once(store, ref.path, data)

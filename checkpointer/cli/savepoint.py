@@ -63,7 +63,7 @@ def _create(store: Opened, name: str, checkpoint: CheckpointSelector | None) -> 
 
 
 def _delete(store: Opened, name: str, yes: bool) -> None:
-    store.confirm(f"Delete savepoint {name} of {store.ck.root}? What only it keeps is lost", yes)
+    store.confirm(f"Delete savepoint {name} of {store.ck.root}? Retention may then retire its checkpoint", yes)
     store.ck.delete_savepoint(name)
     if store.json:
         print_json({"deleted": name})

@@ -202,7 +202,7 @@ class GarbageClassifier:
     def _compare_kept(self, deed: Deed, old: Version, new: Version) -> None:
         gone = old.live - new.live
         self._must(
-            not gone or deed.kind in ENDS_CHECKPOINTS or deed.kind == "delete_savepoint",
+            not gone or deed.kind in ENDS_CHECKPOINTS,
             f"{deed.actor} ({deed.kind}) ended {sorted(ref.id for ref in gone)}",
         )
         made = {name: entry for name, entry in new.savepoints.items() if old.savepoints.get(name) != entry}

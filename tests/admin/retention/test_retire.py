@@ -29,6 +29,26 @@ def test_the_recent_run_stays_history_and_what_else_is_kept_goes_into_the_catalo
     assert [(s.name, s.id) for s in client.savepoints()] == [("third", ids[2])]
 
 
+def test_a_savepoint_that_is_deleted_leaves_its_checkpoint_to_the_rules(world: World) -> None:
+    client, reader = world.actor(), world.actor()
+    clock, ids = with_clock(client), mixed(client, 8)
+    client.savepoint("of the rule", ids[3])
+    client.savepoint("of nothing else", ids[4])
+    client.clean(RetentionPolicy(keep_last=2, every_epoch=4, grace=timedelta(0)))
+    assert client.list_checkpoints() == [ids[3], ids[4], *ids[6:]]
+    used = reader.restore(savepoint="of nothing else")
+    for name in ("of the rule", "of nothing else"):
+        client.delete_savepoint(name)
+    assert client.list_checkpoints() == [ids[3], ids[4], *ids[6:]]
+    clock.time += timedelta(hours=2)
+    client.clean(RetentionPolicy(keep_last=2, every_epoch=4, grace=timedelta(hours=1)))
+    assert client.list_checkpoints() == [ids[3], *ids[6:]]
+    assert used.operator("own").partition(0) == [b"5"], "a reader has the grace period"
+    client.clean(NO_GRACE)
+    assert client.verify()
+    assert garbage(world) == set()
+
+
 def test_retention_costs_one_swap_and_fences_nobody(world: World) -> None:
     writer, janitor = world.actor(), world.actor()
     line(writer, 9)

@@ -230,13 +230,18 @@ func (s *state) named(name string) *node {
 	return nil
 }
 
-// A name that another has taken away meanwhile is gone as well.
+// A name that another has taken away meanwhile is gone as well. Retention decides about a checkpoint that only the name
+// has kept.
 func deleteSavepoint(s *state, op *operation) []*state {
 	var rest []kept
+	var listed []*node
 	for _, entry := range s.catalog {
 		if entry.name != op.Name {
-			rest = append(rest, entry)
+			rest, listed = append(rest, entry), append(listed, entry.node)
 		}
+	}
+	if target := s.named(op.Name); target != nil && target.depth < s.boundary && !contains(listed, target) {
+		rest = append(rest, kept{"", target})
 	}
 	return []*state{s.withCatalog(rest)}
 }
