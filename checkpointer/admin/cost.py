@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark_checkpointer.admin.forecast import BatchForecast
-from pyspark_checkpointer.admin.retention.garbage_collect import DELETE_BATCH
 from pyspark_checkpointer.admin.retention.policy import DEFAULT_GRACE
+from pyspark_checkpointer.admin.retention.sweep import DELETE_BATCH
 from pyspark_checkpointer.checkpoint.history import NEAR_STEPS
 from pyspark_checkpointer.storage import registry
 from pyspark_checkpointer.storage.registry import PriceClass, StoreCosts, folder_of

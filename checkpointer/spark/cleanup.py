@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
 from pyspark_checkpointer.admin.retention.garbage_collect import (
-    DELETE_BATCH,
     Cleaned,
     begin_plan,
     check_policy,
@@ -26,6 +25,7 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.admin.retention.retire import retire
 from pyspark_checkpointer.admin.retention.spool import Total
+from pyspark_checkpointer.admin.retention.sweep import DELETE_BATCH
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError

@@ -5,12 +5,10 @@ sequence stays garbage, so a plan does not become stale with time. A plan is ref
 something that is needed now. `apply_plan` checks that again on the present version of `_latest`.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from pyspark_checkpointer.admin.followers import read_positions
 from pyspark_checkpointer.admin.retention.classifier import GarbageClassifier, PlanRow
@@ -28,24 +26,18 @@ from pyspark_checkpointer.admin.retention.retire import (
     warn_of,
 )
 from pyspark_checkpointer.admin.retention.spool import Spool, Total
+from pyspark_checkpointer.admin.retention.sweep import delete_rows
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, StoreRefusedError
-from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Ref
-from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.storage import find_keys
-from pyspark_checkpointer.storage.base import WriteLeftover, pages
+from pyspark_checkpointer.storage.base import pages
 
 logger = logging.getLogger("pyspark_checkpointer")
-
-DELETE_BATCH = 1000
-"""Objects that are deleted with one call. S3 takes this many in one request."""
-
-MAX_CONCURRENT_DELETES = 4
-"""Batches that are deleted at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +164,9 @@ def _checkpoints(decision: RetentionDecision) -> tuple[PlannedCheckpoint, ...]:
 async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | None = None) -> Cleaned:
     """Carry out a plan: retire checkpoints with one swap, then delete objects.
 
-    Raises `StalePlanError`, and does neither, if the plan would retire or delete something that is needed now. If a
-    cleanup is interrupted, the next one deletes the rest. `progress` gets numbers of objects.
+    Raises `StalePlanError`, and does neither, if the plan would retire or delete something that is needed now. Only
+    where the store refused the first swap, garbage may be deleted by then. If a cleanup is interrupted, the next one
+    deletes the rest. `progress` gets numbers of objects.
     """
     if not isinstance(plan, CleanupPlan):
         raise IllegalArgumentError(f"expected a CleanupPlan, got {type(plan).__name__}")
@@ -182,7 +175,13 @@ async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | N
         raise IllegalArgumentError(f"this plan was made for {plan.root}, not for {session.store.url}")
     # First the swap, then the deletes: a crash in between leaves garbage, and the other order would leave a live
     # checkpoint without its objects.
-    retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
+    try:
+        retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
+    except StoreRefusedError:
+        # A full disk has no room for the swap. What the plan deletes may make some.
+        if not await _sweep_before_retiring(session, plan):
+            raise
+        retired = await retire_chosen(session, lambda head: _check_plan(session, head, plan), plan.grace)
     warn_of(session.store.url, plan.followers)
     deleted = await _sweep(session, plan, progress)
     return Cleaned(tuple(ref.id for ref in retired), deleted, plan.total(LATER), plan.note, plan.followers)
@@ -231,7 +230,7 @@ async def _check_rows(session: Session, head: Head, plan: CleanupPlan, decision:
 
     def check() -> None:
         for row in _deletions(plan):
-            now = classify(row.path, row.size) if row.leftover is None else classify.leftover(row.path, row.leftover)
+            now = _classified(classify, row)
             if now.action != DELETE:
                 raise StalePlanError(
                     f"{session.store.url}: this plan deletes {row.path}, which must stay ({now.reason}): "
@@ -241,43 +240,41 @@ async def _check_rows(session: Session, head: Head, plan: CleanupPlan, decision:
     await session.host.run(check)
 
 
+async def _sweep(session: Session, plan: CleanupPlan, progress: Progress | None) -> Total:
+    """Delete the objects of the plan."""
+    return await delete_rows(session, lambda: _deletions(plan), plan.total(DELETE).objects, progress)
+
+
+async def _sweep_before_retiring(session: Session, plan: CleanupPlan) -> int:
+    """Delete what is garbage also before the plan retires anything.
+
+    Returns how many objects of the plan these are.
+    """
+
+    async def index(head: Head) -> GarbageClassifier | None:
+        if head.pointer is None:
+            return None
+        decision = await decide_retention(session, head, RetentionPolicy(grace=plan.grace))
+        return GarbageClassifier(head.sequence, await index_live(session, head, decision, plan.grace))
+
+    classify = await read_consistent(session.store, index)
+    if classify is None:
+        return 0
+
+    def garbage() -> Iterator[PlanRow]:
+        return (row for row in _deletions(plan) if _classified(classify, row).action == DELETE)
+
+    return (await delete_rows(session, garbage, plan.total(DELETE).objects, None)).objects
+
+
 def _deletions(plan: CleanupPlan) -> Iterator[PlanRow]:
     """Yield the rows of the objects that the plan deletes."""
     return (row for row in plan if row.action == DELETE)
 
 
-async def _sweep(session: Session, plan: CleanupPlan, progress: Progress | None) -> Total:
-    """Delete the objects of the plan.
-
-    Manifests and catalogs go first, so that none references an object that is gone.
-    """
-    total, done, size = plan.total(DELETE).objects, 0, 0
-
-    async def delete(batch: list[PlanRow]) -> None:
-        nonlocal done, size
-        await session.store.delete([row.path for row in batch if row.leftover is None])
-        # Leftovers are no objects: only the store knows how to remove them.
-        left = [WriteLeftover(row.path, row.leftover) for row in batch if row.leftover is not None]
-        if left:
-            await session.store.discard(left)
-        done += len(batch)
-        size += sum(row.size for row in batch)
-        await tell(session.host, progress, done, total)
-
-    for is_artifact in (False, True):
-        rows = (row for row in _deletions(plan) if row.path.startswith(object_paths.ARTIFACTS) == is_artifact)
-        # The rows are read from a file, a few batches at a time, so a million deletions take no more memory than a
-        # thousand.
-        while batches := await session.host.run(lambda some=rows: _next_batches(some)):  # type: ignore[misc]
-            await asyncio.gather(*map(delete, batches))
-    if done:
-        logger.info("%s: deleted %d objects with %d bytes", session.store.url, done, size)
-    return Total(done, size)
-
-
-def _next_batches(rows: Iterator[PlanRow]) -> list[list[PlanRow]]:
-    """Take the next rows, in batches that are deleted at the same time."""
-    return [batch for _ in range(MAX_CONCURRENT_DELETES) if (batch := [*islice(rows, DELETE_BATCH)])]
+def _classified(classify: GarbageClassifier, row: PlanRow) -> PlanRow:
+    """Return the row of an object as it is now."""
+    return classify(row.path, row.size) if row.leftover is None else classify.leftover(row.path, row.leftover)
 
 
 async def retire_and_sweep(

@@ -146,6 +146,28 @@ def test_where_there_is_no_room_for_a_swap_garbage_goes_first(world: World) -> N
         janitor.clean(LAST_TWO)
 
 
+def test_a_plan_makes_room_for_its_own_swap(world: World) -> None:
+    client, janitor = world.actor(), world.actor()
+    mixed(client, 6)
+    client.begin().prepare().abort()
+    put(client, b"on it goes")
+    plan = janitor.plan(LAST_TWO)
+    live = world.objects() - garbage(world)
+    janitor.faults.fail("swap", error=StoreRefusedError)
+    deleted = set[str]()
+    janitor.faults.call(lambda _: deleted.update(live - world.objects()), "swap", nth=2)
+    done = janitor.apply(plan)
+    assert len(done.retired) == 5
+    assert not deleted, "before the swap only what is garbage without it"
+    assert garbage(world) == set()
+    assert client.verify()
+    put(client, b"and on")
+    plan = janitor.plan(LAST_TWO)
+    janitor.faults.fail("swap", error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):  # and nothing to make room of
+        janitor.apply(plan)
+
+
 def test_deleting_is_in_bulk_and_tells_its_progress(world: World) -> None:
     client = world.actor()
     put(client, b"1")
