@@ -28,7 +28,7 @@ from pyspark_checkpointer.errors import (
     RetiredError,
     StoreRefusedError,
 )
-from pyspark_checkpointer.manifests.model import Job, Manifest, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -160,10 +160,8 @@ class RewindAttempt:
         if record.savepoint is not None:
             # Before the swap: after it, a cleanup could retire what is left, and there would be no way back.
             await savepoint(session, record.savepoint, CheckpointSelector.parse(committed))
-        # On what was committed when the plan was made: a job that has committed since makes the swap fail.
-        session.rebase(self.query.base)
         try:
-            await rollback(session, CheckpointSelector.parse(self.target.id), new, job, verified=self.target)
+            await self._roll_back(new, job)
         except RetiredError:
             await self._withdraw(record)
             raise
@@ -171,6 +169,21 @@ class RewindAttempt:
             await self._withdraw(record)
             raise ConflictError(f"{error}; the query may run: stop it first, then call again") from None
         return record
+
+    async def _roll_back(self, new: CheckpointId, job: Job) -> None:
+        """Commit the target on what was committed when the plan was made.
+
+        A job that has committed since makes the swap fail.
+        """
+        session = self.query.session
+        session.rebase(self.query.base)
+        try:
+            await rollback(session, CheckpointSelector.parse(self.target.id), new, job, verified=self.target)
+        except BaseException:
+            # What the caller restored may be older than the base, so that a later commit must not go on from the base.
+            if session.standing is self.query.base:
+                session.invalidate("rewind() failed: call restore() first")
+            raise
 
     async def _new_job(self) -> Job:
         """Return the job of the new commit.

@@ -6,11 +6,12 @@ offsets that Spark would go on from are equal, whatever happened before. test_re
 
 import json
 import uuid
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from pyspark_checkpointer.admin.streaming import log_edit, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
@@ -20,10 +21,12 @@ from pyspark_checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
     NotFoundError,
+    RetiredError,
 )
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.testing.faults import CrashError
+from pyspark_checkpointer.testing.faults import CrashError, Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
 from tests.cli.conftest import run
 from tests.servers import Server
@@ -259,6 +262,24 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
     restored = Checkpointer(query.root).restore()
     assert restored is not None
     assert restored.epoch == 99
+
+
+def test_a_rewind_whose_target_is_retired_meanwhile_is_withdrawn(query: Query) -> None:
+    before, client, faults = query.files(), Checkpointer(query.root), Faults()
+    client.session.store = FaultyStore(client.session.store, faults)
+    client.restore()
+    retire = RetentionPolicy(keep_last=1, grace=timedelta(0))
+    # The first swap makes the savepoint, and the second one is that of the rollback.
+    faults.call(lambda _: Checkpointer(query.root).clean(retire), "swap", nth=2)
+    with pytest.raises(RetiredError):
+        client.rewind(to=BACK)
+    assert query.files() == before
+    assert client.savepoints() == []
+    with pytest.raises(InvalidStateError, match=r"rewind\(\) failed: call restore\(\) first"):
+        client.begin()
+    client.restore()
+    with client.begin():
+        pass
 
 
 def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
