@@ -27,6 +27,7 @@ from pyspark_checkpointer.spark.arguments import check_frame, check_names, check
 from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.versions import KEYED_PARTITIONS, refuse_before
+from pyspark_checkpointer.table.types import plain_type
 
 _PARTITION = "__partition"
 _RESULT = "path string, size bigint, written_by string"
@@ -82,14 +83,20 @@ class Delta:
 Write = Callable[[int, Iterator[pa.RecordBatch]], Snapshot | Delta | None]
 
 
-def partitioning(operator: str, key: Sequence[str] | None, num_partitions: int | None) -> Json:
-    """Return the partitioning by a key, as in a manifest; None without a key."""
+def partitioning(operator: str, frame: DataFrame, key: Sequence[str] | None, num_partitions: int | None) -> Json:
+    """Return the partitioning by a key, as in a manifest; None without a key.
+
+    It has the types of the key, since Spark's hash of 5 as an integer differs from that of 5 as a long.
+    """
+    check_frame(f"operator {operator!r}: write_partitions()", frame)
     if (key is None) != (num_partitions is None):
         raise IllegalArgumentError(f"operator {operator!r}: give both key and num_partitions, or neither")
     if key is None:
         return None
     names = check_names(f"operator {operator!r}: key", key)
-    return {"key": names, "num_partitions": check_num_partitions(f"operator {operator!r}", num_partitions)}
+    number = check_num_partitions(f"operator {operator!r}", num_partitions)
+    types = [plain_type(field.dataType.jsonValue()) for field in frame.select(*names).schema]
+    return {"key": names, "types": types, "num_partitions": number}
 
 
 @blocking
@@ -108,7 +115,6 @@ def write_partitions(
     """
     # Before any task runs, so that a name that no path can have costs no work.
     object_paths.encode_name("operator", operator)
-    check_frame(f"operator {operator!r}: write_partitions()", frame)
     if not callable(write):
         raise IllegalArgumentError(
             f"operator {operator!r}: write_partitions(): write={write!r:.80}: expected a function of a partition's "
@@ -125,9 +131,10 @@ def write_partitions(
             f"operator {operator!r}: write_partitions() with a key",
             "keep the rows in a table, or leave out key and num_partitions: then the partitions of the DataFrame count",
         )
-        if _PARTITION in frame.columns:
+        # Spark takes names that differ in case alone for one, and would replace the column.
+        if taken := [column for column in frame.columns if column.lower() == _PARTITION]:
             raise IllegalArgumentError(
-                f"operator {operator!r}: column {_PARTITION!r}: the name is taken, rename the column"
+                f"operator {operator!r}: column {taken[0]!r}: the name is taken, rename the column"
             )
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by the index of a task: adaptive execution moves rows between tasks.

@@ -296,7 +296,7 @@ class State(NotPicklable):
             write: A function `write(partition, batches)` of the number of a partition and its rows as Arrow record
                 batches. It returns `Snapshot(bytes)`, `Delta(bytes)`, or None to leave the partition as it is.
             key: Columns by which rows are brought together: partition `pmod(hash(key), num_partitions)`, the same in
-                every batch. Without it the partitions are those of the DataFrame, by index.
+                every batch, so their types must stay. Without it the partitions are those of the DataFrame, by index.
             num_partitions: The number of partitions, with `key`.
 
         Raises:
@@ -313,8 +313,8 @@ class State(NotPicklable):
         attempt = self._attempt
         attempt.used_names.add(name)
         made = attempt.checkpoint.attempt
-        # Before the tasks run: another key or number of partitions than before is refused, and costs no work.
-        save_bytes.declare(made, name, partitioning(name, key, num_partitions))
+        # Before the tasks run: another key, type of it or number of partitions is refused, and costs no work.
+        save_bytes.declare(made, name, partitioning(name, frame, key, num_partitions))
         write_partitions(made, attempt.run.client, name, frame, write, key, num_partitions)
 
     @_operation

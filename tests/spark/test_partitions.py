@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.spark import Delta, Snapshot, State, stateful
@@ -131,6 +132,39 @@ def test_another_number_of_partitions_or_another_key_is_refused(job: Job) -> Non
     with pytest.raises(StreamingQueryException, match="was written as"):
         job.run(sink(2))
     assert merged(job.root) == {"a": 1, "b": 2, "c": 3}
+
+
+@needs_spark("4.0", KEYED_PARTITIONS)
+def test_a_key_of_another_type_is_refused(job: Job) -> None:
+    """Spark's hash of it is another, so that the rows of one key would lie in two partitions."""
+
+    def sink(kind: str) -> Any:
+        @stateful(job.root)
+        def update(batch: DataFrame, batch_id: int, state: State) -> None:
+            rows = batch.withColumn("number", F.col("key").cast(kind))
+            state.write_partitions("sums", rows, sums, key=["number"], num_partitions=8)
+
+        return update
+
+    job.feed(*((str(number), number) for number in range(9)))
+    job.run(sink("int"))
+    before = stored(job.root)
+    job.feed(("1", 1))
+    with pytest.raises(StreamingQueryException, match=r"was written as.*'types': \['integer'\]"):
+        job.run(sink("long"))
+    assert stored(job.root) == before
+
+
+@needs_spark("4.0", KEYED_PARTITIONS)
+def test_a_column_of_the_name_of_the_partition_is_refused_in_any_case(job: Job) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        rows = batch.withColumn("__PARTITION", F.lit(1))
+        state.write_partitions("sums", rows, sums, key=["key"], num_partitions=8)
+
+    job.feed(("a", 1))
+    with pytest.raises(StreamingQueryException, match="column '__PARTITION': the name is taken"):
+        job.run(update)
 
 
 def test_memory_is_refused_since_executors_do_not_share_it(job: Job) -> None:
