@@ -177,6 +177,12 @@ class BatchAttempt:
         # A thread that outlives the callback must not change a map while it is saved: the change would be in no
         # checkpoint.
         self.run.refuse_changes()
+        # After that: a run that was ended meanwhile refused changes, and the callback may have swallowed the refusal.
+        if self.run.is_ended:
+            self.run.end()
+            raise InvalidStateError(
+                f"batch {self.job.batch_id}: another run of this query began meanwhile, so the batch was not committed"
+            )
         # Before the maps are saved: by this clock their entries expire.
         self.clock.move_to_batch()
         for name, keyed in self.run.maps.items():

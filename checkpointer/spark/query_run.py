@@ -31,6 +31,8 @@ class QueryRun:
         self.table_hints: dict[str, TableHints] = {}
         """Hints of the last changes of each table for the next ones, by its name."""
         self.has_committed = False
+        self.is_ended = False
+        """True from the moment that the run ends. No batch of it is committed after that."""
 
     def allow_changes(self) -> None:
         """Begin a batch: its maps can be changed."""
@@ -44,6 +46,7 @@ class QueryRun:
 
     def end(self) -> None:
         """End the run: its maps refuse every operation from now on."""
+        self.is_ended = True
         for keyed in self.maps.values():
             maps.refuse_all(keyed)
         for hints in self.table_hints.values():

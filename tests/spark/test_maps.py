@@ -1,12 +1,16 @@
 """What can be done with a map outside of a batch, without Spark."""
 
+import uuid
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.spark import maps
+from tests.proof.plain_spark import new_state
 from tests.spark.test_handles import reads, writes
 
 
@@ -79,3 +83,22 @@ def test_bound_methods_of_a_batch_are_of_no_use_after_it(close: Any) -> None:
             next(keys)
     maps.allow_changes(kept)
     assert dict(kept) == {0: True}
+
+
+def test_a_batch_of_a_run_that_was_ended_is_not_committed() -> None:
+    """Its callback may have gone on although the map refused a change."""
+    client = Checkpointer(f"memory://{uuid.uuid4().hex}")
+    first = new_state(client, None, 0)
+    first.map("m")["a"] = 1
+    first._attempt.commit()
+    later = new_state(client, client.restore(), 1)
+    found = later.map("m")
+    found["b"] = 2
+    later._attempt.run.end()
+    with suppress(InvalidStateError):
+        found["c"] = 3
+    with pytest.raises(InvalidStateError, match="another run of this query began meanwhile"):
+        later._attempt.commit()
+    restored = client.copy().restore()
+    assert restored is not None
+    assert restored.keyed("m").to_dict() == {"a": 1}
