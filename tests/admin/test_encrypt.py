@@ -4,12 +4,15 @@ import itertools
 import secrets
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.admin import followers
+from pyspark_checkpointer.admin.encrypt_in_place import InPlace
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CorruptionError,
@@ -23,6 +26,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing import crash_points
+from pyspark_checkpointer.testing.faults import CrashError
 from tests.conftest import Root
 
 SECRET = "alice-of-the-plain-root"
@@ -146,6 +150,48 @@ def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str, hide: st
         assert all(SECRET.encode() not in data for data in stored.values())
         assert any("totals" in path or "kinesis" in path for path in stored) == (not hide)
     assert died > 40
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["encrypt", "rekey --rewrite"])
+def test_nobody_takes_for_missing_what_is_not_moved_yet(
+    key: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where names are hidden, positions and followers get other paths, after the root opens with the new key."""
+    root, old = (
+        Root(f"memory://{secrets.token_hex(8)}", {}, "memory"),
+        make_key(tmp_path / "old.key") if again else None,
+    )
+    client = client_of(root, old)
+    fill(client, partitions=2)
+    run_sync(followers.register(client.copy().session, "copy", "totals", client.list_checkpoints()[1]))
+    with ShardLeases(root.url, "app", "worker", encryption=old) as leases:
+        leases.create([SECRET])
+
+    def finish() -> None:
+        client_of(root, old).reencrypt(f"hide-names:{key}") if again else client_of(root).encrypt(f"hide-names:{key}")
+
+    async def stops(work: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InPlace, "encrypt_positions", stops)
+        with pytest.raises(CrashError):
+            finish()
+    live = client_of(root, key).list_checkpoints()
+    for use in (
+        lambda: client_of(root, key).clean(RetentionPolicy(keep_last=1, grace=timedelta(0))),
+        lambda: client_of(root, key).followers(),
+        lambda: [*ShardLeases(root.url, "app", "other", encryption=key).rows()],
+        lambda: ShardLeases(root.url, "app", "other", encryption=key).create(["new"]),
+    ):
+        with pytest.raises(InvalidStateError, match="call it again"):
+            use()
+    finish()
+    assert client_of(root, key).list_checkpoints() == live
+    assert [one.name for one in client_of(root, key).followers()] == ["copy"]
+    assert [*ShardLeases(root.url, "app", "other", encryption=key).rows()] == [SECRET]
+    client_of(root, key).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    assert client_of(root, key).verify()
 
 
 def test_a_commit_meanwhile_is_part_of_it(key: str) -> None:

@@ -49,6 +49,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
 )
 from pyspark_checkpointer.storage.encryption.outer_tags import Finishing
 from pyspark_checkpointer.storage.encryption.stored_names import has_fixed_salt
+from pyspark_checkpointer.storage.encryption.unmoved import refuse_unmoved
 from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
@@ -132,6 +133,7 @@ class EncryptedStore(WrappedStore):
             if path == object_paths.LATEST:
                 self._forget_keys()
                 await refuse_markers(self, self._markers)
+            await refuse_unmoved(self.inner, keys, path)
             raise
         try:
             data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
@@ -236,6 +238,7 @@ class EncryptedStore(WrappedStore):
         if expected is None and object_paths.begins_state(path):
             await self._check_keys(keys)
             await refuse_markers(self, self._markers)
+            await refuse_unmoved(self.inner, keys, path)
         stored = await _compute(len(data), lambda: keys.encrypt(path, data))
         return await self.inner.compare_and_swap(keys.stored_path(path), stored, expected)
 
@@ -245,6 +248,8 @@ class EncryptedStore(WrappedStore):
         keys = await self.find_keys() or await self._find_late_keys()
         if keys is None:
             return ListingPage((), None)
+        if more is None:
+            await refuse_unmoved(self.inner, keys, prefix)
         page = await self.inner.list_page(keys.names.stored_prefix(prefix), more)
         found = [found for entry in page.entries if (found := _listed(keys, entry)) is not None]
         return ListingPage([entry for entry in found if entry.path.startswith(prefix)], page.more)

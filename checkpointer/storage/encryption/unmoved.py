@@ -1,0 +1,50 @@
+"""Refuse to call positions missing whose names are not hidden yet.
+
+`encrypt` and `rekey --rewrite` move positions and followers after the swap of `_latest`. Where they are interrupted,
+the root opens with its new keys, by which these objects have other names. Whoever took them for missing would begin
+anew, or retire what a follower has not read.
+"""
+
+import re
+
+from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.storage.base import Store, pages
+from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
+from pyspark_checkpointer.storage.encryption.keyring import UNFINISHED, find_root_keys
+
+_HIDDEN = re.compile(r"progress(/[A-Za-z0-9_-]{22,})+\.json")
+"""The form of a stored path whose names are hidden: each has 16 bytes of AES-SIV at least."""
+
+
+async def refuse_unmoved(store: Store, keys: DataKeys, prefix: str) -> None:
+    """Raise `InvalidStateError` where an object below `progress/` is not moved yet.
+
+    `store` is the root as stored, and `prefix` begins the paths that are looked for. Asked where an object was not
+    found, before one is made, and before a listing.
+    """
+    if not keys.hides_names or not prefix.startswith(object_paths.CONSUMERS):
+        return
+    root = await find_root_keys(store)
+    if root is not None and len(root.generations) > 1:
+        # Names that the other data key has hidden tell nothing, so any of them counts.
+        async for entries in pages(store, object_paths.CONSUMERS):
+            for entry in entries:
+                if keys.logical_path(entry.path) is None and (_is_plain(entry.path) or _HIDDEN.fullmatch(entry.path)):
+                    raise InvalidStateError(f"{store.url}: {UNFINISHED}")
+        return
+    async for entries in pages(store, prefix):
+        for entry in entries:
+            if _is_plain(entry.path):
+                raise InvalidStateError(
+                    f"{store.url}/{entry.path}: its name is not hidden yet, since `checkpointer encrypt` was "
+                    "interrupted or is under way: let it finish, or call it again"
+                )
+
+
+def _is_plain(path: str) -> bool:
+    """Return whether an object below `progress/` has a name that is not hidden."""
+    return path == object_paths.FOLLOWERS or object_paths.parse_position_path(path) is not None
+
+
+__all__ = ["refuse_unmoved"]
