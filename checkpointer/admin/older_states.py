@@ -66,8 +66,11 @@ class OlderStates:
             return None, {}
         return OlderState(None, None, count_records(whole)), {partition: whole}
 
-    async def find_operator(self, name: str, operator: Operator) -> tuple[OlderState | None, Mapping[int, Chain]]:
-        """Return the whole partitions that an operator had before its list was damaged."""
+    async def find_operator(self, name: str, operator: Operator) -> tuple[OlderState, Operator] | None:
+        """Return an operator as it was before its list was damaged; None if nothing tells.
+
+        Partitions of it may be damaged too.
+        """
         segments = operator.segments
         while step := await self._step_back(name, operator, segments[-1].path):
             made, ref, before = step
@@ -75,12 +78,11 @@ class OlderStates:
             if made.segments != segments:
                 break
             if before.chains:
-                chains = {p: chain for p, chain in before.chains.items() if await self._slices.are_intact(chain)}
-                return OlderState(ref.id, self._epoch(ref), sum(map(count_records, chains.values()))), chains
+                return OlderState(ref.id, self._epoch(ref), sum(map(count_records, before.chains.values()))), before
             if not before.segments:
                 break
             segments = before.segments
-        return None, {}
+        return None
 
     async def _step_back(self, name: str, operator: Operator, path: str) -> tuple[Operator, Ref, Operator] | None:
         """Return an operator as written, its parent's ref, and itself in that parent.

@@ -113,8 +113,8 @@ class _DamageSearch:
             else:
                 # A segment is damaged, so nothing says which partitions the operator has.
                 damaged = next(segment.path for segment in operator.segments if segment.path in problems)
-                back, state = await self._older.find_operator(name, operator)
-                losses.append(Loss(name, None, problems[damaged], None, back))
+                state, lost = await self._operator(name, operator, problems[damaged])
+                losses += lost
                 older.setdefault(name, {}).update(state)
             # The copy gets segments of its own, where it needs any.
             kept[name] = replace(operator, chains=chains, segments=(), patches=())
@@ -139,22 +139,43 @@ class _DamageSearch:
         if self._verifier.refusals:
             raise self._verifier.refusals[0]
 
+    async def _operator(self, name: str, operator: Operator, problem: str) -> tuple[dict[int, Chain], list[Loss]]:
+        """Return what is left of an operator without its list, and what is lost.
+
+        Its partitions in the newest older state that is known may be damaged too. Each of these is a loss of its own.
+        """
+        state: dict[int, Chain] = {}
+        found = await self._older.find_operator(name, operator)
+        if found is None:
+            return state, [Loss(name, None, problem, None, None)]
+        back, before = found
+        losses: list[Loss] = []
+        async for partition, chain, loss, older in self._partitions(name, before, None):
+            if loss is None:
+                state[partition] = chain
+            else:
+                back = replace(back, records=back.records - count_records(chain))
+                losses.append(loss)
+                state.update(older)
+        return state, [Loss(name, None, problem, None, back if state else None), *losses]
+
     async def _partitions(
-        self, name: str, operator: Operator, problems: Mapping[str, str]
+        self, name: str, operator: Operator, problems: Mapping[str, str] | None
     ) -> AsyncIterator[tuple[int, Chain, Loss | None, Mapping[int, Chain]]]:
         """Yield each partition with its chain, its loss, and the older chain there is.
 
-        A partition that is whole has no loss.
+        A partition that is whole has no loss. Without `problems`, nobody has looked at the objects yet.
         """
         for partition, chain in operator.chains.items():
-            suspects = [artifact for artifact in chain if artifact.path in problems]
+            suspects = [artifact for artifact in chain if problems is None or artifact.path in problems]
             # An object may be damaged where other partitions have their slices.
             damaged = [artifact for artifact in suspects if not await self._slices.is_intact(artifact)]
             if not damaged:
                 yield partition, chain, None, {}
                 continue
             older, state = await self._older.find_chain(name, operator, partition)
-            problem = problems[damaged[0].path]
+            path = damaged[0].path
+            problem = f"{path}: is missing or damaged" if problems is None else problems[path]
             yield partition, chain, Loss(name, partition, problem, count_records(chain), older), state
 
 

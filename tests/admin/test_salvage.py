@@ -116,7 +116,7 @@ class Store:
             elif loss is None or loss.older is None or not older_partitions:
                 assert key not in now
             elif loss.older.id is not None:
-                assert now.get(key) == self.values[loss.older.id].get(key) or loss.partition is None
+                assert now.get(key) == self.values[loss.older.id].get(key)
                 assert loss.older.epoch == self.manifests[loss.older.id].epoch
             else:
                 assert now[key] in [known.get(key) for known in self.values.values()]
@@ -222,6 +222,30 @@ def test_one_slice_of_a_pack_does_not_take_the_others_with_it(world: World) -> N
     assert restored is not None
     assert restored.operator("pack").partitions == [number for number in range(20) if number != 7]
     assert restored.operator("pack").partition(19) == [b"partition 19"]
+
+
+def test_a_partition_that_is_damaged_in_the_older_state_too_is_named(world: World) -> None:
+    """The list of partitions is lost, and so is one of the partitions that the list before it has."""
+    client = world.actor()
+    for epoch in (1, 2, 3):
+        with client.begin(epoch=epoch) as cp:
+            for partition in range(20):
+                cp.snapshot("pack", partition, b"partition %d of epoch %d" % (partition, epoch))
+    store = Store.of(world)
+    newest, before = store.manifests[store.ids[2]], store.manifests[store.ids[1]]
+    world.delete(newest.operators["pack"].segments[-1].path)
+    (artifact,) = before.operators["pack"].chains[7]
+    data = bytearray(stored(world)[artifact.path])
+    data[artifact.offset] ^= 1
+    world.delete(artifact.path)
+    runtime.run_sync(world.store.put(artifact.path, bytes(data)))
+    plan = repair(store, store.ids[2], older=True)
+    assert [(loss.partition, loss.older and loss.older.epoch) for loss in plan.losses] == [(None, 2), (7, 1)]
+    assert "partition 7 with 1 record went back to a state of" in "; ".join(plan.outcome(older_partitions=True))
+    restored = world.actor().restore()
+    assert restored is not None
+    assert restored.operator("pack").partition(7) == [b"partition 7 of epoch 1"]
+    assert restored.operator("pack").partition(8) == [b"partition 8 of epoch 2"]
 
 
 def test_an_older_state_is_taken_from_an_object_that_is_damaged_elsewhere(world: World) -> None:
