@@ -78,7 +78,9 @@ class _Adoption:
         for _ in range(ROUNDS):
             blob = await find_object(self._plain, object_paths.LATEST, SWAP_LIMIT)
             if blob is not None and blob.data.startswith(SIGNED):
-                return  # an earlier call got so far
+                # An earlier call got so far. Anybody could write the first bytes, and the originals are deleted next.
+                await read_whole_head(self._store)
+                return
             # What it does not lead to is not signed, and is deleted.
             head = await read_whole_head(self._plain)
             if head.pointer is None:

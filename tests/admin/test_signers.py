@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.admin.sign_root import _Adoption
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -20,9 +21,11 @@ from pyspark_checkpointer.errors import (
     UntrustedError,
 )
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_text import SIGNED
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.testing import crash_points
+from pyspark_checkpointer.testing.faults import CrashError
 from tests.conftest import Root
 from tests.signing_keys import make_keys
 
@@ -210,6 +213,29 @@ def test_what_a_lost_pointer_does_not_lead_to_is_not_deleted(
     if work == "sign":
         sign(root, keys)
         assert driver_of(root, keys).restore().keyed("totals").to_dict() == {"n": commits - 1}  # type: ignore[union-attr]
+
+
+def test_first_bytes_alone_do_not_have_the_originals_deleted(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody who may put objects can write the first bytes of a signed `_latest`, while the root is being signed."""
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    fill(client_of(root))
+
+    async def stops(adoption: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Adoption, "_sign_commits", stops)
+        with pytest.raises(CrashError):
+            sign(root, keys)
+    store, before = open_store(root.url), paths(root)
+    latest = run_sync(store.get(object_paths.LATEST))
+    planted = run_sync(store.compare_and_swap(object_paths.LATEST, SIGNED + b"x", latest.version))
+    with pytest.raises(UntrustedError):
+        sign(root, keys)
+    assert paths(root) == before
+    run_sync(store.compare_and_swap(object_paths.LATEST, latest.data, planted))
+    sign(root, keys)
+    assert driver_of(root, keys).verify()
 
 
 def test_a_job_that_still_runs_without_signatures_is_stopped(keys: Path) -> None:
