@@ -436,6 +436,24 @@ def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> Non
     assert len(owner.change_cleaners(remove=["passphrase-file"])) == 3
 
 
+@pytest.mark.parametrize("kind", ["key-file", "passphrase-file"])
+def test_a_rekey_that_was_done_is_done_again(kind: str, tmp_path: Path) -> None:
+    """As after an interruption, or an answer that was lost. Both passphrases have one name."""
+    for number, name in enumerate(("one", "two", "three")):
+        (tmp_path / name).write_text(f"{number}" * 64)
+    one, two, three = (f"{kind}:{tmp_path / name}" for name in ("one", "two", "three"))
+    with Checkpointer(tmp_path / "root", encryption=one) as client, client.begin() as cp:
+        cp.snapshot("op", 0, b"1")
+    for _ in range(2):
+        Checkpointer(tmp_path / "root", encryption=one).rekey(two)
+    for old, new in ((one, three), (three, one)):  # neither opens it
+        with pytest.raises(InvalidStateError):
+            Checkpointer(tmp_path / "root", encryption=old).rekey(new)
+    restored = Checkpointer(tmp_path / "root", encryption=two).restore()
+    assert restored is not None
+    assert restored.operator("op").partition(0) == [b"1"]
+
+
 def test_two_passphrases_are_one_name(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).write_text(name)
