@@ -62,10 +62,11 @@ def read_changes(
     "update_before", "update_after", "delete" or "expire". An update is two rows, one after the other. If a column of
     the table has one of these names, the column of the feed gets an underscore: `change_`.
 
-    The rows come in the order of the checkpoints. Within a checkpoint they are in order of partition and key. They are
-    in order of the key alone if keys moved to other partitions, because the number of partitions changed or the key
-    became wider. If you apply the rows in that order to the table of `after`, or to an empty table without `after`, you
-    get the table of `to`, in the columns of the feed. The DataFrame is pinned to these checkpoints.
+    The rows come in the order of the checkpoints. Within a checkpoint they are in order of partition and key. Where
+    keys moved to other partitions, because the number of partitions changed or the key became wider, partitions that
+    may have a key in common come together, in order of the key. If you apply the rows in that order to the table of
+    `after`, or to an empty table without `after`, you get the table of `to`, in the columns of the feed. The DataFrame
+    is pinned to these checkpoints.
 
     Its columns are those of the newest of them. A column of an older one is the same if it has the same name, also if
     it was dropped and added again since. Each has a type that holds its values in all of these checkpoints: after a

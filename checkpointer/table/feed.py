@@ -11,6 +11,7 @@ value is removed, also if its column was dropped and added again, or has a type 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest
@@ -31,12 +32,16 @@ ROW_CHANGE = "__change"
 """The column of the kind of change. No column of a table can have its name."""
 
 
+TOGETHER_BYTES = 256 << 20
+"""Decoded bytes of partitions, before and after, that are compared together although they have no key in common."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedStep:
     """A table in a checkpoint and in its parent.
 
-    Both have the columns to show, by name, where they have them at all. `groups` are partitions whose keys have to be
-    compared together. `parent` is None before the first checkpoint.
+    Both have the columns to show, by name, where they have them at all. `groups` are partitions that are compared
+    together. `parent` is None before the first checkpoint.
     """
 
     parent: CheckpointId | None
@@ -122,18 +127,43 @@ def _nothing(other: TableVersion | None) -> TableVersion:
 def _groups(before: TableVersion | None, after: TableVersion | None, others: bool) -> Iterator[tuple[int, ...]]:
     """Yield the groups of partitions that may differ.
 
-    The keys of the partitions of one group have to be compared together.
+    The partitions of one group are compared together.
     """
     old, new = before.chains if before else {}, after.chains if after else {}
     numbers = sorted({*old, *new})
     if before and after and old and new and layout(before) != layout(after):
-        # A key is in another partition than before, so all partitions have to be compared.
-        yield tuple(numbers)
+        yield from _moved_groups(before, after, numbers)
         return
     # Without a change of its chain a partition may hold other rows and values: those that have expired since, or, after
     # a rollback, those that came back.
     differs = others or bool(old and new and limit_of(before) != limit_of(after))
     yield from ((number,) for number in numbers if differs or old.get(number) != new.get(number))
+
+
+def _moved_groups(before: TableVersion, after: TableVersion, numbers: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield groups of partitions where keys moved from one partition to another.
+
+    Partitions that may have a key in common are in one group. Small groups come together, since partitions of one group
+    fetch an object that they share once.
+    """
+    (old_count, old_key), (new_count, new_key) = layout(before), layout(after)
+    # A partition is the hash of the key modulo their count, so the old and the new one of a key are equal modulo each
+    # common divisor of both counts. Keys of another type have other hashes.
+    divisor = gcd(old_count, new_count) if old_key == new_key else 1
+    by_residue: dict[int, list[int]] = {}
+    for number in numbers:
+        by_residue.setdefault(number % divisor, []).append(number)
+    group: list[int] = []
+    held = 0
+    for residue in sorted(by_residue):
+        chains = (side.chains.get(number, ()) for number in by_residue[residue] for side in (before, after))
+        more = sum(artifact.raw_size for chain in chains for artifact in chain)
+        if group and held + more > TOGETHER_BYTES:
+            yield tuple(sorted(group))
+            group, held = [], 0
+        group += by_residue[residue]
+        held += more
+    yield tuple(sorted(group))
 
 
 def layout(version: TableVersion) -> tuple[int, list[tuple[str, Json]]]:

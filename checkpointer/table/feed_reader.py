@@ -28,6 +28,7 @@ from pyspark_checkpointer.table.feed import (
     is_forward,
     limit_of,
 )
+from pyspark_checkpointer.table.large_rows import explain_arrow_errors, narrow, widen
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_equality import equal_rows
 from pyspark_checkpointer.table.row_order import in_order
@@ -97,13 +98,23 @@ class FeedReader:
         column = time_column(before.schema, time_of(self._step.after))
         if self._keys is None and column is not None and after.expired_until is not None and moves:
             due = await due_rows(self._reader(before), number, column, after.expired_until)
-            untouched = merge.row_positions(due, keys, key) < 0
-            old_rows = pa.concat_tables([old_rows, due.filter(pa.array(untouched)).select(old_rows.column_names)])
+            others = await self._host.run(lambda: self._others(due, keys))
+            old_rows = pa.concat_tables([old_rows, others.select(old_rows.column_names)])
         return await self._host.run(lambda: self._compare(old_rows, new_rows))
 
+    def _others(self, rows: pa.Table, keys: pa.Table) -> pa.Table:
+        """Return the rows that have none of the keys."""
+        with explain_arrow_errors(self._step.after.name):
+            wide, sought = widen(rows, keys)
+            return narrow(wide.filter(pa.array(merge.row_positions(wide, sought, self._shown.key) < 0)))
+
     def _compare(self, old: pa.Table, new: pa.Table) -> pa.Table:
+        with explain_arrow_errors(self._step.after.name):
+            return self._compared(old, new)
+
+    def _compared(self, old: pa.Table, new: pa.Table) -> pa.Table:
         limit, column = self._step.after.expired_until, time_column(self._step.before.schema, time_of(self._step.after))
-        before, after = self._project(old), self._project(new)
+        old, new, before, after = widen(old, new, self._project(old), self._project(new))
         at = merge.row_positions(after, before, self._shown.key)
         known = np.flatnonzero(at >= 0)
         below, above = before.take(pa.array(at[known])), after.take(pa.array(known))

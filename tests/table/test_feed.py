@@ -1,7 +1,9 @@
 """The change feed of a table over what is rare: rollbacks, and checkpoints that move bytes and change nothing."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,32 @@ pytest.importorskip("pyspark")
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.spark import Expire
 from pyspark_checkpointer.spark.state import State
+from pyspark_checkpointer.table import feed, feed_reader, large_rows
+from pyspark_checkpointer.table.feed import _moved_groups
+from pyspark_checkpointer.table.row_equality import equal_rows
+from pyspark_checkpointer.table.version import TableVersion
 from tests.table.plain_store import DAY, FIRST, Store, frame, opened, plain_store, upsert
+from tests.table.tables import schema_of
+
+
+def test_partitions_that_cannot_share_a_key_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def groups(old: int, new: int, numbers: Iterable[int], kind: str = "long") -> list[tuple[int, ...]]:
+        before, after = (
+            TableVersion("t", schema_of({"k": kind}, ["k"]), partitions, {})
+            for partitions, kind in ((old, "long"), (new, kind))
+        )
+        chains: Any = {number: (SimpleNamespace(raw_size=10),) for number in numbers}
+        return [*_moved_groups(dataclasses.replace(before, chains=chains), after, sorted(chains))]
+
+    assert groups(4, 8, range(8)) == [tuple(range(8))], "small ones come together"
+    monkeypatch.setattr(feed, "TOGETHER_BYTES", 40)
+    assert groups(4, 8, range(8)) == [(0, 1, 4, 5), (2, 3, 6, 7)]
+    monkeypatch.setattr(feed, "TOGETHER_BYTES", 20)
+    assert groups(4, 8, range(8)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert groups(6, 4, range(6)) == [(0, 2, 4), (1, 3, 5)]
+    assert groups(3, 4, [0, 2, 3]) == [(0, 2, 3)]
+    assert groups(4, 8, range(8), "integer") == [tuple(range(8))]
+    assert groups(2**31, 2**30, [7, 2**30 + 7, 8]) == [(7, 2**30 + 7), (8,)]
 
 
 @pytest.fixture
@@ -32,6 +59,22 @@ def test_a_rollback_brings_expired_rows_back(store: Store) -> None:
         (2, "expire", 1, FIRST),
         (3, "insert", 1, FIRST),
     ]
+
+
+def test_rows_beyond_32_bit_offsets_are_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[pa.DataType] = []
+
+    def noted(left: pa.Table, right: pa.Table) -> Any:
+        compared.extend((left.schema.field("a").type, right.schema.field("a").type))
+        return equal_rows(left, right)
+
+    store.batch(upsert(k=[1, 2, 3], a=["x", "y", "z"]))
+    store.batch(upsert(k=[1, 2], a=["x", "w"]))
+    expected = store.feed()
+    monkeypatch.setattr(large_rows, "NARROW_BYTES", 1)
+    monkeypatch.setattr(feed_reader, "equal_rows", noted)
+    assert store.feed() == expected
+    assert set(compared) == {pa.large_string()}
 
 
 def test_a_rollback_takes_back_that_rows_expire(store: Store) -> None:
