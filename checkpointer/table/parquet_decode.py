@@ -23,6 +23,12 @@ DECODE_BATCH_BYTES = 256 << 20
 The bytes are those that the footer declares. Arrow fails on 2 GiB of lists.
 """
 
+DECODE_BATCH_GROUPS = 128
+"""Row groups that are decoded together, at most.
+
+The footer tells little where texts repeat. A row group of ours has at most 8 MiB of rows, or one row.
+"""
+
 
 def decode(name: str, data: bytes, schema: TableSchema, columns: Sequence[str], own: Sequence[str] = ()) -> pa.Table:
     """Return the rows of a snapshot or of a delta.
@@ -146,7 +152,7 @@ def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
     size = 0
     for group in groups:
         more = metadata.row_group(group).total_byte_size
-        if runs[-1] and size + more > DECODE_BATCH_BYTES:
+        if len(runs[-1]) == DECODE_BATCH_GROUPS or (runs[-1] and size + more > DECODE_BATCH_BYTES):
             runs.append([])
             size = 0
         runs[-1].append(group)

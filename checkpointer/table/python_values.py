@@ -5,6 +5,7 @@ these. Python decodes no such text, and has the years 1 to 9999 only.
 """
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.table import row_order
+
+_DAY = 86_400_000_000
+"""Microseconds."""
 
 _NO_VALUE = (OverflowError, UnicodeDecodeError)
 """Raised by Arrow for a value that Python does not have: a date or time, and text."""
@@ -86,7 +90,11 @@ def _to_json(value: pa.Scalar) -> Json:
 
 def _iso(number: int, unit: str) -> str:
     """Return a date or a time, which is counted from 1970, in the form of ISO 8601."""
-    found = str(np.datetime64(number, unit))  # type: ignore[call-overload]
+    # As days and the time of the day: to numpy the least number of microseconds is no time.
+    days, time = divmod(number, _DAY) if unit == "us" else (number, 0)
+    found = str(np.datetime64(days, "D"))
+    if unit == "us":
+        found += (datetime.min + timedelta(microseconds=time)).strftime("T%H:%M:%S.%f")
     # numpy counts the sign among the four digits of a year.
     year, _, rest = found.lstrip("-").partition("-")
     sign = "-" if found.startswith("-") else "+" if len(year) > 4 else ""

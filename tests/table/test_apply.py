@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -581,6 +582,11 @@ VALUES = {
     "rounded": (0.1, pa.float32(), False),
     "an unknown field": ({"a": 1, "tpyo": 2}, pa.struct([("a", pa.int64()), ("b", pa.int64())]), False),
     "cut": (datetime(2026, 1, 1, 12), pa.date32(), False),
+    "the hour that comes twice": (
+        datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")),
+        pa.timestamp("us", "UTC"),
+        True,
+    ),
     "digits": (Decimal("1.234"), pa.decimal128(10, 2), False),
     "bytes": (b"a", pa.string(), False),
     "null": (None, pa.int64(), True),

@@ -4,6 +4,7 @@ import io
 import random
 from datetime import date
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from pyspark_checkpointer.errors import DigestMismatchError, MalformedError
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.table import parquet_encode
+from pyspark_checkpointer.table import parquet_decode, parquet_encode
 from pyspark_checkpointer.table.merge import matching
 from pyspark_checkpointer.table.parquet_decode import decode, decode_pack
 from pyspark_checkpointer.table.parquet_encode import EncodedFile, encode
@@ -416,3 +417,11 @@ def test_a_snapshot_is_no_delta() -> None:
         decode_pack("object", encode(snapshot_rows(schema, [(1,)])).data, schema, schema.names, [0])
     changes = encode(changes_of(schema, [(MERGE, (1,))]))
     assert decode("object", changes.data, schema, schema.names).to_pylist() == [{"k": 1}]
+
+
+def test_few_row_groups_are_decoded_together_where_texts_repeat() -> None:
+    """Then the footer declares few bytes for rows of any size, and Arrow fails on 2 GiB of lists."""
+    metadata = SimpleNamespace(row_group=lambda number: SimpleNamespace(total_byte_size=1))
+    runs = parquet_decode._runs(metadata, [*range(300)])
+    assert [len(run) for run in runs] == [128, 128, 44]
+    assert [number for run in runs for number in run] == [*range(300)]

@@ -17,6 +17,7 @@ ODD = {
     "early date": (far(pa.date32(), -719_529), {"$date": "-0001-12-31"}),
     "the last date of all": (far(pa.date32(), 2**31 - 1), {"$date": "+5881580-07-11"}),
     "year 0": (far(pa.timestamp("us"), -62_135_596_800_000_001), {"$datetime": "0000-12-31T23:59:59.999999"}),
+    "the least time of all": (far(pa.timestamp("us"), -(2**63)), {"$datetime": "-290308-12-21T19:59:05.224192"}),
     "late time": (
         far(pa.timestamp("us", "UTC"), 2**63 - 1),
         {"$datetime": "+294247-01-10T04:00:54.775807+00:00", "zone": "UTC"},
