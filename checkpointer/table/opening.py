@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
@@ -22,6 +22,9 @@ from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import missing
 from pyspark_checkpointer.table.version import TableVersion
+
+HELD_BYTES = 256 << 20
+"""Decoded bytes of deltas that are held while a table is read partition by partition."""
 
 Keys = Sequence[Mapping[str, Any]]
 """Keys as rows: the value of each key column, by its name."""
@@ -66,18 +69,37 @@ def partition_reader(
 ) -> Callable[[int], Coroutine[Any, Any, Table]]:
     """Return a function that reads one partition.
 
-    An object that several partitions share is fetched once.
+    An object that several partitions share is fetched once for each run of partitions with `HELD_BYTES` of deltas.
     """
     session = reader.session
-    # `TableReader` counts how many of its partitions share an object, so it must know which ones will be read.
     version = table_version(reader, name).only(partitions)
-    table = TableReader(reader.store, session.host, version)
     checkpoint = reader.manifest.id if reader.manifest else None
+    without_rows = TableReader(reader.store, session.host, version.only([]))
+    tables: dict[int, TableReader] = {}
+    for run in _runs(version):
+        # `TableReader` counts how many of its partitions share an object, so it must know which ones will be read. It
+        # holds the deltas of all of them in a pack, until the last one is read.
+        tables |= dict.fromkeys(run, TableReader(reader.store, session.host, version.only(run)))
 
     async def rows(partition: int) -> Table:
-        return await explaining(session, checkpoint, lambda: table.rows(partition))
+        return await explaining(session, checkpoint, lambda: tables.get(partition, without_rows).rows(partition))
 
     return rows
+
+
+def _runs(version: TableVersion) -> Iterator[list[int]]:
+    """Yield partitions, in order, whose deltas are held together."""
+    run: list[int] = []
+    held = 0
+    for partition, chain in sorted(version.chains.items()):
+        more = sum(artifact.raw_size for artifact in chain[1:])
+        if run and held + more > HELD_BYTES:
+            yield run
+            run, held = [], 0
+        run.append(partition)
+        held += more
+    if run:
+        yield run
 
 
 def key_table(version: TableVersion, keys: Keys) -> pa.Table:

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.checkpoint.restore import restore
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.codecs import MAX_TABLE_PARTITIONS
 from pyspark_checkpointer.manifests.model import Artifact
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.table import lookup_steps
+from pyspark_checkpointer.table import lookup_steps, opening
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.object_files import ObjectFiles
-from pyspark_checkpointer.table.opening import key_table
+from pyspark_checkpointer.table.opening import key_table, partition_reader, table_version
+from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order
 from pyspark_checkpointer.table.schema import MERGE
 from pyspark_checkpointer.table.version import TableVersion
@@ -55,6 +57,32 @@ def test_a_table_costs_what_has_rows(partitions: int, tmp_path: Path) -> None:
         assert restored.table("t", columns=["n"], keys=[]).schema.names == ["n"]
         assert time.process_time() - seconds < 2
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 << 10  # KiB
+
+
+def test_partitions_read_one_by_one_hold_few_deltas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpointer(str(tmp_path)) as client:
+        commit(client, 8)
+        reader = run_sync(restore(client.session))
+        assert reader is not None
+        version = table_version(reader, "t")
+
+        def opened(*arguments: Any) -> TableReader:
+            held.append(sorted(arguments[2].chains))
+            return TableReader(*arguments)
+
+        def read() -> list[Any]:
+            held.clear()
+            rows = partition_reader(reader, "t", range(8))
+            return [rows_in(run_sync(rows(number))) for number in range(8)]
+
+        held: list[list[int]] = []
+        monkeypatch.setattr(opening, "TableReader", opened)
+        expected = read()
+        assert sum(map(len, expected)) == len(ROWS)
+        assert held == [[], sorted(version.chains)]
+        monkeypatch.setattr(opening, "HELD_BYTES", 1)
+        assert read() == expected
+        assert held == [[], *([number] for number in sorted(version.chains))]
 
 
 def test_keys_that_are_no_rows_are_refused_with_an_example(tmp_path: Path) -> None:
