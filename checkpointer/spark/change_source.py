@@ -4,6 +4,7 @@ It is read once, or as a stream that follows a table.
 """
 
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
 from pyspark_checkpointer.spark.failure import explain_unanswered
+from pyspark_checkpointer.spark.task_client import explain_elsewhere
 from pyspark_checkpointer.table.shown_columns import has_columns, key_columns_change, newest_schema
 from pyspark_checkpointer.table.types import whole_variants
 
@@ -32,18 +34,19 @@ class FeedPartition(InputPartition):
     """The part of a feed that one task reads."""
 
     feed: ChangeFeed
+    driver_host: str
 
 
 def input_partitions(feed: ChangeFeed) -> list[InputPartition]:
     """Return the parts of a feed, in the order of its rows."""
     # For no partitions PySpark would make one of its own, which `read_part` cannot understand.
-    return [FeedPartition(replace(feed, tasks=[task])) for task in feed.tasks or [[]]]
+    return [FeedPartition(replace(feed, tasks=[task]), socket.gethostname()) for task in feed.tasks or [[]]]
 
 
 def read_part(client: Checkpointer, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one part."""
     assert isinstance(partition, FeedPartition)
-    with explain_unanswered():
+    with explain_unanswered(), explain_elsewhere(client, partition.driver_host):
         for batch in partition.feed.read(client, 0):
             yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
 

@@ -3,6 +3,7 @@
 It reads tables of live checkpoints, and views of a store.
 """
 
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes, scan_tasks
 from pyspark_checkpointer.spark.source_options import CHANGES, ReadRequest
 from pyspark_checkpointer.spark.source_views import VIEWS, ViewSourceReader
+from pyspark_checkpointer.spark.task_client import explain_elsewhere
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
 from pyspark_checkpointer.table.version import TableVersion
@@ -130,6 +132,7 @@ class PartitionRead(InputPartition):
     checkpoint: CheckpointId | None
     version: TableVersion
     partitions: list[int]
+    driver_host: str
 
 
 class TableSourceReader(DataSourceReader):
@@ -150,7 +153,7 @@ class TableSourceReader(DataSourceReader):
         sizes = version.sizes()
         # For no partitions PySpark would make one of its own, which `read` cannot understand.
         groups = group_by_bytes(sizes, scan_tasks(sum(sizes.values()))) or [[]]
-        return [PartitionRead(restored.id, version.only(group), group) for group in groups]
+        return [PartitionRead(restored.id, version.only(group), group, socket.gethostname()) for group in groups]
 
     def _restore(self) -> Restored:
         try:
@@ -177,9 +180,10 @@ class TableSourceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PartitionRead)
-        session = self._request.client().session
+        client = self._request.client()
+        session = client.session
         reader = TableReader(session.store, session.host, partition.version, self._columns)
-        with explain_unanswered():
+        with explain_unanswered(), explain_elsewhere(client, partition.driver_host):
             for number in partition.partitions:
                 for batch in batches_of(session, partition.checkpoint, reader, number):
                     yield from whole_variants(pa.Table.from_batches([batch])).to_batches()

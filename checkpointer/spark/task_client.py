@@ -8,6 +8,8 @@ import logging
 import os
 import pickle
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError, RetiredError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.executors import driver_hosts, executor_hosts
@@ -54,8 +56,7 @@ class TaskRoot:
         # By the process too: a worker is a fork, and connections and event loops do not survive one.
         client = _client(self.client, os.getpid())
         # Asked again here, as executors on other machines may have come after the driver looked.
-        if parse(client.root).kind.reach is Reach.MACHINE and socket.gethostname() != self.driver_host:
-            raise InvalidStateError(f"{client.root}: a folder of {self.driver_host}, this task runs elsewhere")
+        _refuse_elsewhere(client.root, self.driver_host)
         return client
 
     @property
@@ -108,9 +109,30 @@ Root = TaskRoot | DriverRoot
 """The root as a task object sees it, on an executor or in the driver."""
 
 
+@contextmanager
+def explain_elsewhere(client: Checkpointer, driver_host: str) -> Iterator[None]:
+    """Explain a missing checkpoint by a folder that this machine does not have.
+
+    Reading elsewhere is not refused as such: the folder may be mounted on all machines.
+    """
+    try:
+        yield
+    except RetiredError:
+        if client.read_latest() is None:
+            _refuse_elsewhere(client.root, driver_host)
+        raise
+
+
+def _refuse_elsewhere(root: str, driver_host: str) -> None:
+    """Raise `InvalidStateError` if the root is a folder of another machine."""
+    if parse(root).kind.reach is Reach.MACHINE and socket.gethostname() != driver_host:
+        raise InvalidStateError(f"{root}: a folder of {driver_host}, this task runs elsewhere")
+
+
 def _may_keep_copies(spark: SparkSession) -> bool:
     # Who has Spark encrypt its local files does not want rows there in plain text.
-    return spark.conf.get("spark.io.encryption.enabled", "false") != "true"
+    # Spark takes the word in any case, and PySpark writes "True" for True.
+    return str(spark.conf.get("spark.io.encryption.enabled", "false")).strip().lower() != "true"
 
 
 @functools.lru_cache(maxsize=8)

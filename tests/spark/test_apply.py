@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.spark import Change, State, read_state, stateful
 from pyspark_checkpointer.spark.table_hints import TableHints
-from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.spark.task_client import TaskRoot, _may_keep_copies
 from tests.spark.conftest import Job
 from tests.spark.needs import AQE, COLLATIONS, needs_spark
 from tests.spark.tables import all_refused, artifacts, once, rows
@@ -102,6 +102,11 @@ def test_objects_are_decoded_once_unless_spark_encrypts_its_files(
     job.run(update)
     assert copies() == before
     assert rows(read_state(spark, job.root, "t")) == [("a", 4, 4), ("b", 4, 8)]
+
+
+@pytest.mark.parametrize("word", ["true", "True", " TRUE "])
+def test_spark_takes_the_word_for_encryption_in_any_case(word: str) -> None:
+    assert not _may_keep_copies(SimpleNamespace(conf=SimpleNamespace(get=lambda *_: word)))  # type: ignore[arg-type]
 
 
 def _encrypted(of: Any, client: Checkpointer, spark: SparkSession) -> TaskRoot:

@@ -1,8 +1,10 @@
 """The stream that follows a table, asked as Spark asks it: what it does where retention and repairs have been."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +12,10 @@ import pytest
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 4.0 is the first with data sources in Python")
 
-from pyspark_checkpointer import KeyedState, RetentionPolicy
-from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, RetiredError
-from pyspark_checkpointer.spark.change_source import FeedStreamReader
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError, RetiredError
+from pyspark_checkpointer.spark.change_feed import FeedRange
+from pyspark_checkpointer.spark.change_source import FeedStreamReader, input_partitions, read_part
 from pyspark_checkpointer.spark.datasource import CheckpointerSource
 from pyspark_checkpointer.spark.state import State
 from tests.table.plain_store import Store, frame, opened, plain_store, upsert
@@ -55,6 +58,31 @@ def test_a_stream_goes_on_after_the_beginning_was_retired(store: Store) -> None:
         assert read(again, read_until, again.latestOffset()) == [("insert", 4)]
     with pytest.raises(RetiredError, match="oldest checkpoint that they can be read after"):
         read(stream(store), {"checkpoint": ""}, reader.latestOffset())
+
+
+def test_a_task_that_does_not_reach_the_folder_says_so(store: Store, tmp_path: Path) -> None:
+    """What it takes for an empty root is a folder of the driver's machine."""
+    store.batch(upsert(k=[1, 2]))
+    ids = store.client.list_checkpoints()
+    feed = FeedRange.of(store.client, "t", None, str(ids[-1])).feed(None)
+    (part,) = input_partitions(feed)
+    assert sum(batch.num_rows for batch in read_part(store.client, part)) == 2
+    here = Checkpointer(tmp_path / "not mounted")
+    with pytest.raises(RetiredError):
+        list(read_part(here, part))
+    part.driver_host = "elsewhere"  # type: ignore[attr-defined]
+    with pytest.raises(InvalidStateError, match="not mounted: a folder of elsewhere, this task runs elsewhere"):
+        list(read_part(here, part))
+    source = CheckpointerSource({"path": store.client.root, "operator": "t"})
+    reader: Any = source.reader(source.schema())
+    (part,) = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(part)) == 2
+    reader._request = replace(reader._request, root=here.root)
+    with pytest.raises(RetiredError):
+        list(reader.read(part))
+    part.driver_host = "elsewhere"
+    with pytest.raises(InvalidStateError, match="not mounted: a folder of elsewhere, this task runs elsewhere"):
+        list(reader.read(part))
 
 
 def test_a_stream_that_comes_too_late_is_told_where_to_begin(store: Store) -> None:
