@@ -231,7 +231,11 @@ class HostLeases:
                 # From here on only leases that are used again are renewed; the others expire. Otherwise one update
                 # would keep a lease for ever.
                 used, self._used = self._used, set()
-                await self._renew(used)
+                try:
+                    await self._renew(used)
+                except BaseException:
+                    self._used |= used  # the next update, also of another lease, renews them
+                    raise
 
     async def release(self, lease: CompleteLease) -> None:
         """Give a lease back. See `LeaseManager.release_lease`."""

@@ -270,6 +270,24 @@ def test_leases_in_use_are_renewed_together_and_others_are_not(root: Root) -> No
     assert host.renew_lease(idle)  # nobody took it
 
 
+def test_a_renewal_that_failed_is_made_up_for_all_leases(root: Root) -> None:
+    """Also for those whose own update does not come again."""
+    host, other = root.leases("host"), root.leases("other")
+    used = [host.acquired("0"), host.acquired("1")]
+    for lease in used:
+        root.manager.update_checkpoint(lease, at(1, lease.partition_id))
+    other.get_all_leases()
+    host.wait(LEASE / 2)
+    other.wait(LEASE / 2)
+    host.faults.fail("swap", path="ownership", times=5)
+    with pytest.raises(Exception, match="not known whether it took effect"):
+        root.manager.update_checkpoint(used[0], at(2))
+    root.manager.update_checkpoint(used[0], at(2))
+    other.get_all_leases()
+    other.wait(LEASE * 0.6)
+    assert [lease.is_owned for lease in other.get_all_leases()] == [True, True, False]
+
+
 def test_a_lease_that_was_used_once_is_not_renewed_for_ever(root: Root) -> None:
     host, other = root.leases("host"), root.leases("other")
     used, idle = host.acquired("0"), host.acquired("1")
