@@ -14,7 +14,7 @@ from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage import Store, parse
 from pyspark_checkpointer.storage.base import BucketRule
 from pyspark_checkpointer.storage.conditional_write_check import try_conditions
-from pyspark_checkpointer.storage.contest import WRITERS, Contest, hold_contest
+from pyspark_checkpointer.storage.contest import WRITERS, Contest, hold_contest, swap_patiently
 from pyspark_checkpointer.storage.registry import Reach
 
 ROUNDS = 100
@@ -123,10 +123,10 @@ async def _try_verbs(found: Diagnosis, store: Store, prefix: str, host: Host) ->
     listed: list[int] = []
 
     async def swap(number: int) -> None:
-        versions[0] = await store.compare_and_swap(f"{prefix}pointer", b"swap %d" % number, versions[0])
+        versions[0] = await swap_patiently(store, f"{prefix}pointer", b"swap %d" % number, versions[0])
 
     async def look(number: int) -> None:
-        listed.append(len((await store.list_page(prefix)).entries))
+        listed.append(len(await store.list(prefix)))
 
     verbs = (
         _Verb("put", "commits", lambda number: store.put(names[number], b"%d" % number)),
@@ -172,7 +172,7 @@ async def _look_for_stale(found: Diagnosis, store: Store, prefix: str, names: li
     stale = []
     if any(number != REPEATS + 1 for number in listed):
         stale.append("a listing did not show what had been written")
-    if len((await store.list_page(prefix)).entries) != 1:
+    if len(await store.list(prefix)) != 1:
         stale.append("a listing showed what had been deleted")
     with suppress(NotFoundError):
         await store.get(names[0])

@@ -55,14 +55,15 @@ def command(store: Opened, new: bool, rounds: int) -> int:
         _require(store)
     root, fencing = store.ck.root, "required" if store.session.store.fencing else "none"
     # Clients of their own, as jobs on different machines have them.
-    writers = [open_store(root, store.options, fencing=fencing) for _ in range(WRITERS)]  # type: ignore[arg-type]
+    # Without encryption: what is examined needs no key, and the first write would make those of a new root.
+    examined, *writers = (open_store(root, store.options, fencing=fencing) for _ in range(WRITERS + 1))  # type: ignore[arg-type]
     try:
         with progress("examining", "items") as on_progress:
             found = store.read(
-                lambda session: examine(session.store, writers, session.host, rounds=rounds, progress=on_progress)
+                lambda session: examine(examined, writers, session.host, rounds=rounds, progress=on_progress)
             )
     finally:
-        for writer in writers:
+        for writer in (examined, *writers):
             store.read(lambda _, writer=writer: writer.close())  # type: ignore[misc]
     if store.json:
         print_json(_document(found))

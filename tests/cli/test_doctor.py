@@ -35,6 +35,9 @@ def test_a_place_without_a_store_is_examined_if_that_is_said(tmp_path: Path, run
     assert not place.exists()
     assert run("doctor", place, "--new", "--rounds", 2).status == 0
     assert files(place) == []
+    (tmp_path / "key").write_text("0" * 64)
+    assert run("doctor", place, "--new", "--rounds", 2, "--encryption", f"key-file:{tmp_path / 'key'}").status == 0
+    assert files(place) == [], "no key was made: the first job chooses how the root is encrypted"
     with Checkpointer(place) as ck:
         write_history(ck)
 
