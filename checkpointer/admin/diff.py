@@ -1,5 +1,6 @@
 """Compare two checkpoints: functions of their manifests, with chains loaded."""
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -158,6 +159,7 @@ def _compare_values(before: Mapping[str, Json], after: Mapping[str, Json]) -> tu
             found.append(ValueDifference(name, "added", None, after[name]))
         elif name not in after:
             found.append(ValueDifference(name, "removed", before[name], None))
-        elif before[name] != after[name]:
+        # As text: to Python 1, 1.0 and True are equal, also within lists.
+        elif json.dumps(before[name], sort_keys=True) != json.dumps(after[name], sort_keys=True):
             found.append(ValueDifference(name, "changed", before[name], after[name]))
     return tuple(found)

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -309,3 +310,16 @@ def test_the_help_names_every_verb_whole(run: Run) -> None:
         line = next(line for line in text.splitlines() if line.startswith(f"  {command.name} "))
         assert line.endswith(".")
         assert "..." not in line
+
+
+def test_a_property_of_another_type_is_a_difference(tmp_path: Path, run: Run) -> None:
+    """To Python 1, 1.0 and True are equal, and to readers of JSON they are not."""
+    with Checkpointer(tmp_path) as client:
+        for value in (1, True, 1.0):
+            with client.begin() as cp:
+                cp.properties["strict"] = {"is": [value]}
+        ids = client.list_checkpoints()
+    for old, new in pairwise(ids):
+        (difference,) = run("diff", tmp_path, old, new, "--json").json["properties"]
+        assert "strict" in str(difference)
+    assert run("diff", tmp_path, ids[0], ids[0], "--json").json["properties"] == []
