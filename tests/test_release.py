@@ -139,7 +139,7 @@ def test_the_tag_comes_last_and_names_the_files(
 def test_a_tag_that_nobody_can_verify_is_taken_back(repository: Path) -> None:
     use_another_key(repository)
     with pytest.raises(release.RefusedError, match="verify-tag failed"):
-        release.sign_tag(repository, "1.2.0", "aa  small.whl\n")
+        release.sign_tag(repository, "1.2.0", "aa  small.whl\n", release.git(repository, "rev-parse", "HEAD"))
     assert git(repository, "tag", "--list") == "v1.1.0"
 
 
@@ -154,7 +154,9 @@ def test_the_commands_of_the_page_verify_a_release(repository: Path, tmp_path: P
     made.mkdir()
     for name in ("small-1.2.0-py3-none-any.whl", "small-1.2.0.tar.gz"):
         (made / name).write_text(name)
-    release.sign_tag(repository, "1.2.0", dist.write_sums(made))
+    with pytest.raises(release.RefusedError, match="HEAD is another commit since"):
+        release.sign_tag(repository, "1.2.0", "", "0" * 40)
+    release.sign_tag(repository, "1.2.0", dist.write_sums(made), release.git(repository, "rev-parse", "HEAD"))
 
     def verify() -> int:
         return subprocess.run(["sh", "-c", commands], cwd=repository, check=False).returncode
