@@ -8,6 +8,7 @@ The result is compared with what a plain loop over all flights finds. If the pro
 same folder: it goes on.
 """
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -126,7 +127,10 @@ def main(days: str = "14", folder: str | None = None) -> int:
     place = Path(folder or tempfile.mkdtemp(prefix="sessions-"))
     given = read_days(int(days))
     if not (place / "days").exists():
-        write_days(place / "days", given)
+        # Under another name until all of them are there, also if it is killed and started again.
+        shutil.rmtree(place / "days.part", ignore_errors=True)
+        write_days(place / "days.part", given)
+        (place / "days.part").rename(place / "days")
     builder = SparkSession.builder.master("local[2]").appName("sessions").config("spark.ui.enabled", "false")
     spark = (
         builder.config("spark.sql.session.timeZone", "UTC").config("spark.sql.shuffle.partitions", "2").getOrCreate()
