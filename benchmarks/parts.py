@@ -1,4 +1,13 @@
-"""The parts of the benchmarks. Measurements that are compared belong to one part."""
+"""The parts of the benchmarks. Measurements that are compared belong to one part.
+
+How to add a row:
+
+1. Return a `Target` (`benchmarks/measure.py`) from the `run` of a part, or of a new part that is added to `PARTS`
+   below. Its question is the key of the row: results of earlier runs are found by it.
+2. Run the part: `scripts/run python -m benchmarks --only PART`. It writes the results and `docs/performance.md`.
+3. Where README shall quote it, write the line there by hand, and add it to `FIGURES` in `benchmarks/quotes.py`.
+4. If it misses its limit, say why in `docs/performance.md`, under "What misses its target, and why".
+"""
 
 import multiprocessing
 import os
