@@ -15,6 +15,7 @@ from math import gcd
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Json, Manifest
+from pyspark_checkpointer.table.large_rows import runs
 from pyspark_checkpointer.table.row_times import Time, time_of
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.shown_columns import (
@@ -153,17 +154,13 @@ def _moved_groups(before: TableVersion, after: TableVersion, numbers: Sequence[i
     by_residue: dict[int, list[int]] = {}
     for number in numbers:
         by_residue.setdefault(number % divisor, []).append(number)
-    group: list[int] = []
-    held = 0
-    for residue in sorted(by_residue):
+
+    def size(residue: int) -> int:
         chains = (side.chains.get(number, ()) for number in by_residue[residue] for side in (before, after))
-        more = sum(artifact.raw_size for chain in chains for artifact in chain)
-        if group and held + more > TOGETHER_BYTES:
-            yield tuple(sorted(group))
-            group, held = [], 0
-        group += by_residue[residue]
-        held += more
-    yield tuple(sorted(group))
+        return sum(artifact.raw_size for chain in chains for artifact in chain)
+
+    for run in runs(sorted(by_residue), size, TOGETHER_BYTES):
+        yield tuple(sorted(number for residue in run for number in by_residue[residue]))
 
 
 def layout(version: TableVersion) -> tuple[int, list[tuple[str, Json]]]:

@@ -5,13 +5,15 @@ Texts, bytes and lists have 32-bit offsets, so that an array of them ends at 2 G
 bytes stay as they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import InvalidStateError
+
+T = TypeVar("T")
 
 NARROW_BYTES = 1 << 30
 """Bytes of rows for which 32-bit offsets are certain to be enough."""
@@ -69,6 +71,24 @@ def _halves(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
     half = rows.num_rows // 2
     yield from _halves(rows.slice(0, half), most_bytes)
     yield from _halves(rows.slice(half), most_bytes)
+
+
+def runs(items: Iterable[T], size: Callable[[T], int], most_bytes: int, most: int | None = None) -> Iterator[list[T]]:
+    """Yield consecutive items, in runs of limited bytes and number.
+
+    A single item may have more bytes.
+    """
+    run: list[T] = []
+    held = 0
+    for item in items:
+        more = size(item)
+        if run and (len(run) == most or held + more > most_bytes):
+            yield run
+            run, held = [], 0
+        run.append(item)
+        held += more
+    if run:
+        yield run
 
 
 def cast(rows: pa.Table, change: Callable[[pa.Field], pa.DataType]) -> pa.Table:
@@ -130,4 +150,14 @@ def explain_arrow_errors(table: str, partition: int | None = None) -> Iterator[N
         ) from None
 
 
-__all__ = ["NARROW_BYTES", "cast", "combine_chunks", "copied", "explain_arrow_errors", "narrow", "slices", "widen"]
+__all__ = [
+    "NARROW_BYTES",
+    "cast",
+    "combine_chunks",
+    "copied",
+    "explain_arrow_errors",
+    "narrow",
+    "runs",
+    "slices",
+    "widen",
+]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from pyarrow import Table
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.tagged_json import to_json
-from pyspark_checkpointer.table import row_order
+from pyspark_checkpointer.table import large_rows, row_order
 from pyspark_checkpointer.table.conform import exact_array
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical
@@ -76,7 +76,7 @@ def partition_reader(
     checkpoint = reader.manifest.id if reader.manifest else None
     without_rows = TableReader(reader.store, session.host, version.only([]))
     tables: dict[int, TableReader] = {}
-    for run in _runs(version):
+    for run in large_rows.runs(sorted(version.chains), partial(_delta_bytes, version), HELD_BYTES):
         # `TableReader` counts how many of its partitions share an object, so it must know which ones will be read. It
         # holds the deltas of all of them in a pack, until the last one is read.
         tables |= dict.fromkeys(run, TableReader(reader.store, session.host, version.only(run)))
@@ -87,19 +87,9 @@ def partition_reader(
     return rows
 
 
-def _runs(version: TableVersion) -> Iterator[list[int]]:
-    """Yield partitions, in order, whose deltas are held together."""
-    run: list[int] = []
-    held = 0
-    for partition, chain in sorted(version.chains.items()):
-        more = sum(artifact.raw_size for artifact in chain[1:])
-        if run and held + more > HELD_BYTES:
-            yield run
-            run, held = [], 0
-        run.append(partition)
-        held += more
-    if run:
-        yield run
+def _delta_bytes(version: TableVersion, partition: int) -> int:
+    """Return the decoded bytes of the deltas of a partition."""
+    return sum(artifact.raw_size for artifact in version.chains[partition][1:])
 
 
 def key_table(version: TableVersion, keys: Keys) -> pa.Table:

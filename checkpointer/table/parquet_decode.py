@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pyspark_checkpointer.errors import MalformedError
-from pyspark_checkpointer.table import file_columns
+from pyspark_checkpointer.table import file_columns, large_rows
 from pyspark_checkpointer.table.footer import check_footer, check_row_counts
 from pyspark_checkpointer.table.repeated_texts import Reopen, repeated, spelled_out
 from pyspark_checkpointer.table.schema import CHANGE, OWN_COLUMNS, PARTITION, TableSchema
@@ -148,16 +148,11 @@ def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
 
     Without row groups there is one empty group.
     """
-    runs: list[list[int]] = [[]]
-    size = 0
-    for group in groups:
-        more = metadata.row_group(group).total_byte_size
-        if len(runs[-1]) == DECODE_BATCH_GROUPS or (runs[-1] and size + more > DECODE_BATCH_BYTES):
-            runs.append([])
-            size = 0
-        runs[-1].append(group)
-        size += more
-    return runs
+
+    def size(group: int) -> int:
+        return int(metadata.row_group(group).total_byte_size)
+
+    return list(large_rows.runs(groups, size, DECODE_BATCH_BYTES, DECODE_BATCH_GROUPS)) or [[]]
 
 
 _DECODE_ERRORS = (

@@ -265,13 +265,4 @@ def _choose_columns(version: TableVersion, columns: Sequence[str]) -> TableSchem
 
 def group_pieces(ranges: Sequence[tuple[int, int, str]]) -> Iterator[list[int]]:
     """Yield the numbers of the row groups of each piece of a snapshot."""
-    piece: list[int] = []
-    size = 0
-    for group, (_, length, _) in enumerate(ranges):
-        if piece and (len(piece) == MAX_PIECE_ROW_GROUPS or size + length > MAX_PIECE_BYTES):
-            yield piece
-            piece, size = [], 0
-        piece.append(group)
-        size += length
-    if piece:
-        yield piece
+    return large_rows.runs(range(len(ranges)), lambda group: ranges[group][1], MAX_PIECE_BYTES, MAX_PIECE_ROW_GROUPS)
