@@ -49,7 +49,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
 )
 from pyspark_checkpointer.storage.encryption.outer_tags import Finishing
 from pyspark_checkpointer.storage.encryption.stored_names import has_fixed_salt
-from pyspark_checkpointer.storage.encryption.unmoved import refuse_unmoved
+from pyspark_checkpointer.storage.encryption.unmoved import may_be_unmoved, refuse_unmoved
 from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
@@ -134,7 +134,11 @@ class EncryptedStore(WrappedStore):
                 self._forget_keys()
                 await refuse_markers(self, self._markers)
             await refuse_unmoved(self.inner, keys, path)
-            raise
+            if not may_be_unmoved(keys, path):
+                raise
+            # It may have been moved after it was looked for, and before the request that found it moved. Objects move
+            # in one direction only, so it is there by now, or it was missing all the time.
+            blob = await self.inner.get(keys.stored_path(path), limit=most)
         try:
             data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
         except UnsupportedFormatError:
@@ -264,6 +268,9 @@ class EncryptedStore(WrappedStore):
     async def delete(self, paths: Sequence[str]) -> None:
         keys = await self.find_keys()
         if keys is not None:  # Without keys nothing was ever written.
+            for path in paths:
+                # Moved later, it would be there again.
+                await refuse_unmoved(self.inner, keys, path)
             await self.inner.delete([keys.stored_path(path) for path in paths])
 
     async def leftovers(self) -> Sequence[WriteLeftover]:

@@ -11,19 +11,25 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage.base import Store, pages
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.keyring import UNFINISHED, find_root_keys
+from pyspark_checkpointer.storage.encryption.keyring import UNFINISHED, check_generation, find_root_keys
 
 _HIDDEN = re.compile(r"progress(/[A-Za-z0-9_-]{22,})+\.json")
 """The form of a stored path whose names are hidden: each has 16 bytes of AES-SIV at least."""
+
+
+def may_be_unmoved(keys: DataKeys, prefix: str) -> bool:
+    """Return whether objects below a prefix are moved after the swap of `_latest`."""
+    return keys.hides_names and prefix.startswith(object_paths.CONSUMERS)
 
 
 async def refuse_unmoved(store: Store, keys: DataKeys, prefix: str) -> None:
     """Raise `InvalidStateError` where an object below `progress/` is not moved yet.
 
     `store` is the root as stored, and `prefix` begins the paths that are looked for. Asked where an object was not
-    found, before one is made, and before a listing.
+    found, before one is made or deleted, and before a listing. Raises it too where the root has another data key by
+    now.
     """
-    if not keys.hides_names or not prefix.startswith(object_paths.CONSUMERS):
+    if not may_be_unmoved(keys, prefix):
         return
     root = await find_root_keys(store)
     if root is not None and len(root.generations) > 1:
@@ -33,6 +39,9 @@ async def refuse_unmoved(store: Store, keys: DataKeys, prefix: str) -> None:
                 if keys.logical_path(entry.path) is None and (_is_plain(entry.path) or _HIDDEN.fullmatch(entry.path)):
                     raise InvalidStateError(f"{store.url}: {UNFINISHED}")
         return
+    if root is not None and root.root_id == keys.root_id:
+        # A client that was open before a `rekey --rewrite` looks for names that the earlier data key has hidden.
+        check_generation(store, root, keys)
     async for entries in pages(store, prefix):
         for entry in entries:
             if _is_plain(entry.path):
@@ -47,4 +56,4 @@ def _is_plain(path: str) -> bool:
     return path == object_paths.FOLLOWERS or object_paths.parse_position_path(path) is not None
 
 
-__all__ = ["refuse_unmoved"]
+__all__ = ["may_be_unmoved", "refuse_unmoved"]
