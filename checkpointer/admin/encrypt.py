@@ -37,6 +37,7 @@ from pyspark_checkpointer.storage.encryption.generations import check_change, en
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
 from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
+from pyspark_checkpointer.storage.request_path import unmarked
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 from pyspark_checkpointer.storage.signatures.store import SignedStore
 
@@ -64,20 +65,21 @@ async def encrypt_root(
 ) -> EncryptedRoot:
     """Encrypt a root of which `session` reads what is not encrypted.
 
-    Raises `InvalidStateError` where nothing was committed yet, and where the root needs a repair first.
+    Raises `InvalidStateError` where the root holds nothing of this library, and where it needs a repair first.
     """
     stored, signing = await open_below_signatures(session)
+    # An earlier call may have made the keys of a root without `_latest`.
+    stored = unmarked(stored)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
     latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
-    if latest is None:
-        raise InvalidStateError(
-            f"{stored.url}: nothing was committed here yet: let the first client have the encryption"
-        )
-    if latest.data.startswith(ENCRYPTED) and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
+    is_encrypted = latest is not None and latest.data.startswith(ENCRYPTED)
+    if latest is None and not await _was_begun(stored):
+        raise InvalidStateError(f"{stored.url}: nothing was begun here yet: let the first client have the encryption")
+    if is_encrypted and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
         raise InvalidStateError(
             f"{stored.url}: is encrypted, and has lost its {object_paths.KEYS}: bring that back from a copy"
         )
-    if not latest.data.startswith(ENCRYPTED):
+    if not is_encrypted:
         await read_whole_head(stored if signing is None else SignedStore(stored, signing))
     if isinstance(encryption, HiddenNames):
         await check_names(stored)
@@ -85,8 +87,24 @@ async def encrypt_root(
     work = _Encrypting(session.host, stored, None, keys, signing, progress)
     await work.commit()
     await work.in_place.encrypt_positions()
+    # A job may have begun the root meanwhile, in which there were only positions.
+    await work.commit()
     await work.in_place.encrypt_signers()
     return await work.delete_originals()
+
+
+async def _was_begun(stored: Store) -> bool:
+    """Return whether a root without `_latest` holds anything that keeps an encrypted client from beginning in it.
+
+    That is positions of consumers, or what is left of a job that ended in its first commit. A folder that has only
+    files of others was never a root.
+    """
+    begun = {object_paths.KEYS, object_paths.SIGNERS}
+    async for entries in pages(stored, ""):
+        for path in (entry.path for entry in entries):
+            if path in begun or object_paths.begins_state(path) or object_paths.is_written_once(path):
+                return True
+    return False
 
 
 async def reencrypt_root(

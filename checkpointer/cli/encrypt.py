@@ -8,7 +8,13 @@ from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 
 
-@verb("encrypt", "encrypt /data/orders --encryption key-file:/run/secrets/state.key", writes=True, plain=True)
+@verb(
+    "encrypt",
+    "encrypt /data/orders --encryption key-file:/run/secrets/state.key",
+    writes=True,
+    plain=True,
+    lost=True,  # a root may have only positions of consumers
+)
 @click.option("--yes", is_flag=True, help="Encrypt without asking.")
 def command(store: Opened, encryption: str | None, yes: bool) -> None:
     """Encrypt a root where it is.

@@ -639,7 +639,7 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             IllegalArgumentError: This client has an encryption already, or the argument names no provider of keys.
-            InvalidStateError: Nothing was committed yet. A new root is encrypted by its first client.
+            InvalidStateError: The root holds nothing of this library. A new one is encrypted by its first client.
             CorruptionError: An object is missing or damaged.
             ConflictError: A job commits all the time.
 

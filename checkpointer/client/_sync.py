@@ -634,7 +634,7 @@ class Checkpointer(SyncFace):
 
         Raises:
             IllegalArgumentError: This client has an encryption already, or the argument names no provider of keys.
-            InvalidStateError: Nothing was committed yet. A new root is encrypted by its first client.
+            InvalidStateError: The root holds nothing of this library. A new one is encrypted by its first client.
             CorruptionError: An object is missing or damaged.
             ConflictError: A job commits all the time.
 

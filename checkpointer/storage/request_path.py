@@ -261,6 +261,11 @@ class PlainStore(RetryingStore):
         return await super().compare_and_swap(path, data, expected)
 
 
+def unmarked(store: Store) -> Store:
+    """Return a store that may begin anything, for the work that marks a root."""
+    return RetryingStore(store.inner) if isinstance(store, PlainStore) else store
+
+
 async def refuse_markers(store: Store, markers: Sequence[str]) -> None:
     """Raise `UnsupportedFormatError` where the root has one of these markers."""
 

@@ -13,6 +13,8 @@ import pytest
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.admin import followers
 from pyspark_checkpointer.admin.encrypt_in_place import InPlace
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointManager
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CorruptionError,
@@ -24,12 +26,23 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing import crash_points
-from pyspark_checkpointer.testing.faults import CrashError
+from pyspark_checkpointer.testing.faults import CrashError, Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
 
 SECRET = "alice-of-the-plain-root"
+HERE = ("ns", "hub", "$default")
+POSITION = {
+    "fully_qualified_namespace": "ns",
+    "eventhub_name": "hub",
+    "consumer_group": "$default",
+    "partition_id": SECRET,
+    "sequence_number": 7,
+    "offset": "7",
+}
 PARTITIONS = 300
 """So many that the chains stand in segments."""
 
@@ -152,6 +165,10 @@ def test_a_crash_at_any_request_loses_nothing(tmp_path: Path, key: str, hide: st
     assert died > 40
 
 
+async def stops(work: object) -> None:
+    raise CrashError
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["encrypt", "rekey --rewrite"])
 def test_nobody_takes_for_missing_what_is_not_moved_yet(
     key: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,12 +183,12 @@ def test_nobody_takes_for_missing_what_is_not_moved_yet(
     run_sync(followers.register(client.copy().session, "copy", "totals", client.list_checkpoints()[1]))
     with ShardLeases(root.url, "app", "worker", encryption=old) as leases:
         leases.create([SECRET])
+    with CheckpointManager(root.url, encryption=old) as checkpoints:
+        checkpoints.create_checkpoint_store_if_not_exists()
+        checkpoints.create_all_checkpoints_if_not_exists(["0"])
 
     def finish() -> None:
         client_of(root, old).reencrypt(f"hide-names:{key}") if again else client_of(root).encrypt(f"hide-names:{key}")
-
-    async def stops(work: object) -> None:
-        raise CrashError
 
     with monkeypatch.context() as patch:
         patch.setattr(InPlace, "encrypt_positions", stops)
@@ -183,6 +200,7 @@ def test_nobody_takes_for_missing_what_is_not_moved_yet(
         lambda: client_of(root, key).followers(),
         lambda: [*ShardLeases(root.url, "app", "other", encryption=key).rows()],
         lambda: ShardLeases(root.url, "app", "other", encryption=key).create(["new"]),
+        lambda: CheckpointManager(root.url, encryption=key).delete_checkpoint("0"),
     ):
         with pytest.raises(InvalidStateError, match="call it again"):
             use()
@@ -190,8 +208,69 @@ def test_nobody_takes_for_missing_what_is_not_moved_yet(
     assert client_of(root, key).list_checkpoints() == live
     assert [one.name for one in client_of(root, key).followers()] == ["copy"]
     assert [*ShardLeases(root.url, "app", "other", encryption=key).rows()] == [SECRET]
+    CheckpointManager(root.url, encryption=key).delete_checkpoint("0")
     client_of(root, key).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
     assert client_of(root, key).verify()
+
+
+def test_a_position_that_is_moved_while_it_is_looked_for_is_found(key: str) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    client = client_of(root)
+    fill(client, partitions=2)
+    run_sync(followers.register(client.copy().session, "copy", "totals", client.list_checkpoints()[1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InPlace, "encrypt_positions", stops)
+        with pytest.raises(CrashError):
+            client_of(root).encrypt(f"hide-names:{key}")
+    reader, faults = client_of(root, key), Faults()
+    encrypted = reader.session.store
+    assert isinstance(encrypted, EncryptedStore)
+    encrypted.inner = FaultyStore(encrypted.inner, faults)
+    # After the request that does not find it, and before the one that looks whether it is still to be moved.
+    faults.call(lambda _: client_of(root).encrypt(f"hide-names:{key}"), "get", path="progress/", after=True)
+    assert [one.name for one in reader.followers()] == ["copy"]
+
+
+def test_who_had_the_keys_before_names_were_hidden_anew_is_told(key: str, tmp_path: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    old = f"hide-names:{key}"
+    worker = ShardLeases(root.url, "app", "worker", encryption=old)
+    worker.create([SECRET])
+    client_of(root, old).reencrypt(f"hide-names:{make_key(tmp_path / 'new.key')}")
+    for use in (worker.rows, lambda: worker.create(["more"])):
+        with pytest.raises(InvalidStateError, match="open the root with a new client"):
+            use()
+
+
+@pytest.mark.parametrize("hide", ["", "hide-names:"])
+def test_a_root_with_nothing_but_positions_is_encrypted(any_root: Root, key: str, hide: str) -> None:
+    with CheckpointStore(any_root.url, any_root.storage_options) as store:
+        store.update_checkpoint(POSITION)
+    sealed = CheckpointStore(any_root.url, any_root.storage_options, encryption=hide + key)
+    with pytest.raises(InvalidStateError, match="encrypt it with `checkpointer encrypt`"):
+        sealed.list_checkpoints(*HERE)
+    done = client_of(any_root).encrypt(hide + key)
+    assert (done.objects, done.deleted) == (1, 0)
+    assert [found["sequence_number"] for found in sealed.list_checkpoints(*HERE)] == [7]
+    sealed.close()
+    assert all(SECRET.encode() not in data for data in objects(any_root).values())
+    assert client_of(any_root).encrypt(hide + key).objects == 0
+    with client_of(any_root, key).begin() as cp:
+        cp.save("totals", KeyedState({"a": 1}))
+    assert client_of(any_root, key).restore()
+
+
+def test_a_root_whose_first_commit_was_killed_is_encrypted(key: str) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    killed = client_of(root).begin(epoch=0)
+    killed.snapshot("totals", 0, SECRET.encode() * 20_000)
+    run_sync(killed.attempt.uploader.queue.join())
+    assert objects(root)
+    client_of(root).encrypt(key)
+    assert [*objects(root)] == ["_keys"]
+    with client_of(root, key).begin() as cp:
+        cp.save("totals", KeyedState({"a": 1}))
+    assert client_of(root, key).restore()
 
 
 def test_a_commit_meanwhile_is_part_of_it(key: str) -> None:
@@ -244,7 +323,10 @@ def test_a_damaged_object_stops_it_before_the_swap(key: str) -> None:
 
 def test_what_cannot_be_encrypted_is_refused(key: str, tmp_path: Path) -> None:
     root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
-    with pytest.raises(InvalidStateError, match="nothing was committed here yet"):
+    with pytest.raises(InvalidStateError, match="nothing was begun here yet"):
+        client_of(root).encrypt(key)
+    run_sync(open_store(root.url).put("notes.txt", b"mine"))
+    with pytest.raises(InvalidStateError, match="nothing was begun here yet"):
         client_of(root).encrypt(key)
     fill(client_of(root), partitions=2)
     with pytest.raises(IllegalArgumentError, match="expected key-file:PATH"):
