@@ -130,7 +130,8 @@ class _Change:
         async for entries in pages(self._plain, ""):
             for entry in entries:
                 holds = holds or entry.path != SIGNERS
-                signed = entry.path.endswith(SUFFIX)
+                # A file of others may have the suffix, and so does a manifest of a signed root inside this one.
+                signed = entry.path.endswith(SUFFIX) and object_paths.is_manifest(entry.path.removesuffix(SUFFIX))
                 if entry.path == object_paths.LATEST or entry.path.startswith(object_paths.CONSUMERS):
                     blob = await find_object(self._plain, entry.path, SWAP_LIMIT)
                     signed = blob is not None and blob.data.startswith(SIGNED)
