@@ -9,7 +9,7 @@ Names are compared case-insensitively, as Event Hubs does, and returned as the c
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -65,6 +65,11 @@ class EventHubGroups:
     def __init__(self, context: StoreContext, max_updates: int, interval: float) -> None:
         self._context = context
         self._groups: dict[str, Group] = {}
+        self._own_etags: dict[_Key, set[str]] = {}
+        """The etags of rows that only claims of this object can have made since it had them.
+
+        There are two where nothing told whether the last claim was won.
+        """
         self._write_behind: WriteBehind[_Key, _Checkpoint] = WriteBehind(
             write_each(_write), max_updates=max_updates, interval=interval, name=context.store.url
         )
@@ -100,23 +105,41 @@ class EventHubGroups:
         if released:
             # The next owner reads the position as soon as it sees the partition released.
             await self._write_behind.flush(released.__contains__)
+        await self._forget_stale(claims)
         by_group: dict[Group, list[_Claim]] = {}
         for claim in claims:
             by_group.setdefault(self._group(_group_name(claim.given)), []).append(claim)
         # Each group is one object, so its claims are one swap, and groups do not wait for each other.
         won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
-        rows = {row.etag: row for some, _ in won for row in some}
-        taken = {etag for _, some in won for etag in some}
-        regained = {self._key(claim.given) for claim in claims if claim.etag in rows and claim.etag in taken}
-        if regained:
-            # They are of an earlier ownership. The owners since have recorded later positions.
-            await self._write_behind.forget(regained.__contains__)
+        rows = {row.etag: row for some in won for row in some}
+        for claim in claims:
+            if claim.etag in rows:
+                self._own_etags[self._key(claim.given)] = {claim.etag}
+            else:
+                self._own_etags[self._key(claim.given)].discard(claim.etag)
         return [
             {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
             for claim in claims
             # The etag was drawn for this claim, so a row that has it shows that the claim was won.
             if claim.etag in rows
         ]
+
+    async def _forget_stale(self, claims: Sequence[_Claim]) -> None:
+        """Drop the updates that wait from before another object had the partition, before it is claimed.
+
+        The owners since have recorded later positions.
+        """
+        stale = set()
+        for claim in claims:
+            key = self._key(claim.given)
+            if claim.expected is None or claim.expected in self._own_etags.get(key, ()):
+                # Until the answer comes, either may be in the row.
+                self._own_etags[key] = {claim.etag} | ({claim.expected} if claim.expected is not None else set())
+            else:
+                self._own_etags[key] = set()
+                stale.add(key)
+        if stale:
+            await self._write_behind.forget(stale.__contains__)
 
     async def update_checkpoint(self, given: Mapping[str, Any]) -> None:
         """Record a checkpoint.
@@ -180,13 +203,9 @@ async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
     await key.group.position(checkpoint.partition_id).change(_overwriting(checkpoint))
 
 
-async def _swap_claims(group: Group, claims: list[_Claim]) -> tuple[list[Row], set[str]]:
-    """Apply claims to the group's ownership in one swap.
-
-    Return the rows of the claims that were won, and the etags of claims for a row that another owner had, or released.
-    """
+async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
+    """Apply claims to the group's ownership in one swap, and return the rows of those that were won."""
     won: list[Row] = []
-    taken: set[str] = set()
 
     def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:
         won.clear()  # An earlier attempt that lost its swap may have won others.
@@ -202,8 +221,6 @@ async def _swap_claims(group: Group, claims: list[_Claim]) -> tuple[list[Row], s
                 # won (SPEC.md, Event Hubs).
                 if (None if row is None else row.etag) != claim.expected:
                     continue
-                if row is not None and claim.owner not in ("", row.owner):
-                    taken.add(claim.etag)
                 row = rows[key] = _claimed(row, claim, now)
             won.append(row)
         # By the name as the last claim wrote it, which is how it is returned.
@@ -212,7 +229,7 @@ async def _swap_claims(group: Group, claims: list[_Claim]) -> tuple[list[Row], s
         return None if after == before else after
 
     await group.ownership.change(next_ownership)
-    return won, taken
+    return won
 
 
 def _claimed(row: Row | None, claim: _Claim, now: datetime) -> Row:

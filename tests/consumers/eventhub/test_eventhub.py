@@ -119,6 +119,62 @@ def test_what_waits_from_an_earlier_ownership_is_not_written_over_later_position
     assert positions(other) == {"0": (5001, "5001")}
 
 
+def test_what_waits_is_not_dropped_for_another_owner_of_the_same_store(url: str) -> None:
+    """The SDK draws an owner for each `receive()`; nobody but this object has had the partition."""
+    store = CheckpointStore(url, max_updates=100, interval=60.0)
+    (row,) = store.claim_ownership([claim("0", "a")])
+    store.update_checkpoint(checkpoint("0", 100, "100"))
+    store.claim_ownership([{**row, "owner_id": "b"}])
+    store.close()
+    assert positions(CheckpointStore(url)) == {"0": (100, "100")}
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an_answer(url: str, landed: bool) -> None:
+    class Waiting(Faulty):
+        def __init__(self) -> None:
+            super().__init__(url, max_updates=100, interval=60.0)
+
+    store, other = Waiting(), CheckpointStore(url)
+    (mine,) = store.claim_ownership([claim("0", "a")])
+    store.update_checkpoint(checkpoint("0", 100, "100"))
+    (theirs,) = other.claim_ownership([{**mine, "owner_id": "b"}])
+    other.update_checkpoint(checkpoint("0", 5000, "5000"))
+    lost = [{**theirs, "owner_id": "a"}]
+    store.list_ownership(*HERE)  # so that the swap is the next request
+    store.faults.call(_lose, "swap", path="ownership", after=landed, times=100)
+    store.faults.call(_lose, "get", path="ownership", times=100)
+    with pytest.raises(CheckpointError):
+        store.claim_ownership(lost)
+    store.faults.clear()
+    (row,) = store.list_ownership(*HERE)
+    assert row["owner_id"] == ("a" if landed else "b")
+    store.claim_ownership([{**row, "owner_id": "a"}])
+    store.update_checkpoint(checkpoint("1", 1, "1"))
+    store.close()
+    assert positions(other) == {"0": (5000, "5000"), "1": (1, "1")}
+
+
+def test_what_waits_stays_after_a_renewal_without_an_answer(url: str) -> None:
+    class Waiting(Faulty):
+        def __init__(self) -> None:
+            super().__init__(url, max_updates=100, interval=60.0)
+
+    for landed in (False, True):
+        store = Waiting()
+        (mine,) = store.claim_ownership([claim(str(landed), "a")])
+        store.update_checkpoint(checkpoint(str(landed), 100, "100"))
+        store.faults.call(_lose, "swap", path="ownership", after=landed, times=100)
+        store.faults.call(_lose, "get", path="ownership", times=100)
+        with pytest.raises(CheckpointError):
+            store.claim_ownership([mine])
+        store.faults.clear()
+        (row,) = [row for row in store.list_ownership(*HERE) if row["partition_id"] == str(landed)]
+        store.claim_ownership([row])
+        store.close()
+        assert positions(CheckpointStore(url))[str(landed)] == (100, "100")
+
+
 def test_listing_checkpoints_is_one_listing_and_the_reads_at_once(store: Faulty) -> None:
     for partition in range(32):
         store.update_checkpoint(checkpoint(str(partition), partition, str(partition)))
