@@ -60,6 +60,8 @@ class Shards:
         self.store = context.store
         self.leases = Leases(Group(context, object_paths.group_folder("kinesis", application)), worker, duration)
         self.checkpointers: dict[str, RecordCheckpointer] = {}
+        self._taking: list[str] = []
+        """The shards of the calls of `take()` that are under way."""
         self._initial = initial
         self._write_behind: WriteBehind[RecordCheckpointer, ShardState] = WriteBehind(
             write_all, max_updates=max_updates, interval=interval, name=context.store.url
@@ -71,11 +73,15 @@ class Shards:
 
         Return None if the shard cannot be taken.
         """
-        lease = await self.leases.take(shard, force=force)
-        if lease is None:
-            return None
-        checkpointer = self.checkpointers[shard] = self._checkpointer(lease)
-        return checkpointer
+        self._taking.append(shard)
+        try:
+            lease = await self.leases.take(shard, force=force)
+            if lease is None:
+                return None
+            checkpointer = self.checkpointers[shard] = self._checkpointer(lease)
+            return checkpointer
+        finally:
+            self._taking.remove(shard)
 
     async def release(self, checkpointer: RecordCheckpointer) -> None:
         """Give a shard back after its delayed checkpoints were written.
@@ -118,7 +124,8 @@ class Shards:
         # All that are held, and not only those gained in this round: a position that could not be decoded is tried
         # again.
         for shard, lease in self.leases.held.items():
-            if shard not in self.checkpointers:
+            # A lease that another thread is just taking is that thread's.
+            if shard not in self.checkpointers and shard not in self._taking:
                 try:
                     gained.append(self._checkpointer(lease))
                 except CheckpointError as error:

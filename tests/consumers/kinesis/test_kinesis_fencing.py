@@ -616,3 +616,19 @@ def test_a_checkpointer_of_another_application_is_refused(tmp_path: Path) -> Non
 def test_what_is_no_list_of_shards_is_refused(tmp_path: Path, shards: Any) -> None:
     with ShardLeases(tmp_path, "one") as leases, pytest.raises(IllegalArgumentError):
         leases.create(shards)
+
+
+def test_a_shard_that_a_thread_is_taking_is_not_gained_by_balancing(one: Node) -> None:
+    one.create(["s", "t"])
+    core, gained = one._core, []
+    take = core.leases.take
+
+    async def take_and_balance(*given: Any, **options: Any) -> Any:
+        lease = await take(*given, **options)
+        gained.extend((await core.balance()).gained)  # of another thread, before this one has its checkpointer
+        return lease
+
+    core.leases.take = take_and_balance  # type: ignore[method-assign]
+    mine = one.take("s")
+    assert [checkpointer.shard_id for checkpointer in gained] == ["t"]
+    assert one.held["s"] is mine
