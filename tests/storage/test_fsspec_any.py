@@ -1,5 +1,6 @@
 """The store on any file system of fsspec, where its calls fail or do nothing: no answer is taken for "not there"."""
 
+import ftplib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import ObjectExistsError
+from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError
 from pyspark_checkpointer.storage.fsspec_any.store import GenericStore
 
 
@@ -119,3 +120,33 @@ def test_a_put_removes_nothing_that_others_wrote_meanwhile(
     run_sync(store.put("a/y", b"1"))
     assert removed == []
     assert run_sync(store.get("a/y")).data == b"1"
+
+
+def test_a_folder_that_changes_while_it_is_listed_is_not_empty(
+    store: GenericStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems list the names, and ask for each file after that: one that is gone by then fails it all."""
+    run_sync(store.put("a/x", b"1"))
+
+    def vanished(self: Any, path: str, *_: object, **__: object) -> Any:
+        raise FileNotFoundError(f"{path}/.x.tmp")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files(), "ls", vanished)
+        for call in (store.list_page("a/"), store.folders("")):
+            with pytest.raises(DependencyError, match="changed while it was listed"):
+                run_sync(call)
+    assert [entry.path for entry in run_sync(store.list_page("a/")).entries] == ["a/x"]
+    assert run_sync(store.list_page("b/")).entries == []
+
+
+@pytest.mark.parametrize(("said", "missing"), [("550 No such file", True), ("425 Can't open data connection", False)])
+def test_not_now_is_not_missing_on_ftp(
+    store: GenericStore, monkeypatch: pytest.MonkeyPatch, said: str, missing: bool
+) -> None:
+    def refused(self: Any, path: str, *_: object, **__: object) -> Any:
+        raise FileNotFoundError(path) from ftplib.error_reply(said)
+
+    monkeypatch.setattr(files(), "cat_file", refused)
+    with pytest.raises(ObjectNotFoundError if missing else DependencyError):
+        run_sync(store.get("a/x"))
