@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
@@ -27,6 +28,7 @@ async def rollback(
     new: CheckpointId | None = None,
     job: Job | None = None,
     *,
+    base: Base | None = None,
     verified: Ref | None = None,
     progress: Progress | None = None,
 ) -> CheckpointId:
@@ -38,6 +40,7 @@ async def rollback(
         to: The checkpoint. Every object of it is read and compared first.
         new: The id of the commit, where the caller drew it on what is committed; else a new one is drawn.
         job: The job of the new commit; by default the job of the old one.
+        base: The version that `new` was drawn on; by default the one that the session stands on.
         verified: A checkpoint that the caller has compared just now: it is not read again.
         progress: Told bytes.
 
@@ -46,7 +49,7 @@ async def rollback(
         ConflictError: The checkpoint was committed since this session last restored.
         RetiredError: The checkpoint was retired meanwhile.
     """
-    return await _rollback(session.reports.meter(), session, to, new, job, verified, progress)
+    return await _rollback(session.reports.meter(), session, to, new, job, base, verified, progress)
 
 
 @blocking
@@ -56,6 +59,7 @@ async def _rollback(
     to: CheckpointSelector,
     new: CheckpointId | None,
     job: Job | None,
+    base: Base | None,
     verified: Ref | None,
     progress: Progress | None,
 ) -> CheckpointId:
@@ -69,7 +73,8 @@ async def _rollback(
         await refuse_damaged(session, target, old, progress)
     async with session.lock:
         # The base is read only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
-        base = await session.rollback_base()
+        session.check_may_write()
+        base = base or await session.rollback_base()
         # The target is newer than what this session stands on. A commit on that base would not follow the target, and
         # its swap would be refused.
         if target.id.sequence > base.head.sequence:

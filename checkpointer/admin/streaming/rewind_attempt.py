@@ -178,7 +178,15 @@ class RewindAttempt:
         session = self.query.session
         session.rebase(self.query.base)
         try:
-            await rollback(session, CheckpointSelector.parse(self.target.id), new, job, verified=self.target)
+            # With the base, since another task of this client may restore or commit before the rollback has the lock.
+            await rollback(
+                session,
+                CheckpointSelector.parse(self.target.id),
+                new,
+                job,
+                base=self.query.base,
+                verified=self.target,
+            )
         except BaseException:
             # What the caller restored may be older than the base, so that a later commit must not go on from the base.
             if session.standing is self.query.base:

@@ -4,14 +4,17 @@ The state is what the query has read: up to the offset of its last batch. So a s
 offsets that Spark would go on from are equal, whatever happened before. test_rewind_crashes.py has the interruptions.
 """
 
+import asyncio
 import json
 import uuid
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer.admin import rollback
 from pyspark_checkpointer.admin.streaming import log_edit, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
@@ -262,6 +265,28 @@ def test_a_job_that_commits_meanwhile_stops_the_rewind(query: Query, monkeypatch
     restored = Checkpointer(query.root).restore()
     assert restored is not None
     assert restored.epoch == 99
+
+
+def test_a_rewind_is_stopped_though_its_own_client_has_restored_meanwhile(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, client = query.files(), AsyncCheckpointer(query.root)
+    original = rollback.read_consistent
+
+    async def restored_first(*args: Any) -> Any:
+        monkeypatch.setattr(rollback, "read_consistent", original)
+        other = AsyncCheckpointer(query.root)
+        await other.restore()
+        async with other.begin(epoch=99):
+            pass
+        await client.restore()
+        return await original(*args)
+
+    monkeypatch.setattr(rollback, "read_consistent", restored_first)
+    with pytest.raises(CheckpointError, match="stop it first"):
+        asyncio.run(client.rewind(to=BACK))  # type: ignore[arg-type]
+    assert query.files() == before
+    assert Checkpointer(query.root).savepoints() == []
 
 
 def test_a_rewind_whose_target_is_retired_meanwhile_is_withdrawn(query: Query) -> None:
