@@ -13,7 +13,6 @@ from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.checkpoint.verify import Verifier
 from pyspark_checkpointer.errors import CorruptionError, StoreRefusedError
 from pyspark_checkpointer.manifests.model import CatalogRef, Manifest, Ref
-from pyspark_checkpointer.storage.base import ObjectRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,8 @@ class _IntactSearch:
 
     @property
     def refusal(self) -> StoreRefusedError | None:
-        """The first refusal that does not come from the object itself.
-
-        One that does is that of a disk with a failed block.
-        """
-        return next((found for found in self._verifier.refusals if not isinstance(found, ObjectRefusedError)), None)
+        """The first refusal to show an object to this client."""
+        return next(iter(self._verifier.refusals), None)
 
     async def _catalogued(self, catalog: CatalogRef | None) -> list[Ref]:
         """Return the catalog's checkpoints, the newest first."""

@@ -37,7 +37,14 @@ from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
-from pyspark_checkpointer.storage.base import ArtifactCheck, ObjectNotFoundError, Signed, SinkRead, Store
+from pyspark_checkpointer.storage.base import (
+    ArtifactCheck,
+    ObjectNotFoundError,
+    ObjectRefusedError,
+    Signed,
+    SinkRead,
+    Store,
+)
 
 MAX_CONCURRENT_READS = 16
 """Objects that are read at the same time."""
@@ -132,7 +139,7 @@ class Verifier:
         It was found on the way.
         """
         self.refusals: list[StoreRefusedError] = []
-        """Findings of objects that the store refused to show. They may be intact."""
+        """Findings of objects that the store refused to show to this client. They may be intact."""
         self.objects = self.bytes = self.skipped = self.unread = 0
         self.signed: Signed | None = None
 
@@ -152,7 +159,8 @@ class Verifier:
             # Without the pointer nothing at all was looked at, so there is no report to give.
             if path == object_paths.LATEST and isinstance(error, StoreRefusedError):
                 raise
-            if isinstance(error, StoreRefusedError):
+            # What it shows to nobody is lost as if it were damaged.
+            if isinstance(error, StoreRefusedError) and not isinstance(error, ObjectRefusedError):
                 self.refusals.append(error)
             hurt = tuple(sorted(known or self._naming(path)))
             self.findings.append(Finding(path, str(error), hurt, False, and_older))

@@ -23,9 +23,11 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
+    StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 from pyspark_checkpointer.table.opening import partition_reader
 from tests.admin.test_repair import missing, objects_of
 from tests.checkpoint.test_intact import spoil
@@ -441,3 +443,21 @@ def test_a_salvage_without_one_of_its_rules_is_found(planted: Planted) -> None:
         test_an_older_state_is_taken_from_an_object_that_is_damaged_elsewhere(World())
         for seed in range(1, 12):
             salvaged(seed, older=True)
+
+
+def test_what_a_store_shows_to_nobody_can_be_accepted_as_lost(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 2)
+    path = own_first(world, f"artifacts/op/0/{ids[1]}")
+    missing(world)
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=path, times=100, error=StoreRefusedError)
+    with pytest.raises(StoreRefusedError, match="failed by the test"):  # of this client alone: it may be intact
+        healer.repair(ids[1], accept_loss=True)
+    healer.faults.clear()
+    for kind in ("get", "get_range"):
+        healer.faults.fail(kind, path=path, times=100, error=ObjectRefusedError)
+    (loss,) = healer.repair_plan(ids[1]).losses
+    assert loss.operator == "op"
+    healer.repair(ids[1], accept_loss=True)
+    assert world.actor().restore()

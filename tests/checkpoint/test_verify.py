@@ -1,8 +1,11 @@
 """Verify finds every damage that a restore would meet, says which checkpoints it hurts, and nothing else."""
 
 import asyncio
+import errno
+import os
 import random
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -332,6 +335,31 @@ def test_awaitable(root: Path) -> None:
             return await ck.verify()
 
     assert asyncio.run(verify()) == Checkpointer(root).verify()
+
+
+def test_a_failed_block_of_a_disk_is_damage_and_no_missing_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Checkpointer(tmp_path / "root")
+    for number in range(2):
+        with client.begin(epoch=number) as cp:
+            cp.snapshot("op", 0, b"%d" % number * 200_000)
+    (bad,) = (tmp_path / "root" / "artifacts" / "op" / "0").glob(f"{cp.id}*")
+    failed = bad.stat().st_ino
+
+    def failing(read: Callable[..., bytes]) -> Callable[..., bytes]:
+        def wrapped(file: int, *given: int) -> bytes:
+            if os.fstat(file).st_ino == failed:
+                raise OSError(errno.EIO, "Input/output error")
+            return read(file, *given)
+
+        return wrapped
+
+    for name in ("read", "pread"):
+        monkeypatch.setattr(os, name, failing(getattr(os, name)))
+    restored = Checkpointer(tmp_path / "root").restore(on_corruption="previous")
+    assert restored is not None
+    assert restored.epoch == 0
 
 
 def test_what_a_disk_does_not_give_is_a_finding_and_no_end(world: World) -> None:

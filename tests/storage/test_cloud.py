@@ -24,6 +24,7 @@ from pyspark_checkpointer.storage import (
     cloud,
     open_store,
 )
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, says, serves, serving
 
@@ -451,3 +452,12 @@ def test_the_checksums_of_parts_are_announced(
     run_sync(store.put("big", bytes(33 * MIB)))
     assert run_sync(store.get("big")).data == bytes(33 * MIB)
     assert begun == [announced]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [("s3", 403, "InvalidObjectState"), ("azure", 409, "BlobArchived"), ("azure", 409, "BlobBeingRehydrated")],
+)
+def test_an_archived_object_is_refused_whoever_asks(kind: str, status: int, code: str) -> None:
+    with serving(says(status, code)) as server, pytest.raises(ObjectRefusedError, match="is archived"):
+        run_sync(server.place(kind).open().get("x"))

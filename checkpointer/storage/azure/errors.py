@@ -15,12 +15,13 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 _NO_CONTAINER = {"ContainerNotFound", "ContainerDisabled", "ResourceNotFound"}
 # The last one comes with status 409 and not 412, so the codes are compared as well as the status.
 _CONDITIONS = {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
+_ARCHIVED = {"BlobArchived", "BlobBeingRehydrated"}
 _IMPOSSIBLE = {"InvalidResourceName", "InvalidUri", "OutOfRangeInput", "RequestBodyTooLarge"}
 
 
@@ -108,6 +109,8 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
             f"{name}: {said}; correct the credentials in storage_options or the environment, or give them the role "
             "Storage Blob Data Contributor on the container"
         )
+    if code in _ARCHIVED:
+        return ObjectRefusedError(f"{name}: {said}; it is archived: rehydrate it first")
     if code in _IMPOSSIBLE:
         return IllegalArgumentError(f"{name}: {said}")
     return StoreRefusedError(f"{name}: {said}")
