@@ -286,7 +286,6 @@ def plans() -> tuple[bytes, ...]:
     plan = CleanupPlan(
         "/data", "n" * 32, timedelta(hours=1), (PlannedCheckpoint(PARENT, False, "old"),), (Ref(PARENT, digest(1)),)
     )
-    plan.totals = spool.totals
     plan.attach(spool)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan"

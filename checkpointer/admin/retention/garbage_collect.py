@@ -92,9 +92,7 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
             # In a thread, since a page has many paths. `some` is bound as a default, since the loop goes on.
             await session.host.run(lambda some=entries: spool.extend(classify(e.path, e.size) for e in some))  # type: ignore[misc]
         spool.extend(await classify_leftovers(session, plan, classify))
-    # Only after the block: an error in it deletes the file.
     plan.attach(spool)
-    plan.totals = spool.totals
     return plan
 
 

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-import weakref
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from datetime import timedelta
@@ -19,7 +18,7 @@ import zstandard
 from pyspark_checkpointer.admin.encrypted_file import PLAN, decrypt_file, encrypt_file, is_encrypted
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import DELETE, KEEP, LATER, Action
-from pyspark_checkpointer.admin.retention.spool import Spool, Total, count_row, lines_of, remove_own
+from pyspark_checkpointer.admin.retention.spool import Spool, Total, count_row, lines_of
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.display import count, cut, note, size, table
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError, UnsupportedFormatError
@@ -55,8 +54,8 @@ class CleanupPlan:
     `Checkpointer.plan` returns it. Iterating gives the rows.
 
     Each row is about one object. It has the action ("keep", "later", "delete"), the reason, and the checkpoint that
-    names the object. The rows are in a temporary file, so a plan takes no more memory for a million objects than for a
-    thousand.
+    names the object. All but a few thousand rows are in a temporary file, so a plan takes hardly more memory for a
+    million objects than for a thousand.
 
     Attributes:
         root: The root, without secrets.
@@ -101,7 +100,7 @@ class CleanupPlan:
     followers: tuple[PlannedFollower, ...] = ()
     from_file: bool = False
     """True if the plan was loaded from a file, which somebody may have edited."""
-    _file: str | None = field(default=None, repr=False)
+    _spool: Spool | None = field(default=None, repr=False)
     keys: "DataKeys | None" = field(default=None, repr=False, compare=False)
     """The keys of an encrypted root, with which the plan is saved."""
 
@@ -117,10 +116,10 @@ class CleanupPlan:
         return {action: self.total(action) for action in (DELETE, LATER, KEEP)}
 
     def __iter__(self) -> Iterator[PlanRow]:
-        """Yield the rows in the order of the listing. Each iteration reads the file again."""
-        if self._file is None:
+        """Yield the rows in the order of the listing. Each iteration reads them again."""
+        if self._spool is None:
             return
-        with open(self._file, "rb") as file:
+        with self._spool.reader() as file:
             # A file that was cut off may read without an error, so the rows are counted.
             missing = sum(total.objects for total in self.totals.values())
             try:
@@ -194,8 +193,8 @@ class CleanupPlan:
                 # Encrypted as a whole, in memory: a row takes some ten bytes here.
                 whole = out if self.keys is None else io.BytesIO()
                 whole.write(json.dumps(header).encode() + b"\n")
-                if self._file is not None:
-                    with open(self._file, "rb") as rows:
+                if self._spool is not None:
+                    with self._spool.reader() as rows:
                         shutil.copyfileobj(rows, whole)
                 if self.keys is not None and isinstance(whole, io.BytesIO):
                     out.write(encrypt_file(self.keys, PLAN, whole.getbuffer()))
@@ -249,13 +248,8 @@ class CleanupPlan:
             raise MalformedError(f"a saved plan of {self.root}: its rows do not add up to its totals")
 
     def attach(self, spool: "Spool") -> None:
-        """Take over the file of rows. It is deleted when the plan is.
-
-        For `plan_retire_and_sweep`.
-        """
-        self._file = spool.path
-        # The process id is kept with it: a forked child also runs this finalizer.
-        weakref.finalize(self, remove_own, spool.path, os.getpid())
+        """Take over the rows and their totals, for `plan_retire_and_sweep`."""
+        self._spool, self.totals = spool, spool.totals
 
 
 def read_plan(path: str | os.PathLike[str], keys: "DataKeys | None") -> CleanupPlan:
@@ -290,8 +284,8 @@ def read_plan(path: str | os.PathLike[str], keys: "DataKeys | None") -> CleanupP
             raise MalformedError(f"{path}: expected a saved plan, found {error!r:.100}") from None
         with Spool() as spool:
             # The rows are compressed already, so they are copied as they are, past the packer.
-            shutil.copyfileobj(file, spool.file)
-        plan.attach(spool)
+            shutil.copyfileobj(file, spool)
+        plan._spool = spool
         # Checked as a whole before anybody gets it: a plan from a file may have been damaged or edited, and it
         # deletes.
         plan._check()

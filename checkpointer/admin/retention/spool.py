@@ -1,20 +1,24 @@
-"""Hold the rows of a cleanup plan in a temporary file.
+"""Hold the rows of a cleanup plan, in memory or in a temporary file."""
 
-They are written, counted, read and deleted there.
-"""
-
+import io
 import json
+import logging
 import os
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import IO, Any, BinaryIO, Self, cast
 
 import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import Action
+
+logger = logging.getLogger("pyspark_checkpointer")
+
+_MEMORY_BYTES = 1 << 19
+"""Most bytes of compressed rows in memory, where a file can be written. A row takes some ten."""
 
 _MAX_ROW_BYTES = 1 << 20
 """Bytes that a row may have.
@@ -40,16 +44,21 @@ _NOTHING = Total()
 
 
 class Spool:
-    """A temporary file that rows are written to, with their totals.
+    """The rows of a plan, compressed, with their totals. Another thread may read them once the block has ended.
 
-    An error in its block deletes it; otherwise a plan takes it over.
+    They are in memory as long as they are few, and else in a temporary file, which has no name: the system deletes it
+    with the last reference to it. Where no file can be written, they stay in memory. A cleanup is what makes room on a
+    full disk, so it must not need room.
     """
 
     def __init__(self) -> None:
         self.totals: dict[tuple[Action, str], Total] = {}
-        descriptor, self.path = tempfile.mkstemp(prefix="checkpointer-plan-")
-        self.file = os.fdopen(descriptor, "wb")
-        self._packer: Any = zstandard.ZstdCompressor(level=1).stream_writer(self.file, closefd=False)
+        self._file: IO[bytes] | None = None
+        self._stored = 0
+        """The bytes that are in the file. Those that follow are in `_tail`."""
+        self._tail = bytearray()
+        self._most_in_memory = _MEMORY_BYTES
+        self._packer: Any = zstandard.ZstdCompressor(level=1).stream_writer(cast(BinaryIO, self), closefd=False)
 
     def add(self, row: PlanRow) -> None:
         """Write one row."""
@@ -68,9 +77,57 @@ class Spool:
         if kind is None:
             # This is all that close() does, but close() leaks the bytes object that it returns.
             self._packer.flush(zstandard.FLUSH_FRAME)
-        self.file.close()
-        if kind is not None:
-            _remove(self.path)
+        # It refers to this object, and the garbage collector does not look into it.
+        self._packer = None
+
+    def write(self, data: bytes) -> int:
+        """Add bytes that are compressed already."""
+        self._tail += data
+        if len(self._tail) > self._most_in_memory:
+            self._store()
+        return len(data)
+
+    def _store(self) -> None:
+        """Move what is in memory to the file, as far as that is possible."""
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="checkpointer-plan-", buffering=0)  # noqa: SIM115  # kept
+                # Without it, the interpreter would warn that nobody closed the file.
+                weakref.finalize(self, self._file.close)
+            written = os.pwrite(self._file.fileno(), self._tail, self._stored)
+        except OSError as error:
+            logger.debug("the rows of a plan stay in memory: %s", error)
+            self._most_in_memory = 2 * len(self._tail)  # room may be made meanwhile
+            return
+        del self._tail[:written]
+        self._stored += written
+
+    def reader(self) -> BinaryIO:
+        """Return a file with the compressed rows, at its beginning. There may be several at once."""
+        return cast(BinaryIO, io.BufferedReader(_Reader(self)))
+
+    def read_at(self, start: int, most: int) -> bytes:
+        """Return compressed bytes from `start` on; none at the end."""
+        if start < self._stored:
+            assert self._file is not None
+            return os.pread(self._file.fileno(), min(most, self._stored - start), start)
+        return bytes(self._tail[start - self._stored : start - self._stored + most])
+
+
+class _Reader(io.RawIOBase):
+    """Read a spool from its beginning, whoever else reads it."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool, self._at = spool, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._spool.read_at(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def count_row(totals: dict[tuple[Action, str], Total], row: PlanRow) -> None:
@@ -91,18 +148,3 @@ def lines_of(reader: Any) -> Iterator[bytes]:
         if len(rest) > _MAX_ROW_BYTES:
             raise ValueError(f"a row of more than {_MAX_ROW_BYTES} bytes")
         yield from lines
-
-
-def remove_own(path: str, process: int) -> None:
-    """Delete a plan's file in the process that made it.
-
-    In a forked child, the copy of the plan shares the file with its parent.
-    """
-    if os.getpid() == process:
-        _remove(path)
-
-
-def _remove(path: str) -> None:
-    """Delete a file, if it is there still."""
-    with suppress(OSError):
-        os.unlink(path)
