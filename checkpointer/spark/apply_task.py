@@ -89,7 +89,10 @@ class ApplyTask:
             return made.finish()
 
     def _call(self, rows: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-        keys = Keys.of(rows, self.version.schema.key)
+        version = self.version
+        keys = Keys.of(rows, version.schema.key)
+        # In another partition than theirs, all of them would look new to the function.
+        check_row_partitions(keys.rows, version.schema, version.partitions, version.name)
         state = pa.concat_tables(read_keys(self.target.root, self.checkpoint, self.version, keys.rows))
         found = self.function.apply(keys, rows.drop_columns([PARTITION]), state)
         changes = found.changes

@@ -22,6 +22,7 @@ from pyspark_checkpointer.spark.dataframes import keys_of, map_batches, rows_of,
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.task_client import Root, TaskRoot
 from pyspark_checkpointer.table import large_rows
+from pyspark_checkpointer.table.hashing import check_row_partitions
 from pyspark_checkpointer.table.lookup_steps import lookup_steps
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.row_order import in_order, split_partitions
@@ -180,7 +181,10 @@ class LookupTask:
         # All keys of a task are sought together, so that an object that partitions share is fetched once.
         found = [batch for batch in batches if batch.num_rows]
         if found:
-            keys = in_order(pa.Table.from_batches(found), self.version.schema.key)
+            version = self.version
+            keys = in_order(pa.Table.from_batches(found), version.schema.key)
+            # In another partition than theirs, all of them would look as if the table had none.
+            check_row_partitions(keys, version.schema, version.partitions, version.name)
             for rows in read_keys(self.root, self.checkpoint, self.version, keys, self.columns):
                 yield from small_batches(rows)
 

@@ -90,7 +90,8 @@ def check_row_partitions(rows: pa.Table, schema: TableSchema, partitions: int, t
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= partitions or found != right):
         raise InvalidStateError(
             f"table {table!r}: of {partitions} partitions, Spark put keys into {found}, but they belong to {right}: "
-            "this version of Spark may hash keys in another way; use one that this library supports"
+            "this version of Spark may hash keys in another way, so use one that this library supports; or this "
+            "session has a function of its own that is named hash or pmod: give it another name"
         )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
-from pyspark_checkpointer.spark import State, read_state, stateful, table_changes
+from pyspark_checkpointer.spark import Change, State, read_state, scan, stateful, table_changes
 from pyspark_checkpointer.table.schema import PARTITION
 from tests.spark.conftest import Job
 from tests.spark.needs import COLLATIONS, VARIANTS, needs_spark
@@ -127,6 +127,32 @@ def test_a_task_writes_nothing_where_spark_hashes_otherwise(job: Job, monkeypatc
     with pytest.raises(StreamingQueryException, match="this version of Spark may hash keys in another way"):
         once(job, lambda batch, _, state: state.table("t", ["key"], num_partitions=8).upsert(batch))
     assert not list(Path(job.root).rglob("*.parquet"))
+
+
+def look_up(batch: DataFrame, batch_id: int, state: State) -> None:
+    state.table("t", ["key"]).lookup(batch.select("key")).collect()
+
+
+def emit_alone(batch: DataFrame, batch_id: int, state: State) -> None:
+    output = state.table("t", ["key"]).apply(batch, lambda given, old: Change(output=given), batch.schema)
+    output.collect()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "read"), [(scan, "rows_of", look_up), (table_changes, "all_columns_of", emit_alone)]
+)
+def test_a_task_finds_nothing_missing_where_spark_hashes_otherwise(
+    job: Job, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, read: Body
+) -> None:
+    once(job, lambda batch, _, state: state.table("t", ["key"], num_partitions=8).upsert(batch))
+    right = getattr(module, name)
+
+    def shifted(*args: Any) -> DataFrame:
+        return right(*args).withColumn(PARTITION, F.pmod(F.col(PARTITION) + 1, F.lit(8)))
+
+    monkeypatch.setattr(module, name, shifted)
+    with pytest.raises(StreamingQueryException, match="a function of its own that is named hash"):
+        once(job, read)
 
 
 def test_keys_of_another_type_are_refused_and_not_cast(job: Job) -> None:
