@@ -175,3 +175,17 @@ def test_memory_is_refused_since_executors_do_not_share_it(job: Job) -> None:
     job.feed(("a", 1))
     with pytest.raises(StreamingQueryException, match="do not share"):
         job.run(update)
+
+
+@needs_spark("4.0", KEYED_PARTITIONS)
+@pytest.mark.parametrize("other", [{"num_partitions": 4}, {"key": ["amount"]}])
+def test_two_layouts_in_one_batch_are_refused(job: Job, other: dict[str, Any]) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("sums", batch, sums, key=["key"], num_partitions=8)
+        state.write_partitions("sums", batch, sums, **({"key": ["key"], "num_partitions": 8} | other))
+
+    job.feed(("a", 1), ("b", 2))
+    with pytest.raises(StreamingQueryException, match=r"in this batch, not as .*: write all of it in one way"):
+        job.run(update)
+    assert Checkpointer(job.root).restore() is None
