@@ -69,16 +69,20 @@ class LocalCopies:
         """Copies that this process has verified, the longest known first."""
         self._refused: tuple[float, int] = (0.0, 0)
         """Until when no copy of how many bytes, or more, is made."""
+        self._refused_names: dict[str, float] = {}
+        """Until when no copy of an object is made."""
         self._lock = threading.Lock()
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: int, name: str) -> bool:
         """Return whether a copy of about `size` bytes may be made.
 
-        There is none if a copy of this size, or a smaller one, found no room a short time ago. Whoever would read a
-        whole object for the sake of its copy then reads only what it needs.
+        There is none if this copy, or one of this size or a smaller one, found no room a short time ago. Whoever would
+        read a whole object for the sake of its copy then reads only what it needs. By name too, since of a pack the
+        caller knows the size of its own share alone.
         """
         until, refused = self._refused
-        return size < refused or time.monotonic() >= until
+        now = time.monotonic()
+        return now >= self._refused_names.get(name, 0.0) and (size < refused or now >= until)
 
     def is_mapped(self, name: str) -> bool:
         """Return whether this process has mapped a copy, and so has verified it."""
@@ -116,13 +120,13 @@ class LocalCopies:
         """Write a copy, if there is room for it."""
         rows = large_rows.combine_chunks(rows)  # One chunk, which numpy can see without another copy.
         if rows.nbytes > min(MAX_COPY_BYTES, self._max_bytes):
-            self._refuse(rows.nbytes)
+            self._refuse(name, rows.nbytes)
             return
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             is_low = rows.nbytes * MIN_FREE_SHARE > shutil.disk_usage(self._folder).free
             if is_low or not self._make_room(rows.nbytes):
-                self._refuse(rows.nbytes)
+                self._refuse(name, rows.nbytes)
                 return
             # Other processes see the whole file or none.
             new = self._folder / f".{name}-{os.getpid()}-{threading.get_ident()}"
@@ -135,10 +139,14 @@ class LocalCopies:
         except _ERRORS as error:
             logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
 
-    def _refuse(self, size: int) -> None:
+    def _refuse(self, name: str, size: int) -> None:
         """Note that there is no room for a copy of so many bytes."""
         size //= 2  # whoever asks only knows about how large the rows are
         now, (until, refused) = time.monotonic(), self._refused
+        with self._lock:
+            self._refused_names[name] = now + FULL_SECONDS
+            while len(self._refused_names) > MAX_COPIES:
+                del self._refused_names[next(iter(self._refused_names))]
         self._refused = now + FULL_SECONDS, min(size, refused) if now < until else size
 
     def _make_room(self, size: int) -> bool:

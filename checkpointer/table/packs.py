@@ -151,7 +151,7 @@ class Packs:
         if mapped is not None:
             # A mapped copy takes no memory of this process, so that all of its changes stay.
             return _Pack(self._chosen(mapped), _counts(mapped))
-        if not copies.has_room(artifact.raw_size):
+        if not copies.has_room(artifact.raw_size, name):
             return None
         if (found := await self._some(artifact, FEW_KEYS, 0)) is not None:
             return found

@@ -120,7 +120,7 @@ class Snapshots:
         if chosen is None:
             return await self._fetch_whole(snapshot, self._files.schema)
         is_small_part = chosen.share < COPIED_SHARE or snapshot.raw_size > local_copies.MAX_COPY_BYTES
-        if copies is None or is_small_part or not copies.has_room(snapshot.raw_size):
+        if copies is None or is_small_part or not copies.has_room(snapshot.raw_size, self._copy_name(snapshot)):
             found = await self._files.fetch(snapshot, chosen.ranges)
             return _Fetched(sum(map(len, found)), lambda: chosen.decode(found, names))
         whole = await self._fetch_whole(snapshot, self._stored)

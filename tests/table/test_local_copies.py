@@ -198,7 +198,7 @@ def test_a_folder_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert copies.get("39") is not None
     for number in range(40, 60):  # Those in use stay.
         copies.put(f"{number:02d}", rows)
-    assert (len(list(tmp_path.iterdir())), copies.has_room(rows.nbytes)) == (8, False)
+    assert (len(list(tmp_path.iterdir())), copies.has_room(rows.nbytes, "new")) == (8, False)
     for path in sorted(tmp_path.iterdir())[:2]:  # Two of them are idle, and their places are taken.
         os.utime(path, times=(1, 1))
     for number in range(80, 83):
@@ -238,11 +238,11 @@ def test_a_full_folder_costs_no_more_than_none(
 def test_a_small_copy_is_made_where_a_large_one_has_no_room(tmp_path: Path) -> None:
     small, large = pa.table({"x": [1]}), pa.table({"x": np.arange(10_000)})
     copies = LocalCopies(tmp_path, max_bytes=50_000)
-    assert copies.has_room(large.nbytes)
+    assert copies.has_room(large.nbytes, "new")
     copies.put("large", large)
-    assert not copies.has_room(large.nbytes)
-    assert not copies.has_room(large.nbytes + 1)
-    assert copies.has_room(small.nbytes)
+    assert not copies.has_room(large.nbytes, "new")
+    assert not copies.has_room(large.nbytes + 1, "new")
+    assert copies.has_room(small.nbytes, "new")
     copies.put("small", small)
     assert copies.get("small") == small
 
@@ -309,3 +309,20 @@ def test_a_copy_that_another_process_removed_is_let_go(tmp_path: Path) -> None:
     (tmp_path / "a.arrow").unlink()
     assert copies.get("a.arrow") is None
     assert copies._mapped == {}
+
+
+def test_a_full_folder_is_noticed_by_the_share_of_a_pack_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pack the caller knows how large the rows of its own partition are, and all of them are copied."""
+    pack = pa.table({"x": np.arange(100_000)})
+    copies = LocalCopies(tmp_path, max_bytes=pack.nbytes // 2)
+    assert copies.has_room(pack.nbytes // 16, "pack")
+    copies.put("pack", pack)
+    assert not copies.has_room(pack.nbytes // 16, "pack")
+    assert copies.has_room(pack.nbytes // 16, "another")
+    monkeypatch.setattr(local_copies, "MAX_COPIES", 4)
+    for number in range(10):
+        copies.put(f"{number}", pack)
+    assert len(copies._refused_names) == 4
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    assert copies.has_room(pack.nbytes, "pack")
