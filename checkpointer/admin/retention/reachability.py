@@ -87,7 +87,8 @@ _ONE_REFERENCE = 1 << 32
 
 def _hash(path: str) -> int:
     """Return 64 bits of a path's BLAKE2b hash."""
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")
+    # A file of somebody else may have a name that is no UTF-8.
+    return int.from_bytes(blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")
 
 
 async def index_live(

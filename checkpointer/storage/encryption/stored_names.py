@@ -81,10 +81,10 @@ class StoredNames:
         if shown is None:
             return None
         folder, slash, name = shown.rpartition("/")
-        bound = [_STORED_DIGEST.sub("", name).encode(), folder.encode()]
         try:
+            bound = [_STORED_DIGEST.sub("", name).encode(), folder.encode()]
             name = _STORED_DIGEST.sub(lambda found: self._digests.decrypt(bytes.fromhex(found[0]), bound).hex(), name)
-        except InvalidTag:
+        except (InvalidTag, UnicodeEncodeError):  # a file of somebody else may have a name that is no UTF-8
             return None
         path = folder + slash + name
         return None if not object_paths.is_written_once(path) or self.stored_path(path) != stored else path

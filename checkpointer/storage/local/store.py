@@ -172,6 +172,9 @@ class LocalStore(PagedStore):
             raise self._translate(error, os.path.join(self._root, path)) from error
 
     def _translate(self, error: OSError, full: str) -> CheckpointError:
+        # A listing is of the root, and one of its folders may be at fault.
+        if isinstance(error, PermissionError) and str(error.filename).startswith(full):
+            full = str(error.filename)
         # The root, or a folder above it, is a file: a mistake of the user and no failure of the store.
         if error.errno in (errno.ENOTDIR, errno.EEXIST) and (file := _file_above(self._root)):
             return IllegalArgumentError(f"{file}: is a file; the root of a store is a folder")

@@ -8,19 +8,27 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
+from pyspark_checkpointer.manifests import object_paths
+
 
 def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
     """Yield path and size of each regular file whose path starts with `prefix`.
 
-    The paths are relative to `root`. A file that is created or removed meanwhile may be missing or not.
+    The paths are relative to `root`. A file that is created or removed meanwhile may be missing or not. A folder that
+    this process may not read is left out where it cannot have an object of the format.
     """
     folders = [prefix.rpartition("/")[0]]
     while folders:
         folder = folders.pop()
-        with (
-            suppress(FileNotFoundError, NotADirectoryError),
-            os.scandir(os.path.join(root, folder)) as entries,
-        ):
+        try:
+            entries = os.scandir(os.path.join(root, folder))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError:
+            if not folder or f"{folder.partition('/')[0]}/" in object_paths.FOLDERS:
+                raise
+            continue  # such as the `lost+found` of a disk
+        with entries:
             for entry in entries:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):

@@ -1,8 +1,10 @@
 """A plan lists every object once, deletes nothing, and can be saved and loaded."""
 
+import errno
 import gc
 import hashlib
 import json
+import os
 import random
 import re
 import secrets
@@ -16,6 +18,7 @@ import pytest
 import zstandard
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
+from pyspark_checkpointer.admin.retention import spool
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.admin.retention.spool import Spool
@@ -203,37 +206,87 @@ def test_a_plan_from_a_file_touches_nothing_without_a_pointer(world: World, tmp_
     assert world.objects() == before
 
 
-def test_the_rows_of_a_plan_go_with_it(world: World) -> None:
-    client = world.actor()
-    line(client, 2)
-    plan = client.plan()
-    file = Path(str(plan._file))
-    assert file.exists()
-    del plan
-    assert not file.exists()
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_plan_that_failed_leaves_no_file(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_a_plan_goes_with_it(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 0)
     client = world.actor(retries=False)
     line(client, 2)
+    before = open_files()
+    plan = client.plan()
+    rows = [*plan]
+    assert open_files() == before + 1
+    again = iter(plan)  # two that read at once
+    assert [next(again), *plan][1:] == rows
+    assert [rows[0], *again] == rows
+    del plan, again
+    gc.collect()
+    assert open_files() == before
     client.faults.fail("leftovers")
     with pytest.raises(CheckpointError):
         client.plan()
-    assert [*tmp_path.iterdir()] == []
+    gc.collect()
+    assert (open_files(), [*tmp_path.iterdir()]) == (before, [])
+
+
+@pytest.mark.parametrize("fails", ["open", "write", "half"])
+def test_where_no_file_can_be_written_the_rows_stay_in_memory(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A cleanup makes room on a full disk, so it must not need room."""
+    client = world.actor()
+    mixed(client, 6)
+    expected = [*client.plan(LAST_TWO)]
+    written = os.pwrite
+
+    def full(*_: object, **__: object) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def half(file: int, data: bytes, offset: int) -> int:
+        return written(file, data[:7], offset) if offset < 7 else full()
+
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 0)
+    if fails == "open":
+        monkeypatch.setattr("tempfile.TemporaryFile", full)
+    else:
+        monkeypatch.setattr(os, "pwrite", half if fails == "half" else full)
+    plan = client.plan(LAST_TWO)
+    assert [*plan] == expected
+    plan.save(tmp_path / "plan")
+    loaded = CleanupPlan.load(tmp_path / "plan")
+    assert [*loaded] == expected
+    assert len(client.apply(loaded).retired) == 4
+    assert garbage(world) == set()
+
+
+def test_a_file_with_a_name_that_is_no_text_is_left_alone(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path / "root")
+    line(client, 4)
+    for name in (b"/\xe9t\xe9.txt", b"/artifacts/\xff.enc"):
+        with open(os.fsencode(tmp_path / "root") + name, "wb") as file:
+            file.write(b"mine")
+    assert client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0))).deleted.objects > 0
+    (tmp_path / "state.key").write_text(secrets.token_hex(32))
+    client.encrypt(f"key-file:{tmp_path / 'state.key'}")
+    sealed = Checkpointer(tmp_path / "root", encryption=f"key-file:{tmp_path / 'state.key'}")
+    assert sealed.restore()
+    sealed.clean()
+    assert sum(b"\xe9" in name for name in os.listdir(os.fsencode(tmp_path / "root"))) == 1
 
 
 def test_the_rows_of_a_plan_leave_nothing_in_memory() -> None:
-    def spool() -> None:
+    def hold() -> None:
         with Spool() as rows:
             rows.extend(PlanRow(f"artifacts/op/{n}", n, "keep", "live", None, 1) for n in range(100))
-        Path(rows.path).unlink()
 
     for _ in range(20):
-        spool()
+        hold()
     gc.collect()
     before = sys.getallocatedblocks()
     for _ in range(500):
-        spool()
+        hold()
     gc.collect()
     assert sys.getallocatedblocks() - before < 250

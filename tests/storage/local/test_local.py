@@ -542,6 +542,42 @@ def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
         assert "Permission denied: give user 65534 read and write access" in line
 
 
+CLEAN_AS_NOBODY = """if True:
+    import os, sys
+    from datetime import timedelta
+    from pyspark_checkpointer import Checkpointer, RetentionPolicy
+    from pyspark_checkpointer.errors import InvalidStateError
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    client = Checkpointer(sys.argv[1] + "/root")
+    for epoch in range(3):
+        with client.begin(epoch=epoch) as cp:
+            cp.snapshot("op", 0, b"%d" % epoch)
+    print(client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0))).deleted.objects)
+    os.makedirs(sys.argv[1] + "/root/artifacts/closed")
+    os.chmod(sys.argv[1] + "/root/artifacts/closed", 0)
+    try:
+        client.clean()
+    except InvalidStateError as error:
+        print(error)
+"""
+
+
+@ROOT_ONLY
+def test_a_folder_that_no_object_can_be_in_need_not_be_readable(tmp_path: Path) -> None:
+    """Such as `lost+found`, where the root is a whole disk."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    (tmp_path / "root" / "lost+found").mkdir(parents=True)
+    (tmp_path / "root" / "lost+found").chmod(0o700)
+    os.chown(tmp_path / "root", 65534, 65534)
+    program = [sys.executable, "-c", CLEAN_AS_NOBODY, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    deleted, said = done.stdout.splitlines()
+    assert int(deleted) > 0
+    assert said.startswith(f"{tmp_path}/root/artifacts/closed: Permission denied")
+
+
 def test_a_walk_that_failed_does_not_look_like_one_that_ended() -> None:
     def steps() -> Iterator[tuple[str, int]]:
         yield "a", 1
