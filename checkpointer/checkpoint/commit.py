@@ -15,11 +15,11 @@ bytes wait in a pack until then; larger ones are on their way since `save` was c
 `save.py` has the calls on an open attempt, and what is written meanwhile. `session.py` moves the pointer.
 """
 
-import os
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import INVISIBLE, NEARLY_PREPARED, AttemptState, proves_failure
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -121,7 +121,7 @@ async def abort(attempt: CheckpointAttempt) -> None:
 
     Does nothing in a child process, which leaves its parent's attempt alone, and nothing once the swap has begun.
     """
-    if attempt.session.process != os.getpid():
+    if attempt.session.process is not runtime.this_process():
         return
     if attempt.state in NEARLY_PREPARED:
         assert attempt.prepared is not None

@@ -3,11 +3,11 @@
 The job that prepared it does this, also after a restart.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
+from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -127,7 +127,7 @@ class Prepared:
         self._decided(Outcome.COMMITTED, self.manifest)
 
     def _check_undecided(self) -> None:
-        if self._session.process != os.getpid():
+        if self._session.process is not runtime.this_process():
             raise InvalidStateError(
                 f"{self._session.store.url}: {self.id} was prepared before this process was forked: restore().prepared "
                 "is the same here"

@@ -7,11 +7,11 @@ Most of the content is written while the caller continues.
 `restore.py` is the mirror image; `commit.py` begins and ends an attempt.
 """
 
-import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
+from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED, AttemptState
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
@@ -263,7 +263,7 @@ class CheckpointAttempt:
 
     def check_undecided(self) -> None:
         """Raise unless this attempt can still be committed, in this process."""
-        if self.session.process != os.getpid():  # the parent would commit without what is added here
+        if self.session.process is not runtime.this_process():  # the parent would commit without what is added here
             raise InvalidStateError(
                 f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "
                 "here with save_snapshot(id, …) or save_delta(id, …), and attach() in the parent what they return"

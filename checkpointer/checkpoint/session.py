@@ -5,7 +5,6 @@ on the library's event loop. It does one writing thing at a time.
 """
 
 import asyncio
-import os
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -49,7 +48,7 @@ class Session:
         self.host = host
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
-        self.process = os.getpid()
+        self.process = runtime.this_process()
         """The process that made this session. A forked child has a copy, but not its event loop."""
         self.lock = asyncio.Lock()
         # Drawn once and at random. Two takeovers of one version, one of them delayed, would otherwise both believe that

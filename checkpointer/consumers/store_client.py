@@ -4,12 +4,13 @@ The base has the configuration of a store. Each process opens the store anew.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from pyspark_checkpointer.consumers.store_context import StoreContext
+from pyspark_checkpointer.runtime import Process, per_process
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import (
     EncryptionOption,
@@ -40,7 +41,7 @@ class StoreConfig:
     timeout: float = 60.0
     encryption: EncryptionOption = field(default=None, repr=False)
     signing: SigningOption = field(default=None, repr=False)
-    _opened: dict[int, StoreContext] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _opened: dict[Process, StoreContext] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # The path is resolved once: another process opens it anew, perhaps in another working directory.
@@ -79,7 +80,7 @@ class StoreClient(Generic[T]):
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
-        self._cores: dict[int, T] = {}
+        self._cores: dict[Process, T] = {}
         # Subclasses call this `__init__` last, since `_make_core` reads the attributes that they set.
         _ = self._core  # A wrong configuration is refused here, and not by the first call.
 
@@ -110,15 +111,3 @@ class ClosingContext:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def per_process(made: dict[int, T], make: Callable[[], T]) -> T:
-    """Return the object of this process from `made`, by process id.
-
-    The first call in a process makes it.
-
-    A forked child inherits its parent's entries and uses none of them: loops and connections do not survive a fork.
-    Two threads that make one at the same moment get the same object, since `setdefault` is atomic.
-    """
-    pid = os.getpid()
-    return made[pid] if pid in made else made.setdefault(pid, make())

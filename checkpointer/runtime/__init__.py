@@ -9,14 +9,14 @@ loop and no threads.
 * `pools.py`: threads that wait for files, and threads that keep processors busy;
 * `user_functions.py`: calls of users' functions, which nothing waits for;
 * `process_exit.py`: what is called and finished when the process ends;
-* `forks.py`: how often this process was forked;
+* `forks.py`: which process this is, and how often it was forked;
 * `host.py`: clock, randomness and executor, as the core has them handed in;
 * `interpreter.py`: the refusal of an interpreter without a global lock;
 * `not_picklable.py`, `processes.py`: what must stay in this process, and what the system knows of others.
 """
 
 from pyspark_checkpointer.runtime.event_loop import bridge, loop, on_loop, run_sync, submit
-from pyspark_checkpointer.runtime.forks import fork_count
+from pyspark_checkpointer.runtime.forks import Process, fork_count, per_process, this_process
 from pyspark_checkpointer.runtime.interpreter import require_gil
 from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu
 from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, forget_outcome
@@ -26,6 +26,7 @@ require_gil()
 
 __all__ = [
     "FILE_THREADS",
+    "Process",
     "at_exit",
     "bridge",
     "call_alone",
@@ -37,6 +38,8 @@ __all__ = [
     "loop",
     "on_cpu",
     "on_loop",
+    "per_process",
     "run_sync",
     "submit",
+    "this_process",
 ]

@@ -1,17 +1,27 @@
-"""Count forks.
+"""Tell a process from those that it was forked from, and count forks.
 
-The number of forks matters because a child shares with its parent everything that was open before the fork.
+A child shares with its parent everything that was open before the fork.
 
 `fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say so
-(`checkpoint/fencing.py`). Other modules handle a child that uses objects of its parent. `checkpoint/save.py` refuses an
-attempt that was begun before the fork. `checkpoint/prepared.py` refuses a handle of a checkpoint that was prepared
-before the fork. `client/base.py` gives a client in a child its own session. Each module with threads, locks or open
-files resets them with `os.register_at_fork`.
+(`checkpoint/fencing.py`). `this_process` and `per_process` are for the objects that must not be used in a child.
+`checkpoint/save.py` refuses an attempt that was begun before the fork. `checkpoint/prepared.py` refuses a handle of a
+checkpoint that was prepared before the fork. `client/base.py` gives a client in a child its own session. Each module
+with threads, locks or open files resets them with `os.register_at_fork`.
 """
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Process:
+    """One process. Unlike its id, which another process may get later, it never comes again."""
+
 
 _count = 0
+_this = Process()
 
 
 def fork_count() -> int:
@@ -22,10 +32,30 @@ def fork_count() -> int:
     return _count
 
 
+def this_process() -> Process:
+    """Return the object that stands for this process, to be compared with `is`."""
+    return _this
+
+
+def per_process(made: dict[Process, T], make: Callable[[], T]) -> T:
+    """Return the object of this process from `made`, which the first call makes.
+
+    A forked child inherits its parent's entries and uses none of them: loops and connections do not survive a fork.
+    Two threads that make one at the same moment get the same object, since `setdefault` is atomic.
+    """
+    process = _this
+    return made[process] if process in made else made.setdefault(process, make())
+
+
 def _count_fork() -> None:
     global _count
     _count += 1
 
 
+def _begin_process() -> None:
+    global _this
+    _this = Process()
+
+
 # In the parent only: what counts for a writer is whether a copy of it exists somewhere else.
-os.register_at_fork(after_in_parent=_count_fork)
+os.register_at_fork(after_in_parent=_count_fork, after_in_child=_begin_process)

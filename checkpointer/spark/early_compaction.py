@@ -9,7 +9,6 @@ compacted in the batch.
 
 import asyncio
 import logging
-import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from functools import reduce
@@ -51,7 +50,7 @@ class EarlyCompaction:
         self._keep = keep
         self._left_to_batch = left_to_batch
         self._traffic = Traffic()
-        self._process = os.getpid()
+        self._process = runtime.this_process()
         self._encoding = runtime.submit(self._encode(session)) if keep else None
         self._writing: Future[dict[int, Chain]] | None = None
         self._is_cancelled = False
@@ -152,7 +151,7 @@ class EarlyCompaction:
         Work that was not begun, or was cancelled, has the result `nothing`.
         """
         # In a forked child it would never end.
-        if work is None or self._process != os.getpid():
+        if work is None or self._process is not runtime.this_process():
             return nothing
         try:
             return await asyncio.wrap_future(work)

@@ -157,7 +157,7 @@ class Connection(Generic[F]):
     async def _open(self) -> F:
         made = await self._connect()
         # The finalizer holds the connection and not this object, which could never be dropped otherwise.
-        self._finalizer = weakref.finalize(self, _close_later, os.getpid(), self._close, made)
+        self._finalizer = weakref.finalize(self, _close_later, runtime.this_process(), self._close, made)
         self._finalizer.atexit = False  # at exit, `_close_all` closes it while the loop still runs
         return made
 
@@ -176,13 +176,13 @@ def take_finalizers_off(made: object) -> None:
             finalizer.detach()
 
 
-def _close_later(process: int, close: Close, made: object) -> None:
+def _close_later(process: runtime.Process, close: Close, made: object) -> None:
     """Close the connection of a store that was dropped without `close`.
 
     The garbage collector may run this on any thread, so it must not wait.
     """
     # In a forked child the sockets belong to the parent, and a closed interpreter has no loop to close them on.
-    if os.getpid() == process and not sys.is_finalizing():
+    if process is runtime.this_process() and not sys.is_finalizing():
         runtime.submit(close(made))
 
 

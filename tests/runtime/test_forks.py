@@ -1,4 +1,6 @@
-"""How often a process was forked."""
+"""How often a process was forked, and what each child has of its own."""
+
+from pathlib import Path
 
 from tests.programs import run_python
 
@@ -16,3 +18,44 @@ def test_a_fork_is_counted_by_the_parent_and_a_child_counts_on() -> None:
         print(seen)
     """
     assert run_python(program) == "[0, (1, 10), (2, 11)]\n"
+
+
+def test_a_process_is_another_one_even_with_the_id_of_an_older_one() -> None:
+    program = """if True:
+        import os
+        from pyspark_checkpointer import runtime
+        os.getpid = lambda: 7  # as if each child got the id of its parent
+        parent = runtime.this_process()
+        made = {}
+        first = runtime.per_process(made, object)
+        assert runtime.this_process() is parent and runtime.per_process(made, object) is first
+        child = os.fork()
+        if child == 0:
+            same = runtime.this_process() is parent or runtime.per_process(made, object) is first
+            again = runtime.per_process(made, object) is runtime.per_process(made, object)
+            os._exit(0 if not same and again else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), runtime.per_process(made, object) is first)
+    """
+    assert run_python(program) == "0 True\n"
+
+
+def test_the_threads_of_a_child_have_one_session(tmp_path: Path) -> None:
+    program = f"""if True:
+        import os, threading
+        from pyspark_checkpointer import Checkpointer
+        client, meet = Checkpointer({str(tmp_path)!r}), threading.Barrier(2)
+        child = os.fork()
+        if child == 0:
+            opened = client._open_session
+            def open_both_at_once():
+                meet.wait(10)
+                return opened()
+            client._open_session = open_both_at_once
+            found = []
+            threads = [threading.Thread(target=lambda: found.append(client.session)) for _ in range(2)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            os._exit(0 if len(found) == 2 and found[0] is found[1] is client.session else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run_python(program) == "0\n"

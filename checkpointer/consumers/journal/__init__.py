@@ -100,7 +100,7 @@ class Journal(NotPicklable):
         self._size = self._file.size
         self._reserved = [(name, max_entry_bytes(state)) for name, state in self._states.items()]
         self._warned: set[str] = set()
-        self._process = os.getpid()
+        self._process = runtime.this_process()
         self._updates = WriteBehind(
             self._write, max_updates=updates, interval=seconds, name=self._file.url, accept=self._accept
         )
@@ -277,7 +277,7 @@ class Journal(NotPicklable):
             await self._file.close()
 
     def _check_process(self) -> None:
-        if self._process != os.getpid():
+        if self._process is not runtime.this_process():
             raise InvalidStateError(f"{self._file.url}: was opened before this process was forked; open it here")
 
 
