@@ -172,7 +172,9 @@ class CheckpointAttempt:
                 # attempt.
                 if artifact not in before and object_paths.parse_artifact(artifact.path).id != self.id:
                     raise IllegalArgumentError(f"{artifact.path}: not an artifact that was written for {self.id}")
-        self._operators[name] = operator
+        # What a later version of this library wrote beside it stays.
+        known = self._operators.get(name)
+        self._operators[name] = operator if known is None else replace(operator, extra=known.extra)
 
     def keep(self, operator: str, partition: int | None = None) -> None:
         """Confirm that an operator, or one partition, stays as in the parent.

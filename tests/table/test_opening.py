@@ -2,6 +2,7 @@
 
 import resource
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,20 @@ def test_a_table_has_a_partition(tmp_path: Path) -> None:
         with pytest.raises(IllegalArgumentError, match="operator 't': 0 partitions of parquet"), client.begin() as cp:
             cp.attempt.put_operator("t", TableVersion("t", SCHEMA, 0, {}).operator())
         assert client.restore() is None
+
+
+def test_what_a_later_version_wrote_beside_a_table_stays_with_it(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path)
+    made = TableVersion("t", SCHEMA, 1, {}).operator()
+    with client.begin(epoch=0) as cp:
+        cp.attempt.put_operator("t", made)
+        cp.attempt._operators["t"] = replace(made, extra={"colour": "blue"})
+    for dropped in (False, True):
+        with client.begin() as cp:
+            if dropped:
+                cp.drop("t")
+            cp.attempt.put_operator("t", made)
+        restored = client.restore()
+        assert restored is not None
+        assert restored.manifest is not None
+        assert restored.manifest.operators["t"].extra == ({} if dropped else {"colour": "blue"})
