@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
@@ -194,7 +194,9 @@ class Reports:
         except BaseException as error:
             outcome = "was not committed" if proves_failure(error) else "may have been committed or not"
             # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
-            logger.warning("%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error))
+            _log(
+                logging.WARNING, "%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error)
+            )
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))
             raise
 
@@ -252,12 +254,12 @@ class Reports:
         return self._callback is not None or logger.isEnabledFor(logging.DEBUG)
 
     def _hand_over(self, record: Metrics) -> None:
-        logger.debug("%s", record)
+        _log(logging.DEBUG, "%s", record)
         callback = self._callback
         if callback is not None:
             last = runtime.call_later(lambda: _call(callback, record))
             if last is None:
-                logger.warning("%s: the metrics callback is too slow, so a record is lost", self._root)
+                _log(logging.WARNING, "%s: the metrics callback is too slow, so a record is lost", self._root)
             # The one before is still waited for where this record was dropped.
             self._last = last or self._last
 
@@ -266,4 +268,10 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
     try:
         callback(record)
     except BaseException:  # one that wants to end the process would only end this thread
-        logger.warning("%s: the metrics callback failed, so its record is lost", record.root, exc_info=True)
+        _log(logging.WARNING, "%s: the metrics callback failed, so its record is lost", record.root, exc_info=True)
+
+
+def _log(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
+    """Log a message. A filter or handler of the user that fails must not hide what became of a commit."""
+    with suppress(Exception):
+        logger.log(level, message, *arguments, exc_info=exc_info)

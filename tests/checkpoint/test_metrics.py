@@ -715,3 +715,32 @@ def test_records_that_nobody_takes_are_dropped_and_said_to_be(
     held.set()
     assert "a record is lost" in caplog.text
     assert len(client.list_checkpoints()) == 5
+
+
+def test_a_log_that_fails_hides_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(record: logging.LogRecord) -> bool:
+        raise ValueError("in a filter of the user")
+
+    heard: list[Metrics] = []
+
+    def hear(record: Metrics) -> None:
+        heard.append(record)
+        if len(heard) == 1:
+            raise KeyError("of the user")
+
+    client, other = world.actor(metrics=hear), world.actor()
+    client.restore()
+    logger = logging.getLogger("pyspark_checkpointer")
+    monkeypatch.setattr(logger, "filters", [fails])
+    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    for number in range(2):
+        put(client, b"%d" % number)
+    monkeypatch.setattr(logger, "filters", [])
+    other.restore()
+    put(other, b"other")
+    monkeypatch.setattr(logger, "filters", [fails])
+    with pytest.raises(FencedError):
+        put(client, b"late")
+    monkeypatch.setattr(logger, "filters", [])
+    runtime.run_sync(client.session.reports.delivered())
+    assert [record.error for record in heard[1:]] == [None, None, "FencedError"]
