@@ -36,18 +36,22 @@ class QueryRun:
 
     def allow_changes(self) -> None:
         """Begin a batch: its maps can be changed."""
-        for keyed in self.maps.values():
+        for keyed in self._open_maps():
             maps.allow_changes(keyed)
 
     def refuse_changes(self) -> None:
         """End a batch: a later change of a map would reach no checkpoint."""
-        for keyed in self.maps.values():
+        for keyed in self._open_maps():
             maps.refuse_changes(keyed)
 
     def end(self) -> None:
         """End the run: its maps refuse every operation from now on."""
         self.is_ended = True
-        for keyed in self.maps.values():
+        for keyed in self._open_maps():
             maps.refuse_all(keyed)
-        for hints in self.table_hints.values():
+        for hints in list(self.table_hints.values()):
             hints.cancel_early()
+
+    def _open_maps(self) -> list[KeyedState]:
+        # A copy: a thread that outlives its callback may open another one meanwhile.
+        return list(self.maps.values())

@@ -193,7 +193,7 @@ class StatefulSink:
             # It would end the thread that Spark waits for, and Spark would wait for ever.
             raise InvalidStateError(
                 f"{self.checkpointer.root}: batch {batch_id} failed: it raised {type(error).__name__}, which is no "
-                f"Exception, and was not committed: {error}"
+                f"Exception; it is committed only if restore() shows it: {error}"
             ) from error
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
@@ -224,8 +224,9 @@ class StatefulSink:
             # The maps of this run may hold uncommitted changes. So the next call begins a new run, from the committed
             # checkpoint.
             self._runs.pop(job.run_id, None)
-            run.end()
-            if attempt is not None:
+            if attempt is None:
+                run.end()
+            else:
                 attempt.abort()
             raise
         # Outside of the try: the batch is committed, and a failure here must not end its run.
