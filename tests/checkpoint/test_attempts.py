@@ -1,8 +1,11 @@
 """What one attempt may never do: commit in part, leak, or let one state's change reach another's."""
 
+import errno
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.keyed import packing
+from pyspark_checkpointer.storage.local import files
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.world import Actor, World, attempt, latest, put
 
@@ -476,3 +480,32 @@ def test_an_attempt_that_waits_for_its_commit_says_so(world: World) -> None:
         with pytest.raises(InvalidStateError, match="is being committed in the background: begin another"):
             cp.snapshot("op", 0, b"late")
     assert latest(world.actor()) == b"2", "frozen is not yet decided: the end of the block commits it"
+
+
+def test_what_is_still_written_when_an_attempt_had_no_room_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Checkpointer(tmp_path / "root")
+    put(client, b"before")
+    written, begun, go_on = files.write_temporary, threading.Event(), threading.Event()
+
+    def slow_or_full(target: str, data: Any) -> str:
+        if "/slow/" in target:
+            begun.set()
+            go_on.wait(20)
+        elif "/full/" in target:
+            begun.wait(20)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(target, data)
+
+    monkeypatch.setattr(files, "write_temporary", slow_or_full)
+    with pytest.raises(StoreRefusedError, match="No space left"), client.begin() as cp:
+        for name in ("slow", "full"):
+            cp.snapshot(name, 0, b"x" * 300_000)
+    go_on.set()
+    put(client, b"after")
+    for _ in range(200):
+        if not [*(tmp_path / "root").rglob("*.tmp")]:
+            break
+        time.sleep(0.02)
+    assert [*(tmp_path / "root" / "artifacts" / "slow").rglob("*")] in ([], [tmp_path / "root" / "artifacts/slow/0"])

@@ -5,6 +5,7 @@ durable. Then it is linked (objects written once) or renamed (swapped objects) t
 lock, so that comparing and renaming are one step for every process of this host.
 """
 
+import asyncio
 import errno
 import itertools
 import os
@@ -122,7 +123,13 @@ class LocalStore(PagedStore):
         return await self._run(path, self._get_ranges, path, ranges)
 
     async def put(self, path: str, data: Bytes) -> None:
-        await self._run(path, self._put, path, data)
+        given_up = threading.Event()
+        try:
+            await self._run(path, self._put, path, data, given_up)
+        except asyncio.CancelledError:
+            # Its thread goes on. After a failed commit the object would take room that nobody gets back soon.
+            given_up.set()
+            raise
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
         return await self._run(path, self._swap, path, data, expected)
@@ -237,13 +244,15 @@ class LocalStore(PagedStore):
         with self._finding(path):
             return files.read_ranges(self._locate(path), ranges)
 
-    def _put(self, path: str, data: Bytes) -> None:
+    def _put(self, path: str, data: Bytes, given_up: threading.Event) -> None:
         target = self._locate(path)
         folder = os.path.dirname(target)
         self._prepare_write(folder)
         # A crash leaves the temporary file behind: alone, or beside the object, which is whole.
         temporary = files.write_temporary(target, data)
         try:
+            if given_up.is_set():
+                return
             self._publish(temporary, target)
         except FileExistsError:
             # It may be our own, from an earlier attempt that could not make its name durable.
