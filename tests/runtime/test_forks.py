@@ -59,3 +59,21 @@ def test_the_threads_of_a_child_have_one_session(tmp_path: Path) -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
     assert run_python(program) == "0\n"
+
+
+def test_a_child_can_use_memory_whatever_the_threads_of_its_parent_did() -> None:
+    program = """if True:
+        import os, signal
+        from pyspark_checkpointer import Checkpointer
+        from pyspark_checkpointer.storage.memory.store import _roots
+        client = Checkpointer("memory://forked")
+        with client.begin(epoch=7):
+            pass
+        with _roots["memory://forked"].lock:  # as the loop's thread has it while it lists
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                os._exit(client.restore().epoch)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert run_python(program) == "7\n"

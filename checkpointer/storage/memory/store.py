@@ -5,6 +5,7 @@ Nothing survives the process.
 
 import heapq
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -39,6 +40,15 @@ class _MemoryRoot:
 
 
 _roots: dict[str, _MemoryRoot] = {}
+
+
+def _renew_locks() -> None:
+    for root in _roots.values():
+        root.lock = threading.Lock()
+
+
+# The loop's thread, which is not in the child, may have held one.
+os.register_at_fork(after_in_child=_renew_locks)
 # One count for all roots: a root that was forgotten and made again never has a version that it had before.
 _versions = itertools.count(1)
 
