@@ -25,7 +25,20 @@ T = TypeVar("T")
 def loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this process; start it if it is not running yet."""
     running: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
-    return running
+    if running.is_running():
+        return running
+    creating = fsspec.asyn.get_lock()
+    # Not by waiting for the lock: this may be a signal handler that has interrupted whoever starts the loop.
+    if creating.acquire(blocking=False):
+        try:
+            # fsspec keeps a loop whose thread could not be started, and everybody would wait for it for ever.
+            if fsspec.asyn.loop[0] is running and fsspec.asyn.iothread[0] is None:
+                running.close()
+                fsspec.asyn.loop[0] = None
+        finally:
+            creating.release()
+    begun: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
+    return begun
 
 
 def on_loop() -> bool:
@@ -65,8 +78,9 @@ def run_sync(coro: Coroutine[Any, Any, T]) -> T:
         )
     # SimpleQueue may be used again by a signal handler that interrupts it; a lock of ours would block for ever then.
     answers: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
-    cancel = _begin(coro, answers.put)
+    start, cancel = _prepare(coro, answers.put)
     try:
+        start()
         return answers.get().result()
     except asyncio.CancelledError:
         # asyncio's own would cancel the task of another loop that may run in this thread.
@@ -88,27 +102,37 @@ async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
         with contextlib.suppress(RuntimeError):  # the waiter's loop was closed before the work ended
             here.call_soon_threadsafe(_pass_on_outcome, waiter, work)
 
-    cancel = _begin(coro, tell)
+    start, cancel = _prepare(coro, tell)
     try:
+        start()
         return await waiter
-    except asyncio.CancelledError:
+    except BaseException:  # cancelled, or closed together with the waiter's loop
         if not shield:
             cancel()
         raise
 
 
-def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]) -> Callable[[], None]:
-    """Start `coro` on the loop, and return a function that cancels it.
+def _prepare(
+    coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return a function that starts `coro` on the loop, and one that cancels it, started or not.
 
     At the end of `coro`, `done` is called on the loop.
 
     The calling thread shares no lock with the loop's thread. With a `concurrent.futures.Future` it would share one. But
     a signal handler may interrupt the caller at any step, call the library again, and wait for the loop.
     """
-    running = loop()
+    try:
+        running = loop()
+    except BaseException:
+        coro.close()  # Python would warn of a coroutine that was never awaited
+        raise
     tasks: list[asyncio.Task[T]] = []
+    is_begun = False
 
-    def start() -> None:
+    def begin() -> None:
+        nonlocal is_begun
+        is_begun = True
         task = running.create_task(coro)
         # The loop calls in the order in which it was asked to, so `stop` always finds the task here, or that it has
         # ended.
@@ -122,6 +146,8 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
         done(task)
 
     def stop() -> None:
+        if not is_begun:  # the caller was interrupted before it asked for it
+            coro.close()
         for task in tasks:
             task.cancel()
 
@@ -130,8 +156,10 @@ def _begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], Non
             # Tasks may be cancelled on the thread of their loop only.
             running.call_soon_threadsafe(stop)
 
-    running.call_soon_threadsafe(start)
-    return cancel
+    def start() -> None:
+        running.call_soon_threadsafe(begin)
+
+    return start, cancel
 
 
 def _pass_on_outcome(waiter: "asyncio.Future[T]", work: "asyncio.Task[T]") -> None:

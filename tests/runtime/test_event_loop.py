@@ -137,3 +137,60 @@ def test_an_interrupt_cancels_the_work() -> None:
             print("interrupted", *seen)
     """
     assert run_python(program).split() == ["interrupted", "cancelled"]
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_interrupt_while_work_is_handed_over_cancels_it(queued: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, loop = Work(), runtime.loop()
+    hand_over = loop.call_soon_threadsafe
+
+    def interrupted(*given: object) -> None:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", hand_over)
+        if queued:
+            hand_over(*given)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(work.run())
+    run_sync(asyncio.sleep(0.3))
+    assert work.outcome != "finished"
+
+
+def test_work_is_cancelled_with_a_waiter_that_is_closed() -> None:
+    work = Work()
+
+    async def close() -> None:
+        waiting = runtime.bridge(work.run(), shield=False)
+        waiting.send(None)
+        assert await asyncio.to_thread(work.started.wait, 5)
+        waiting.close()
+
+    asyncio.run(close())
+    assert work.ended.wait(5)
+    assert work.outcome == "cancelled"
+
+
+def test_a_loop_that_could_not_be_started_is_started_by_the_next_call() -> None:
+    program = """if True:
+        import threading
+        from pyspark_checkpointer.runtime import run_sync
+        start, refused = threading.Thread.start, []
+
+        def start_second(thread):
+            if thread.name == "fsspecIO" and not refused:
+                refused.append(thread)
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        async def work():
+            return 7
+
+        threading.Thread.start = start_second
+        for _ in range(2):
+            try:
+                print(run_sync(work()))
+            except RuntimeError as error:
+                print(error)
+    """
+    assert run_python(program).splitlines() == ["can't start new thread", "7"]
