@@ -79,6 +79,8 @@ class Session:
             )
         if self.restored is None:
             base = await self.read_base()
+            if self._standing is not None:  # another call has restored or failed meanwhile, and that counts
+                return await self.base()
             self.rebase(base)
             return base
         return self.restored

@@ -54,13 +54,24 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self.meter = self._session.reports.meter()
         """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
+        self._is_beginning = False
         self._made()
 
     @blocking
     async def _begin(self) -> Self:
-        # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
-        begun = commit.begin(self._session, self._epoch, self._job, self.meter)
-        self._begun = await self._run(self._session, begun)
+        if self._begun is None:
+            if self._is_beginning:
+                raise InvalidStateError("this checkpoint is being begun by another task: wait for that one")
+            self._is_beginning = True
+            try:
+                # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
+                begun = commit.begin(self._session, self._epoch, self._job, self.meter)
+                self._begun = await self._run(self._session, begun)
+            finally:
+                self._is_beginning = False
+        # A second use would go nowhere: the end of the first one has decided.
+        elif self._begun.state is not AttemptState.OPEN:
+            raise InvalidStateError(f"{self.id}: this attempt {self._begun.state.value}")
         return self
 
     @property
@@ -322,12 +333,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         await bridge(commit.abort(self.attempt))
 
     async def __aenter__(self) -> Self:
-        if self._begun is None:
-            return await self._begin()
-        # What a second block changes would go nowhere: its end does nothing more.
-        if self._begun.state is not AttemptState.OPEN:
-            raise InvalidStateError(f"{self.id}: this attempt {self._begun.state.value}")
-        return self
+        return await self._begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

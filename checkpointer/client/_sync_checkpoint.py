@@ -55,13 +55,24 @@ class Checkpoint(SyncStart, NotPicklable):
         self.meter = self._session.reports.meter()
         """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
+        self._is_beginning = False
         self._made()
 
     @blocking
     def _begin(self) -> Self:
-        # Not by `run_sync`: an earlier commit in the background comes first, and its failure is raised here.
-        begun = commit.begin(self._session, self._epoch, self._job, self.meter)
-        self._begun = self._run(self._session, begun)
+        if self._begun is None:
+            if self._is_beginning:
+                raise InvalidStateError("this checkpoint is being begun by another task: wait for that one")
+            self._is_beginning = True
+            try:
+                # Not by `run_sync`: an earlier commit in the background comes first, and its failure is raised here.
+                begun = commit.begin(self._session, self._epoch, self._job, self.meter)
+                self._begun = self._run(self._session, begun)
+            finally:
+                self._is_beginning = False
+        # A second use would go nowhere: the end of the first one has decided.
+        elif self._begun.state is not AttemptState.OPEN:
+            raise InvalidStateError(f"{self.id}: this attempt {self._begun.state.value}")
         return self
 
     @property
@@ -323,12 +334,7 @@ class Checkpoint(SyncStart, NotPicklable):
         run_sync(commit.abort(self.attempt))
 
     def __enter__(self) -> Self:
-        if self._begun is None:
-            return self._begin()
-        # What a second block changes would go nowhere: its end does nothing more.
-        if self._begun.state is not AttemptState.OPEN:
-            raise InvalidStateError(f"{self.id}: this attempt {self._begun.state.value}")
-        return self
+        return self._begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -51,21 +51,34 @@ def _tell_sync(session: Session, work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def _doubting(session: Session) -> Iterator[None]:
+def _doubting(session: Session) -> Iterator[list[BaseException]]:
     """Refuse later commits if a restore is given up too late.
 
-    It has changed what `begin` builds on then. If a restore of another thread
-    ended meanwhile, the two cannot be told apart, and commits are refused too.
+    It has changed what `begin` builds on then. If a restore of another thread ended meanwhile, the two cannot be told
+    apart, and commits are refused too. The block puts the error of the restore itself into the list: such a restore has
+    changed nothing.
     """
     before = session.last_restored
+    failures: list[BaseException] = []
     try:
-        yield
+        yield failures
     except BaseException as error:
-        # An interrupt or a cancellation. The restore was cancelled by a call on the loop, which comes before this one;
-        # what the caller does next comes after it.
-        if not isinstance(error, Exception):
+        # An interrupt, a cancellation, or an error of what comes after the restore. If the restore still ran, it was
+        # cancelled by a call on the loop, which comes before this one; what the caller does next comes after it.
+        if not any(error is failure for failure in failures):
             with suppress(RuntimeError):  # the loop was closed
                 runtime.loop().call_soon_threadsafe(session.doubt_restore, before)
+        raise
+    finally:
+        failures.clear()  # an error refers to the frames that it passed, and through them to this list
+
+
+async def _noting(work: Coroutine[Any, Any, T], failures: list[BaseException]) -> T:
+    """Await work, and note its error."""
+    try:
+        return await work
+    except BaseException as error:
+        failures.append(error)
         raise
 
 
@@ -87,8 +100,9 @@ class AsyncFace(Client):
 
         If it ended later, it would change what `begin` builds on.
         """
-        with _doubting(session):
-            return await _tell_async(session, session.reports.restoring(_after_background(session, work)), shield=False)
+        with _doubting(session) as failures:
+            restoring = _noting(_after_background(session, work), failures)
+            return await _tell_async(session, session.reports.restoring(restoring), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -110,8 +124,9 @@ class SyncFace(Client):
     def _restoring(
         self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
     ) -> CheckpointReader | None:
-        with _doubting(session):
-            return _tell_sync(session, session.reports.restoring(_after_background(session, work)))
+        with _doubting(session) as failures:
+            restoring = _noting(_after_background(session, work), failures)
+            return _tell_sync(session, session.reports.restoring(restoring))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.

@@ -10,6 +10,7 @@ import traceback
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,8 @@ from pyspark_checkpointer.checkpoint.fencing import Owner
 from pyspark_checkpointer.client import _async_checkpoint, _sync_checkpoint
 from pyspark_checkpointer.errors import (
     CheckpointError,
+    CheckpointNotFoundError,
+    ConflictError,
     DependencyError,
     FencedError,
     IllegalArgumentError,
@@ -636,3 +639,99 @@ def test_a_prepared_checkpoint_is_decided_once_by_two_calls_at_once(verb: str, m
         return swaps
 
     assert len(asyncio.run(work())) == 2  # one to decide, one of the commit after it
+
+
+def test_a_restore_that_failed_once_it_had_read_all_moves_no_later_commit(world: World) -> None:
+    """Its caller did not get what it has read, so what it saves is of an older checkpoint."""
+
+    async def no_memory(compute: Callable[[], Any]) -> Any:
+        raise MemoryError("for the metrics")
+
+    client = world.actor(metrics=lambda record: None)
+    put(client, b"1")
+    client.restore()
+    put(world.actor(), b"2")
+    client.session.reports._host = SimpleNamespace(clock=SystemHost.clock, run=no_memory)  # type: ignore[assignment]
+    with pytest.raises(MemoryError):
+        client.restore()
+    with pytest.raises(InvalidStateError, match=r"restore\(\) was interrupted"):
+        put(client, b"of 1, and not of 2")
+    assert latest(world.actor()) == b"2"
+
+
+def test_a_restore_that_found_nothing_moves_nothing(world: World) -> None:
+    client = world.actor()
+    put(client, b"1")
+    reached, go_on = threading.Event(), threading.Event()
+
+    def meanwhile(_: object) -> None:
+        reached.set()
+        go_on.wait(10)
+
+    client.faults.call(meanwhile, "get", path="_latest")
+
+    def restore_what_is_not_there() -> None:
+        with pytest.raises(CheckpointNotFoundError):
+            client.restore("epoch=99")
+
+    thread = threading.Thread(target=restore_what_is_not_there)
+    thread.start()
+    reached.wait(10)
+    restoring = threading.Thread(target=client.restore)
+    restoring.start()
+    go_on.set()
+    thread.join()
+    restoring.join()
+    put(client, b"2")
+    assert latest(world.actor()) == b"2"
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_what_a_restore_has_set_meanwhile_counts_for_a_call_that_only_reads(world: World, older: bool) -> None:
+    ids = line(world.actor(), 2)
+    client = world.actor()
+    gate = client.faults.hold("get", path="_latest", after=True)
+
+    def draw() -> None:
+        with pytest.raises(InvalidStateError) if older else nullcontext():
+            client.new_id()
+
+    drawing = threading.Thread(target=draw)
+    drawing.start()
+    gate.wait()
+    if older:
+        client.restore(ids[0])  # without saving on top of it
+    else:
+        client.restore()
+    put(world.actor(), b"of another")
+    gate.open()
+    drawing.join()
+    with pytest.raises(InvalidStateError if older else ConflictError):
+        put(client, b"of what was restored")
+    assert latest(world.actor()) == b"of another"
+
+
+def test_a_checkpoint_that_is_awaited_twice_is_begun_once(world: World) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        cp = await client.begin()
+        await cp.snapshot("op", 0, b"saved")
+        assert await cp is cp
+        async with cp:
+            assert await cp is cp
+        assert await alatest(client) == b"saved"
+        with pytest.raises(InvalidStateError, match="this attempt was committed"):
+            await cp
+        gate = client.faults.hold("get", path="_latest")
+        fresh = asynchronous(world)
+        fresh.session.store = client.session.store
+        twice = fresh.begin()
+        first = asyncio.create_task(twice._begin())
+        await asyncio.to_thread(gate.wait)
+        with pytest.raises(InvalidStateError, match="being begun by another task"):
+            await twice
+        gate.open()
+        await first
+        await twice.abort()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
