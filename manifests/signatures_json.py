@@ -10,9 +10,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from pyspark_checkpointer.manifests.errors import MalformedError
+from pyspark_checkpointer.manifests.errors import MalformedError, UnsupportedFormatError
 from pyspark_checkpointer.manifests.json_fields import HEXADECIMAL, Fields, Optional, Table, at_least
-from pyspark_checkpointer.manifests.json_text import SIGNED, dump, format_time, load
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED, dump, format_time, load
 from pyspark_checkpointer.manifests.model import FORMAT_VERSION, Json
 from pyspark_checkpointer.manifests.object_paths import CONSUMERS, LATEST, SIGNERS, is_manifest
 from pyspark_checkpointer.manifests.object_paths import SIGNED as SUFFIX
@@ -90,8 +90,14 @@ def encode_signed(line: bytes, signature: bytes, content: bytes) -> bytes:
 def decode_signed(name: str, data: bytes) -> SignedObject:
     """Return a signed object in its parts. Its signature is not checked.
 
-    Raises `MalformedError` for an object without a signature.
+    Raises `MalformedError` for an object without a signature, and `UnsupportedFormatError` for an encrypted one, which
+    a repair must not take for damage. Nothing repairs a position.
     """
+    if data.startswith(ENCRYPTED) and not name.startswith(CONSUMERS):
+        raise UnsupportedFormatError(
+            f"{name}: is encrypted: say what opens the keys of the root, with encryption= or --encryption; if it was "
+            "encrypted just now, and that was interrupted, call `checkpointer encrypt` again"
+        )
     first, newline, content = data.partition(b"\n")
     line, found, tail = first.removeprefix(SIGNED).rpartition(_SIGNATURE)
     if not first.startswith(SIGNED) or not newline or not found or not _TAIL.fullmatch(tail):

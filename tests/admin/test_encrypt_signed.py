@@ -11,12 +11,14 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState
 from pyspark_checkpointer.admin import encrypt
+from pyspark_checkpointer.admin.encrypt_in_place import InPlace
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
+    UnsupportedFormatError,
     UntrustedError,
 )
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED
@@ -27,7 +29,7 @@ from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
 from pyspark_checkpointer.storage.memory.store import MemoryStore
-from pyspark_checkpointer.testing import crash_points
+from pyspark_checkpointer.testing import CrashError, crash_points
 from tests.admin.test_signers import States, fill, states
 from tests.conftest import Root
 from tests.signing_keys import make_keys
@@ -245,3 +247,26 @@ def test_a_commit_meanwhile_is_part_of_it(
     restored = place.client(None, place.new).restore()
     assert restored is not None
     assert restored.keyed("totals").to_dict() == {"meanwhile": 7}
+
+
+def test_nobody_takes_an_interrupted_encryption_for_damage(
+    keys: Path, new_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair would put the plain history back in the place of the encrypted one."""
+    place = Place(new_url(), keys, None)
+
+    async def stops(work: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InPlace, "encrypt_signers", stops)
+        with pytest.raises(CrashError):
+            place.client("driver", None).encrypt(place.old)
+    found = place.objects()
+    for client in (place.client("driver", None), place.client("driver", place.old)):
+        for use in (client.restore, client.repair_candidates):
+            with pytest.raises(UnsupportedFormatError, match=r"checkpointer encrypt` (again|was interrupted)"):
+                use()
+    assert place.objects() == found
+    place.client("driver", None).encrypt(place.old)
+    place.is_whole(place.old)

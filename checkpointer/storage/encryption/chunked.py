@@ -25,7 +25,7 @@ from pyspark_checkpointer.errors import (
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests.digest import Bytes
-from pyspark_checkpointer.manifests.json_text import ENCRYPTED
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED
 from pyspark_checkpointer.storage.base import S
 from pyspark_checkpointer.storage.encryption.outer_tags import KEY_BYTES, TAG_BYTES, OuterTag
 
@@ -224,7 +224,7 @@ def check_mark(name: str, found: Bytes, mark: bytes) -> None:
         # A repair must take neither for damage: both are `UnsupportedFormatError`, as for a newer pointer.
         if bytes(found).startswith(ENCRYPTED):
             raise UnsupportedFormatError(f"{name}: is encrypted in a form of a newer version: use that version")
-        if bytes(found[:1]) == b"{":
+        if bytes(found).startswith((b"{", SIGNED)):
             raise UnsupportedFormatError(
                 f"{name}: is not encrypted, as all objects of this root are: `checkpointer encrypt` was interrupted, "
                 "and finishes if it is called again; or somebody replaced it: keep a copy, then delete it, and repair "
