@@ -6,6 +6,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from pyspark_checkpointer.errors import DigestMismatchError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer
 from pyspark_checkpointer.manifests.signatures_json import ROLES, Header, Role, SignedObject, Signers, decode_signed
@@ -72,7 +73,8 @@ class Rules:
     def _check_signer(self, path: str, header: Header) -> None:
         found = self.signers.signers.get(header.key)
         if found is not None and found.through is not None and object_paths.is_manifest(path):
-            # What a signer committed before it was revoked still counts: the chain of digests leads to it alone.
+            # What a signer committed before it was revoked still counts. Only the chain of digests leads to it, and the
+            # catalog of one who may clean: together, a revoked key and that of a cleaner can forge a savepoint.
             owner = object_paths.owner(path)
             if "commit" in found.roles and owner is not None and owner.sequence <= found.through:
                 return
@@ -99,7 +101,11 @@ class Rules:
         assert signed.header.at is not None
         if last.header.at >= signed.header.at:
             raise NotAllowedError("it is older than the version that it adds")
-        if not leaves_commits(last.content, signed.content):
+        try:
+            leaves = leaves_commits(last.content, signed.content)
+        except DigestMismatchError as error:  # signed by one who may not commit: a repair may replace it
+            raise NotAllowedError(str(error)) from None
+        if not leaves:
             raise NotAllowedError(f"{self.shown(signed.header.key)} may not commit, and changed what is committed")
 
     def shown(self, key: str) -> str:

@@ -464,3 +464,21 @@ def test_a_damaged_pointer_of_a_signed_root_is_repaired(local_victim: Victim, da
     driver.repair(best)
     assert victim.state() == victim.states[2]
     assert victim.client().verify()
+
+
+def test_a_damaged_pointer_that_a_cleaner_signed_is_repaired(local_victim: Victim) -> None:
+    """Otherwise it keeps the root, and itself, as they are for ever."""
+    victim = local_victim
+    signing = victim.client("cleaner").session.store
+    assert isinstance(signing, SignedStore)
+    version = run_sync(signing.signed_version("_latest"))
+    content = run_sync(signing.get("_latest")).data
+    digest = content.index(b'"digest":"') + len(b'"digest":"')
+    damaged = content[:digest] + (b"1" if content[digest : digest + 1] == b"0" else b"0") + content[digest + 1 :]
+    victim.write("_latest", run_sync(_sign(signing, "_latest", damaged, version.last_commit)))
+    driver = victim.client("driver")
+    with pytest.raises(UntrustedError, match="_latest"):
+        driver.restore()
+    driver.repair(driver.repair_candidates()[0].id)
+    assert victim.state() == victim.states[2]
+    victim.change(revoke=["cleaner"])
