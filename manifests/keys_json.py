@@ -64,6 +64,14 @@ class RootKeys:
     """The present one. While the root is rewritten, the next one comes after it."""
     deletes: bool = False
     """True while objects of earlier generations may be left, which are to be deleted."""
+    adopting: bool = False
+    """True while positions that were there before the root was encrypted may still be as they were."""
+    nonce: str = ""
+    """Random text, drawn for each swap.
+
+    Without it, a change that is undone would bring back the bytes from before, and a swap that was given up could land
+    on them.
+    """
 
 
 def encode_keys(keys: RootKeys) -> bytes:
@@ -89,6 +97,8 @@ def encode_keys(keys: RootKeys) -> bytes:
                 for each in keys.generations
             ],
             "deletes": keys.deletes,
+            "adopting": keys.adopting,
+            "nonce": keys.nonce,
         }
     )
 
@@ -104,7 +114,8 @@ def decode_keys(data: bytes) -> RootKeys:
     if len(numbers) not in (1, 2) or numbers != [*range(numbers[0], numbers[0] + len(numbers))]:
         fields.fail(f"generations: expected one, or two that follow each other, found {show(numbers)}")
     deletes = fields.check_boolean("deletes", fields.take("deletes"))
-    return RootKeys(root_id, generations, deletes)
+    adopting = fields.check_boolean("adopting", fields.take("adopting"))
+    return RootKeys(root_id, generations, deletes, adopting, fields.text("nonce"))
 
 
 def _decode_generation(value: Json) -> KeyGeneration:

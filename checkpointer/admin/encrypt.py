@@ -81,15 +81,18 @@ async def encrypt_root(
         )
     if not is_encrypted:
         await read_whole_head(stored if signing is None else SignedStore(stored, signing))
-    if isinstance(encryption, HiddenNames):
+    # Only before the keys are made: an earlier call may have hidden names, which are longer than they were.
+    if isinstance(encryption, HiddenNames) and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
         await check_names(stored)
-    keys = await adopt(stored, encryption)
+    keys, is_unfinished = await adopt(stored, encryption)
     work = _Encrypting(session.host, stored, None, keys, signing, progress)
     await work.commit()
-    await work.in_place.encrypt_positions()
-    # A job may have begun the root meanwhile, in which there were only positions.
-    await work.commit()
-    await work.in_place.encrypt_signers()
+    if is_unfinished:
+        await work.in_place.encrypt_positions()
+        # A job may have begun the root meanwhile, in which there were only positions.
+        await work.commit()
+        await work.in_place.encrypt_signers()
+        await end_change(stored, keys, deletes=False)
     return await work.delete_originals()
 
 

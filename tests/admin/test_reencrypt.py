@@ -588,9 +588,10 @@ def test_an_older_position_is_not_encrypted_twice(root: Root, old: str, new: str
     path = next(path for path in stored if path.startswith("progress/"))
     write(root, path, stored[path])
     found = objects(root)
-    with pytest.raises(InvalidStateError, match="is encrypted with another data key than the root has"):
-        client_of(root).encrypt(new)
+    assert client_of(root).encrypt(new).objects == 0  # `encrypt` ended long ago: whatever is here now came since
     assert objects(root) == found
+    with pytest.raises(InvalidStateError, match="is encrypted with another data key"):
+        leases(root, new).rows()
 
 
 @pytest.mark.parametrize("again", [False, True])

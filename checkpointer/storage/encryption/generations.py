@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import InvalidStateError, StoreRefusedError
-from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys, encode_keys
+from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys
 from pyspark_checkpointer.storage.base import Blob, Store
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, hides_names
 from pyspark_checkpointer.storage.encryption.keyring import (
+    UNADOPTED,
     UNFINISHED,
     find_wrapping,
     moved,
@@ -48,6 +49,8 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
     Raises `InvalidStateError` where `old` does not open the present one, or where an earlier call had another `new`.
     """
     blob, keys = await read_root_keys(store)
+    if keys.adopting:
+        raise InvalidStateError(f"{store.url}: {UNADOPTED}")
     present, *following = keys.generations
     for each in following:
         if await find_wrapping(new, each) is None:
@@ -85,12 +88,12 @@ async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chose
 
 
 async def end_change(store: Store, after: DataKeys, *, deletes: bool) -> None:
-    """Take all data keys but the newest one out of `_keys`.
+    """Take all data keys but the newest one out of `_keys`: everything but what is to be deleted is encrypted with it.
 
     `deletes` says that objects of others may be left. It does nothing where an earlier call did it.
     """
     blob, keys = await _read_own(store, after)
-    planned = RootKeys(keys.root_id, keys.generations[-1:], deletes)
+    planned = replace(keys, generations=keys.generations[-1:], deletes=deletes, adopting=False)
     if planned != keys:
         await _swap(store, planned, blob.version)
 
@@ -108,7 +111,7 @@ async def _read_own(store: Store, after: DataKeys) -> tuple[Blob, RootKeys]:
 
 
 async def _swap(store: Store, planned: RootKeys, version: str) -> None:
-    if not await swap_keys(store, encode_keys(planned), version):
+    if not await swap_keys(store, planned, version):
         raise moved(store)
 
 

@@ -4,7 +4,9 @@ They are made for a new root. The object `_keys` has them. It is replaced only b
 open a root, and `generations.py` gives it another data key.
 """
 
+import secrets
 from contextlib import suppress
+from dataclasses import replace
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import (
@@ -31,6 +33,7 @@ from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
 from pyspark_checkpointer.storage.encryption.key_providers import HIDE_NAMES, KeyProvider, UnwrapError, hides_names
 
+UNADOPTED = "`checkpointer encrypt` was interrupted, or is under way: let it finish, or call it again"
 UNFINISHED = "`checkpointer rekey --rewrite` was interrupted, or is under way: let it finish, or call it again"
 
 
@@ -144,14 +147,13 @@ async def create_keys(store: Store, provider: KeyProvider) -> DataKeys:
     return await make_keys(store, provider)
 
 
-async def make_keys(store: Store, provider: KeyProvider) -> DataKeys:
+async def make_keys(store: Store, provider: KeyProvider, *, adopting: bool = False) -> DataKeys:
     """Make the keys of a root that has none.
 
     If another client makes keys at the same time, return those.
     """
     made = DataKeys.generate(hides_names=hides_names(provider))
-    data = encode_keys(RootKeys(made.root_id, (await wrap_keys(provider, made),)))
-    if await swap_keys(store, data, None):
+    if await swap_keys(store, RootKeys(made.root_id, (await wrap_keys(provider, made),), adopting=adopting), None):
         return made
     found = await open_keys(store, provider)
     if found is None:
@@ -203,8 +205,9 @@ def moved(store: Store) -> ConflictError:
     )
 
 
-async def swap_keys(store: Store, data: bytes, expected: str | None) -> bool:
+async def swap_keys(store: Store, keys: RootKeys, expected: str | None) -> bool:
     """Swap `_keys`, and return whether that took effect."""
+    data = encode_keys(replace(keys, nonce=secrets.token_hex(16)))
     try:
         found = await swap_until_decided(store, KEYS, data, expected, MAX_KEYS)
     except UndecidedError as error:
@@ -255,6 +258,7 @@ def shown_key(provider: str, key: str) -> str:
 
 
 __all__ = [
+    "UNADOPTED",
     "UNFINISHED",
     "check_generation",
     "check_hiding",

@@ -57,8 +57,11 @@ async def find_keys_of(store: Store) -> DataKeys | None:
     return await _encrypted_store(store).find_keys()
 
 
-async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
+async def adopt(store: Store, encryption: Encryption | str | None) -> tuple[DataKeys, bool]:
     """Return keys for a root that is not encrypted yet, which stand in it from now on.
+
+    Return also whether anything is left to encrypt. An earlier call may have done it all. Whatever of consumers is not
+    encrypted then was put there since, by somebody who has no key.
 
     Raises `IllegalArgumentError` where the store encrypts already, or `encryption` is no provider of keys.
     """
@@ -70,7 +73,9 @@ async def adopt(store: Store, encryption: Encryption | str | None) -> DataKeys:
     if keys is not None and len(keys.generations) > 1:
         raise InvalidStateError(f"{store.url}: {UNFINISHED}")
     found = await open_keys(store, encryption)
-    return await make_keys(store, encryption) if found is None else require_all(store, found)
+    if keys is None or found is None:
+        return await make_keys(store, encryption, adopting=True), True
+    return require_all(store, found), keys.adopting
 
 
 async def rekey(store: Store, encryption: Encryption | str | None) -> None:

@@ -11,7 +11,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage.base import Store, pages
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
-from pyspark_checkpointer.storage.encryption.keyring import UNFINISHED, check_generation, find_root_keys
+from pyspark_checkpointer.storage.encryption.keyring import UNADOPTED, UNFINISHED, check_generation, find_root_keys
 
 _HIDDEN = re.compile(r"progress(/[A-Za-z0-9_-]{22,})+\.json")
 """The form of a stored path whose names are hidden: each has 16 bytes of AES-SIV at least."""
@@ -32,23 +32,24 @@ async def refuse_unmoved(store: Store, keys: DataKeys, prefix: str) -> None:
     if not may_be_unmoved(keys, prefix):
         return
     root = await find_root_keys(store)
-    if root is not None and len(root.generations) > 1:
+    if root is None:
+        return
+    if len(root.generations) > 1:
         # Names that the other data key has hidden tell nothing, so any of them counts.
         async for entries in pages(store, object_paths.CONSUMERS):
             for entry in entries:
                 if keys.logical_path(entry.path) is None and (_is_plain(entry.path) or _HIDDEN.fullmatch(entry.path)):
                     raise InvalidStateError(f"{store.url}: {UNFINISHED}")
         return
-    if root is not None and root.root_id == keys.root_id:
+    if root.root_id == keys.root_id:
         # A client that was open before a `rekey --rewrite` looks for names that the earlier data key has hidden.
         check_generation(store, root, keys)
+    if not root.adopting:
+        return  # whoever put a plain name here has no key
     async for entries in pages(store, prefix):
         for entry in entries:
             if _is_plain(entry.path):
-                raise InvalidStateError(
-                    f"{store.url}/{entry.path}: its name is not hidden yet, since `checkpointer encrypt` was "
-                    "interrupted or is under way: let it finish, or call it again"
-                )
+                raise InvalidStateError(f"{store.url}/{entry.path}: its name is not hidden yet: {UNADOPTED}")
 
 
 def _is_plain(path: str) -> bool:

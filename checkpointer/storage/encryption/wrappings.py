@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests.keys_json import ALL, STRUCTURE, KeyGeneration, RootKeys, WrappedKey, encode_keys
+from pyspark_checkpointer.manifests.keys_json import ALL, STRUCTURE, KeyGeneration, RootKeys, WrappedKey
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
@@ -125,7 +125,7 @@ class _Change:
     async def end(self, wrappings: Sequence[WrappedKey]) -> None:
         """Swap `_keys`; raise `ConflictError` if somebody else did so first."""
         planned = replace(self._keys, generations=(replace(self.present, wrappings=tuple(wrappings)),))
-        if not await swap_keys(self._store, encode_keys(planned), self._version):
+        if not await swap_keys(self._store, planned, self._version):
             raise moved(self._store)
 
 

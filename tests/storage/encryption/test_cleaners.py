@@ -17,7 +17,7 @@ from pyspark_checkpointer.errors import CheckpointError, CorruptionError, Illega
 from pyspark_checkpointer.manifests.keys_json import ALL, KEYS, STRUCTURE, RootKeys, decode_keys, encode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
-from pyspark_checkpointer.storage.base import SinkRead
+from pyspark_checkpointer.storage.base import PreconditionFailedError, SinkRead
 from pyspark_checkpointer.storage.encryption.chunked import SALT_BYTES, MessageKey
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
@@ -25,6 +25,7 @@ from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
 from pyspark_checkpointer.storage.encryption.outer_tags import TAG_BYTES, OuterTag
 from pyspark_checkpointer.storage.encryption.root_keys import change_keys
+from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.testing import Faults, injected
 from tests.signing_keys import make_keys
 from tests.storage.conftest import CONDITIONAL, Place, copy_objects
@@ -408,6 +409,26 @@ def test_a_cleaner_is_allowed_and_removed(root: Root) -> None:
     with pytest.raises(InvalidStateError, match="its keys are opened by 'key-file'"):
         root.client("cleaner").verify()
     assert root.is_whole()
+
+
+def test_a_late_change_of_the_keys_brings_back_nobody(local: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, swap = local.client("owner"), LocalStore.compare_and_swap
+    sent: list[tuple[bytes, str | None]] = []
+
+    async def noted(self: LocalStore, path: str, data: bytes, expected: str | None) -> str:
+        sent.append((data, expected))
+        return await swap(self, path, data, expected)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "compare_and_swap", noted)
+        owner.change_cleaners(allow=[local.names["other"]])
+    (first,) = sent
+    owner.change_cleaners(remove=[parse_provider(local.names["other"]).key])
+    # It was sent twice, and the first request arrives only now. The version on a disk is a hash of the content.
+    with pytest.raises(PreconditionFailedError):
+        run_sync(local.raw.compare_and_swap(KEYS, *first))
+    with pytest.raises(InvalidStateError, match="its keys are opened by"):
+        local.client("other").verify()
 
 
 def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> None:

@@ -132,6 +132,14 @@ def test_a_name_that_is_too_long_is_refused_before_anything_is_written(tmp_path:
         leases.create(["0"])
         assert client.restore().operator(name).partition(0) == [LARGE]  # type: ignore[union-attr]
         assert [*leases.rows()] == ["0"]
+        # A name that is hidden is longer than it was, and the same call has to finish what was interrupted.
+        plain = Checkpointer(tmp_path / "plain")
+        with plain.begin() as cp:
+            cp.snapshot(name, 0, LARGE)
+        for _ in range(2):
+            plain.encrypt(f"hide-names:{key}")
+        sealed = Checkpointer(tmp_path / "plain", encryption=key)
+        assert sealed.restore().operator(name).partition(0) == [LARGE]  # type: ignore[union-attr]
         return
     with pytest.raises(IllegalArgumentError, match="151 bytes once encoded, at most 150 are allowed in a root"):
         client.save_snapshot(client.new_id(), name, 0, LARGE)

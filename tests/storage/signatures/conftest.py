@@ -42,4 +42,5 @@ def local_victim(request: pytest.FixtureRequest, place_of: Callable[[str], Place
     if request.param == "plain":
         return Victim(place_of("local"), tmp_path)
     (tmp_path / "state.key").write_text(secrets.token_hex(32))
-    return Victim(place_of("local"), tmp_path, f"key-file:{tmp_path / 'state.key'}")
+    hides = "hide-names:" if request.param == "hidden" else ""
+    return Victim(place_of("local"), tmp_path, f"{hides}key-file:{tmp_path / 'state.key'}")
