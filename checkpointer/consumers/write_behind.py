@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ EXIT_FLUSH_SECONDS = 10.0
 
 Held values are those that were not written before.
 """
+
+_FIRST_SHARE = 0.8
+"""The share of this time that the first of the two writes at the end may take."""
 
 _tasks: set["asyncio.Task[None]"] = set()
 """Writes in the background.
@@ -374,34 +378,52 @@ def _after_fork() -> None:
         write_behind._reset()
 
 
-def _at_exit() -> None:
-    """Write held values when the interpreter ends, and log those that cannot be."""
-    # After a `close()` that failed, its caller was told what was not written, and decides what to do.
-    left = [write_behind for write_behind in _all if not write_behind._has_told and write_behind.pending]
-    if left:
-        runtime.run_sync(_write_at_exit(left))
+class _Exit:
+    """The writes at the end of the process. They are made twice, and share one limit of time."""
+
+    def __init__(self) -> None:
+        self._seconds = EXIT_FLUSH_SECONDS
+        self._told: dict[WriteBehind[Any, Any], Mapping[Any, Any]] = {}
+        """The values that were logged as lost."""
+
+    def first(self) -> None:
+        """Write held values while requests can still use threads: cloud clients look names up in a pool."""
+        self._write(EXIT_FLUSH_SECONDS * _FIRST_SHARE)
+
+    def last(self) -> None:
+        """Write what other exit handlers have put."""
+        self._write(self._seconds)
+
+    def _write(self, seconds: float) -> None:
+        # After a `close()` that failed, its caller was told what was not written, and decides what to do.
+        left = [
+            one for one in _all if not one._has_told and (pending := one.pending) and pending != self._told.get(one)
+        ]
+        if left:
+            begin = time.monotonic()
+            runtime.run_sync(self._write_all(left, seconds))
+            self._seconds -= min(time.monotonic() - begin, seconds)
+
+    async def _write_all(self, left: Sequence["WriteBehind[Any, Any]"], seconds: float) -> None:
+        writes = {write_behind: asyncio.create_task(write_behind._write_held(_all_keys)) for write_behind in left}
+        # All are written at the same time, so one that hangs takes no time from the others.
+        await asyncio.wait(writes.values(), timeout=seconds)
+        for write_behind, write in writes.items():
+            reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
+            self._told[write_behind] = dict(write_behind.pending)
+            # Values that were given up are not pending any more, but they are lost as well.
+            if lost := write_behind.pending.keys() | reasons.keys():
+                logger.error(
+                    "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
+                    write_behind._name,
+                    len(lost),
+                    next(iter(reasons.values()), f"no answer within {seconds:g} s"),
+                )
 
 
-async def _write_at_exit(left: Sequence["WriteBehind[Any, Any]"]) -> None:
-    writes = {write_behind: asyncio.create_task(write_behind._write_held(_all_keys)) for write_behind in left}
-    # All are written at the same time, so one that hangs takes no time from the others.
-    await asyncio.wait(writes.values(), timeout=EXIT_FLUSH_SECONDS)
-    for write_behind, write in writes.items():
-        reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
-        # Values that were given up are not pending any more, but they are lost as well.
-        if lost := write_behind.pending.keys() | reasons.keys():
-            logger.error(
-                "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
-                write_behind._name,
-                len(lost),
-                next(iter(reasons.values()), f"no answer within {EXIT_FLUSH_SECONDS:g} s"),
-            )
-
-
-# The first runs while requests can still use threads: cloud clients look names up in a pool. The second runs after
-# other exit handlers, for what those have put.
-runtime.at_exit(_at_exit, while_threads_work=True)
-runtime.at_exit(_at_exit)
+_exit = _Exit()
+runtime.at_exit(_exit.first, while_threads_work=True)
+runtime.at_exit(_exit.last)
 os.register_at_fork(after_in_child=_after_fork)
 
 __all__ = ["WriteBehind", "write_each"]

@@ -483,14 +483,34 @@ def test_an_interrupted_close_leaves_the_rest_to_the_end_of_the_process(
     give_up(write_behind.close)
     monkeypatch.setattr(module, "EXIT_FLUSH_SECONDS", 0.05)
     monkeypatch.setattr(module, "_all", {write_behind})
-    module._at_exit()
+    module._Exit().first()
     assert "updates could not be written (1)" in caplog.text
     target.open = True
     run_sync(write_behind.close())
     assert target.batches == [{"a": 1}]
     caplog.clear()
-    module._at_exit()
+    module._Exit().last()
     assert caplog.text == ""
+
+
+def test_the_end_of_the_process_waits_once_and_tells_a_loss_once(
+    target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hanging, late = target.write_behind(), target.write_behind()
+    target.open = False
+    put(hanging, a=1)
+    monkeypatch.setattr(module, "EXIT_FLUSH_SECONDS", 1.0)
+    monkeypatch.setattr(module, "_all", {hanging, late})
+    at_exit = module._Exit()
+    at_exit.first()
+    put(late, b=2)  # by another exit handler
+    at_exit.last()
+    assert caplog.text.count("updates could not be written (1)") == 2
+    assert "no answer within 0.8 s" in caplog.text
+    assert "no answer within 0.2 s" in caplog.text
+    target.open = True
+    for one in (hanging, late):
+        run_sync(one.close())
 
 
 def forgotten(make: Callable[[], WriteBehind[str, int]]) -> "weakref.ref[Any]":
