@@ -3,7 +3,7 @@
 Each checkpoint recorded the cost of its batch. `cost.py` says what a month of such batches costs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consis
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CheckpointNotFoundError
 from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.model import Manifest
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 
 MIN_MEASURED_TIME = timedelta(minutes=1)
 """The shortest time between checkpoints that tells how often a batch comes.
@@ -65,15 +65,20 @@ async def measure(session: Session, last: int) -> Measured:
         for manifest in found.values():  # one by one: neighbours share most of their segments
             objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
             segments.forget_but([manifest])
+        kept = await _catalogued(session, head)
+        for manifest in kept:
+            objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
+            segments.forget_but([manifest])
         newest = await segments.load(found[head.committed.id])
-        mean = _mean(session.store.url, found.values(), newest, sum(sizes.values()) / len(sizes))
+        manifest_size = sum(sizes.values()) / len(sizes)
+        mean = _mean(session.store.url, [*found.values()], newest, manifest_size)
         older = head.sequence - head.pointer.boundary + 1 - len(found)
         return Measured(
             mean,
             sum(manifest.cost is not None for manifest in found.values()),
             Present(
-                len(objects) + len(found) + older * mean.objects + 1,
-                sum(objects.values()) + sum(sizes.values()) + older * mean.bytes,
+                len(objects) + len(found) + len(kept) + older * mean.objects + 1,
+                sum(objects.values()) + sum(sizes.values()) + len(kept) * manifest_size + older * mean.bytes,
             ),
             *_rate([*found.values()]),
         )
@@ -81,12 +86,35 @@ async def measure(session: Session, last: int) -> Measured:
     return await read_consistent(session.store, read)
 
 
-def _mean(url: str, manifests: Iterable[Manifest], newest: Manifest, manifest_size: float) -> BatchForecast:
+async def _catalogued(session: Session, head: Head) -> list[Manifest]:
+    """Return the checkpoints that the catalog alone keeps: savepoints, and what a policy keeps for longer."""
+    assert head.pointer is not None
+    catalog = None if head.pointer.catalog is None else await metadata.read_catalog(session.store, head.pointer.catalog)
+    refs = {entry.ref for entry in catalog.entries if entry.ref.id.sequence < head.pointer.boundary} if catalog else ()
+    return [await metadata.read_manifest_alone(session.store, ref) for ref in sorted(refs, key=lambda ref: ref.id)]
+
+
+def _is_unusual(manifest: Manifest, parents: Mapping[CheckpointId, Manifest]) -> bool:
+    """Return whether a checkpoint made requests that no other batch makes.
+
+    The first one of a root proves that the store compares versions. A rollback has another state than its parent, of
+    which it wrote nothing: it has read all of it to verify it.
+    """
+    if manifest.parent is None:
+        return True
+    parent = parents.get(manifest.parent.id)
+    cost = manifest.cost
+    return cost is not None and not cost.objects and parent is not None and parent.operators != manifest.operators
+
+
+def _mean(url: str, manifests: Sequence[Manifest], newest: Manifest, manifest_size: float) -> BatchForecast:
     """Return the means of the costs that manifests recorded.
 
     The size of the state comes from the newest manifest.
     """
-    told = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
+    known = {manifest.id: manifest for manifest in manifests}
+    every = [(manifest, manifest.cost) for manifest in manifests if manifest.cost is not None]
+    told = [(manifest, cost) for manifest, cost in every if not _is_unusual(manifest, known)] or every
     if not told:
         raise CheckpointNotFoundError(
             f"{url}: no checkpoint records its cost: describe what a batch changes with --map and --table, "

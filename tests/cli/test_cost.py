@@ -378,6 +378,28 @@ def test_a_root_is_projected_by_what_its_manifests_recorded(measured: tuple[Path
     assert rare["kept"]["objects"] == pytest.approx(1 + 2 * 30, abs=1), "and `_latest`"
 
 
+def test_what_the_catalog_keeps_is_stored_too(measured: tuple[Path, int], run: Run) -> None:
+    root, _ = measured
+    with Checkpointer(root) as ck:
+        ck.savepoint("first", ck.list_checkpoints()[0])
+        with ck.begin() as cp:
+            cp.save("map", KeyedState({n: os.urandom(2000) for n in range(1000)}))
+        ck.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    kept = run("cost", root, "--batches-per-hour", 1e-6, "--json").json["kept"]
+    assert kept["bytes"] == pytest.approx(size, rel=0.02)
+    assert kept["objects"] >= 5
+
+
+def test_a_rollback_is_no_batch(measured: tuple[Path, int], run: Run) -> None:
+    root, _ = measured
+    with Checkpointer(root) as ck:
+        ck.restore()
+        ck.rollback(ck.list_checkpoints()[3])
+    month = run("cost", root, "--batches-per-hour", 60, "--json").json
+    assert month["requests"][1]["each_batch"] == 0
+
+
 def test_the_rate_of_a_root_is_that_of_its_checkpoints(measured: tuple[Path, int], run: Run) -> None:
     root, _ = measured
     assert run("cost", root, "--json").json["batches"] == 100 * 730
