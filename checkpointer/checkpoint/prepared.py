@@ -51,6 +51,8 @@ class Prepared:
         self.base = base
         self.manifest = manifest
         self.meter = meter or session.reports.meter()
+        self._is_told = False
+        """True once a record told what the writes cost."""
         self.outcome: Outcome | None = None
         self._session = session
         self._ref = ref
@@ -67,10 +69,15 @@ class Prepared:
             return
         self._check_undecided()
         meter, host = self.meter, self._session.host
-        if not meter.operators:  # somebody else wrote it
+        if not meter.operators and not self._is_told:  # somebody else wrote it
             meter.operators = await host.run(lambda: metadata.written(self.manifest, self.base.manifest))
-        with self._session.reports.committing(meter, self.id, self.manifest.epoch):
-            await self._commit()
+        try:
+            with self._session.reports.committing(meter, self.id, self.manifest.epoch):
+                await self._commit()
+        except BaseException:
+            # The record of this try has all that the checkpoint cost so far. That of the next one has what comes after.
+            self.meter, self._is_told = self._session.reports.meter(), True
+            raise
 
     async def _commit(self) -> None:
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:

@@ -9,11 +9,12 @@ from opentelemetry.metrics import set_meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, OperatorMetrics, Requests, RestoreMetrics
+from pyspark_checkpointer import Checkpointer, runtime
+from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, OperatorMetrics, Requests, RestoreMetrics
 from pyspark_checkpointer.client.opentelemetry import opentelemetry_metrics
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, SwapNotSentError
 from pyspark_checkpointer.manifests.model import CheckpointId
+from tests.world import World
 
 COMMIT = CommitMetrics(
     root="s3://bucket/job",
@@ -102,3 +103,20 @@ def test_a_missing_package_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("pyspark_checkpointer.storage.connection.importlib.util.find_spec", lambda name: None)
     with pytest.raises(IllegalArgumentError, match=r"needs the package opentelemetry: pip install '.*\[otel\]'$"):
         opentelemetry_metrics()
+
+
+def test_a_second_phase_that_is_tried_again_counts_once(world: World) -> None:
+    records: list[Metrics] = []
+    client = world.actor(metrics=records.append)
+    cp = client.begin()
+    cp.snapshot("op", 0, b"x" * 1000)
+    prepared = cp.prepare()
+    client.faults.fail("swap", error=SwapNotSentError)
+    with pytest.raises(SwapNotSentError):
+        prepared.commit()
+    prepared.commit()
+    runtime.run_sync(client.session.reports.delivered())
+    commits = [record for record in records if isinstance(record, CommitMetrics)]
+    assert [record.error for record in commits] == ["SwapNotSentError", None]
+    assert sum(operator.bytes for record in commits for operator in record.operators.values()) == 1000
+    assert sum(record.objects for record in commits) == commits[0].objects
