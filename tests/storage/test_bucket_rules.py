@@ -69,8 +69,26 @@ def test_a_rule_that_deletes_by_age_does_harm(prefix: str) -> None:
     assert (found.found, found.harmful) == ("rule 'old'", True)
 
 
+@pytest.mark.parametrize("kind", ["GLACIER", "DEEP_ARCHIVE"])
+def test_a_rule_that_archives_does_harm(kind: str) -> None:
+    moves = f"<Transition><Days>30</Days><StorageClass>{kind}</StorageClass></Transition>"
+    found = lifecycle(rule("cold", moves))["expiry by age"]
+    assert (found.found, found.harmful) == ("rule 'cold' archives", True)
+
+
 @pytest.mark.parametrize(
-    "other", [rule("x", EXPIRES, "root2"), rule("x", EXPIRES, "", "Disabled"), rule("x", ABORTS), rule("x", NONCURRENT)]
+    "other",
+    [
+        rule("x", EXPIRES, "root2"),
+        rule("x", EXPIRES, "", "Disabled"),
+        rule("x", ABORTS),
+        rule("x", NONCURRENT),
+        rule("x", "<Transition><Days>30</Days><StorageClass>STANDARD_IA</StorageClass></Transition>"),
+        rule("x", EXPIRES).replace("<Prefix></Prefix>", "<Tag><Key>tmp</Key><Value>1</Value></Tag>"),
+        rule("x", EXPIRES).replace(
+            "<Prefix></Prefix>", "<And><Prefix></Prefix><Tag><Key>tmp</Key><Value>1</Value></Tag></And>"
+        ),
+    ],
 )
 def test_other_rules_delete_nothing_of_the_root(other: str) -> None:
     assert lifecycle(other)["expiry by age"] == BucketRule("expiry by age", "no rule")

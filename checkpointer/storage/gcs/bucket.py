@@ -37,6 +37,9 @@ def _deletes(rule: Mapping[str, Any], root: str) -> bool:
         "numNewerVersions",
         "daysSinceNoncurrentTime",
         "noncurrentTimeBefore",
+        # Objects of a root have no custom time.
+        "daysSinceCustomTime",
+        "customTimeBefore",
     }
     below = f"{root}/" if root else ""
     prefixes = condition.get("matchesPrefix") or [""]

@@ -19,6 +19,10 @@ _NOT_SET = {
 _EXPIRE_VERSIONS = "add a rule that expires noncurrent versions after some days, or cleanup frees nothing"
 
 
+_ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
+"""The storage classes of objects that have to be restored before they can be read."""
+
+
 async def read_rules(call: Call, root: str) -> Sequence[BucketRule]:
     """Return the settings of the bucket. `root` is the prefix of the root."""
     lifecycle = await _ask(call, "get_bucket_lifecycle_configuration")
@@ -46,19 +50,27 @@ async def _ask(call: Call, method: str) -> Mapping[str, Any] | str:
 def _applies(rule: Mapping[str, Any], root: str) -> bool:
     """Return whether a rule is on, and for some keys of the root."""
     chosen = rule.get("Filter") or {}
-    prefix = str(rule.get("Prefix") or chosen.get("Prefix") or (chosen.get("And") or {}).get("Prefix") or "")
+    both = chosen.get("And") or {}
+    prefix = str(rule.get("Prefix") or chosen.get("Prefix") or both.get("Prefix") or "")
     below = f"{root}/" if root else ""
-    return rule.get("Status") == "Enabled" and (below.startswith(prefix) or prefix.startswith(below))
+    # Objects of a root have no tags.
+    is_tagged = bool(chosen.get("Tag") or both.get("Tags"))
+    return rule.get("Status") == "Enabled" and not is_tagged and (below.startswith(prefix) or prefix.startswith(below))
 
 
 def _lifecycle(found: Mapping[str, Any] | str, rules: Sequence[Mapping[str, Any]]) -> BucketRule:
     if isinstance(found, str):
         return BucketRule("expiry by age", found)
-    expiring = [rule for rule in rules if {"Days", "Date"} & (rule.get("Expiration") or {}).keys()]
+    expiring = [rule for rule in rules if {"Days", "Date"} & (rule.get("Expiration") or {}).keys() or _archives(rule)]
     if not expiring:
         return BucketRule("expiry by age", "no rule")
-    names = ", ".join(repr(rule.get("ID", "")) for rule in expiring)
+    names = ", ".join(repr(rule.get("ID", "")) + " archives" * _archives(rule) for rule in expiring)
     return BucketRule("expiry by age", f"rule {names}", "leave this root out: old objects of it are in use", True)
+
+
+def _archives(rule: Mapping[str, Any]) -> bool:
+    """Return whether a rule moves objects to where they cannot be read at once."""
+    return any(step.get("StorageClass") in _ARCHIVES for step in rule.get("Transitions") or [])
 
 
 def _uploads(found: Mapping[str, Any] | str, rules: Sequence[Mapping[str, Any]]) -> BucketRule:
