@@ -13,6 +13,7 @@ each later retirement sees it.
 """
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -143,7 +144,7 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
             raise IllegalArgumentError(
                 f"follower {name!r}: follows {old.operator!r} already, and retention keeps what it has yet to read: "
                 f"choose another name; if nobody reads under it, call remove_follower({name!r}), or `checkpointer "
-                f"followers ROOT --remove {name}`"
+                f"followers ROOT --remove {shlex.quote(name)}`"
             )
         if old is not None and old.checkpoint == checkpoint:
             return None

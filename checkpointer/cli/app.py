@@ -50,7 +50,7 @@ from pyspark_checkpointer.cli import (
     verify,
 )
 from pyspark_checkpointer.cli.failures import MISTYPED, ROOT_VARIABLE, Failed
-from pyspark_checkpointer.cli.screen import complain, print_error
+from pyspark_checkpointer.cli.screen import complain, one_line, print_error
 from pyspark_checkpointer.storage.registry import cloud_roots, credential_finders, enumerate_words
 
 VERBS = (
@@ -132,7 +132,7 @@ def _document(error: click.ClickException) -> schemas.Error:
     return {
         "error": {
             "type": kind,
-            "message": " ".join(message.split()),
+            "message": one_line(message),
             "retryable": retryable,
             "status": error.exit_code,
         }

@@ -204,10 +204,15 @@ def _console(stream: TextIO, width: int | None = None) -> "Console":
     return Console(file=stream, width=width, color_system=colours, markup=False, emoji=False, highlight=False)
 
 
+def one_line(message: str) -> str:
+    """Return a message without line ends. Spaces stay as they are: they may be those of a root in a command."""
+    return " ".join(filter(None, map(str.strip, message.splitlines())))
+
+
 def complain(who: str, message: str) -> None:
     """Print one sentence to stderr, after the name of the command that says it."""
     mark = f"\x1b[1;31m{who}:\x1b[0m" if may_colour(sys.stderr) else f"{who}:"
-    print(mark, visible(" ".join(message.split())), file=sys.stderr)
+    print(mark, visible(one_line(message)), file=sys.stderr)
 
 
 def print_error(value: object) -> None:

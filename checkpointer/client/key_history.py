@@ -1,5 +1,6 @@
 """Return the history of one key, of a map or a table."""
 
+import shlex
 from typing import Any
 
 from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry
@@ -38,7 +39,7 @@ async def key_history(
         key = tables.key_columns(name, key, shown)
 
         def row(rows: Any) -> Any:
-            advice = f"`checkpointer history {session.store.url} {name} KEY` shows it"
+            advice = f"`checkpointer history {shlex.quote(session.store.url)} {shlex.quote(name)} KEY` shows it"
             return next(json_rows(rows)) if as_json else python_rows(f"table {name!r}", rows, shown.key, advice)[0]
 
         first, changes = await tables.table_changes(session, key, name, shown, parent, manifests, row)

@@ -4,6 +4,7 @@ It is read once, or as a stream that follows a table.
 """
 
 import logging
+import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -170,8 +171,9 @@ class FeedStreamReader(DataSourceStreamReader):
         assert change.first is not None, "the newest one has its own key"
         name, named = self._follower, ""
         if name is not None:
+            command = f"checkpointer followers {shlex.quote(client.root)} --remove {shlex.quote(name)}"
             named = (
-                f". Give it the name {name!r} again, or run `checkpointer followers {client.root} --remove {name}`, so "
+                f". Give it the name {name!r} again, or run `{command}`, so "
                 "that retention waits for this query no longer"
             )
         return IllegalArgumentError(

@@ -3,9 +3,12 @@
 import asyncio
 import itertools
 import random
+import re
+import shlex
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -332,3 +335,19 @@ def test_random_histories_never_outrun_a_registered_follower() -> None:
             slowest = min(promised.values())
             ck.clean(newest())
             assert ck.list_checkpoints()[0] >= min(slowest, made[-1])
+
+
+def test_commands_in_messages_quote_names(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path / "root")
+    for epoch in range(2):
+        client.begin(epoch=epoch).commit()
+    first, name = client.list_checkpoints()[0], "a  copy of $HOME"
+    run_sync(followers.register(client.session, name, "totals", first))
+    with pytest.raises(IllegalArgumentError) as caught:
+        run_sync(followers.register(client.session, name, "others", first))
+    command = re.findall(r"`(checkpointer [^`]*)`", str(caught.value))[0]
+    assert shlex.split(command) == ["checkpointer", "followers", "ROOT", "--remove", name]
+    with pytest.raises(InvalidStateError) as refused:
+        client.delete_checkpoint(first)
+    command = re.findall(r"`(checkpointer [^`]*)`", str(refused.value))[0]
+    assert shlex.split(command)[-1] == name

@@ -4,6 +4,7 @@ One swap takes it out of the live checkpoints. Then its objects are deleted at o
 """
 
 import logging
+import shlex
 from dataclasses import replace
 from datetime import timedelta
 
@@ -69,7 +70,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
             name = waiting.needed[ref]
             raise InvalidStateError(
                 f"{url}: {checkpoint} is needed by follower {name!r}, which has not read what came after: "
-                f"remove_follower(), or `checkpointer followers ROOT --remove {name}`, first"
+                f"remove_follower(), or `checkpointer followers ROOT --remove {shlex.quote(name)}`, first"
             )
         meant = ref
         planned = await pointer_without(session, head, live, {ref}, LONGEST_GRACE)
