@@ -42,12 +42,19 @@ class Finding:
         """The newest checkpoints that it hurts, as text, and how many more there are."""
         return self._and_more(some(reversed(self.checkpoints), 3))
 
-    def _and_more(self, hurt: str) -> str:
+    @property
+    def unnamed_hurt(self) -> str:
+        """What the finding hurts, as text, where it names no checkpoint."""
         if self.path == object_paths.LATEST:
             return "every checkpoint: none can be found without it"
         if self.path.startswith(object_paths.CATALOGS):
             return "every checkpoint that only this catalog names, such as savepoints"
-        return f"{hurt or 'no checkpoint'}{' and all older ones but savepoints' if self.and_older else ''}"
+        return "no checkpoint"
+
+    def _and_more(self, hurt: str) -> str:
+        if self.path == object_paths.LATEST or self.path.startswith(object_paths.CATALOGS):
+            return self.unnamed_hurt
+        return f"{hurt or self.unnamed_hurt}{' and all older ones but savepoints' if self.and_older else ''}"
 
     def __str__(self) -> str:
         return f"{self.problem}; hurts {self.hurt}"

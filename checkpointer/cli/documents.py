@@ -189,6 +189,7 @@ def finding(found: Finding) -> schemas.Finding:
         "missing": found.missing,
         "checkpoints": ids(found.checkpoints),
         "and_older": found.and_older,
+        "hurts": found.hurt,
     }
 
 

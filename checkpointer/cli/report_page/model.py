@@ -13,6 +13,7 @@ from pyspark_checkpointer.admin.retention.reachability import Action
 from pyspark_checkpointer.checkpoint.listing import CheckpointState
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.display import count
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Job, Json, Retired, Writer
 
 
@@ -147,6 +148,11 @@ class Report:
 
     They are listed if `_latest` or the committed manifest cannot be read.
     """
+
+    @property
+    def lacks_catalog(self) -> bool:
+        """True if the catalog, which names the savepoints, cannot be read."""
+        return any(finding.path.startswith(object_paths.CATALOGS) for finding in self.verification.findings)
 
     @property
     def newest(self) -> CheckpointRow | None:

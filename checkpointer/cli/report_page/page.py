@@ -56,6 +56,11 @@ def looked_at(report: Report) -> list[str]:
             f"{display.count(seen.skipped, 'object')} with state were not read (a random sample of {report.share:.2%} "
             "was): verify reads all."
         )
+    if seen.unread:
+        said.append(
+            f"{display.count(seen.unread, 'object')} of them are compared as stored: this key does not open what is in "
+            "them, so what manifests say of their parts was not compared."
+        )
     if report.chains_left_out:
         said.append(
             f"Of {display.count(report.chains_left_out, 'older checkpoint')} only the manifests were read, because "

@@ -14,6 +14,7 @@ class Finding(TypedDict):
     missing: bool
     checkpoints: Annotated[list[Id], "those that it hurts, oldest first"]
     and_older: Annotated[bool, "whether all older ones are out of reach too, but for savepoints"]
+    hurts: Annotated[str, "what it hurts, as text: also where no checkpoint is named"]
 
 
 class Signed(TypedDict):

@@ -3,10 +3,12 @@
 import json
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.cli import report_document
 from pyspark_checkpointer.cli.report_page import charts, page
@@ -128,3 +130,25 @@ def test_a_store_that_says_little_still_has_a_page(report: Report) -> None:
     row = replace(report.checkpoints[0], epoch=None, created=None, cost=None, bytes=None, own_bytes=None)
     little = replace(report, operators=(bare,), biggest=(), checkpoints=(row,), committed=None, savepoints=())
     assert "of unknown age" in page.render(little)
+
+
+def test_a_lost_catalog_hurts_all_that_it_names(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "root") as client:
+        for epoch in range(3):
+            with client.begin(epoch=epoch) as cp:
+                cp.snapshot("op", 0, b"%d" % epoch)
+            if not epoch:
+                client.savepoint("first")
+        client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    (catalog,) = (tmp_path / "root" / "catalog").iterdir()
+    catalog.unlink()
+    shown = page.render(report_on(tmp_path / "root"))
+    assert "every checkpoint that only this catalog names, such as savepoints" in shown
+    assert "savepoints cannot be read" in shown
+    assert "no checkpoint" not in shown
+
+
+def test_what_is_only_compared_as_stored_is_said(report: Report) -> None:
+    seen = replace(report, verification=replace(report.verification, unread=3))
+    assert "3 objects of them are compared as stored" in " ".join(page.looked_at(seen))
+    assert "as stored" not in " ".join(page.looked_at(report))
