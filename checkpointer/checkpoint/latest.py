@@ -300,7 +300,8 @@ async def refresh(store: Store, head: Head, missing: ObjectNotFoundError) -> Hea
     # Missing is not empty: a sweep that took a missing catalog for an empty one deleted a live savepoint.
     if now.version == head.version:
         raise CorruptionError(
-            f"{store.url}: _latest leads to an object that is missing: {missing}: "
-            "restore a savepoint, which needs only its own objects"
+            f"{store.url}: _latest leads to an object that is missing: {missing}: `checkpointer verify` says which "
+            "checkpoints need it; bring it back from a copy, or delete these with `checkpointer delete`; if the newest "
+            "one is among them, restore(on_corruption='previous') goes back, or else `checkpointer repair`"
         ) from None
     return now

@@ -31,6 +31,7 @@ from pyspark_checkpointer.errors import (
     OperatorNotFoundError,
     RetiredError,
     StoreRefusedError,
+    UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.digest import sha256
@@ -157,7 +158,7 @@ class Verifier:
             self.findings.append(Finding(path, problem, tuple(sorted(known or self._naming(path))), True, and_older))
         except (CorruptionError, StoreRefusedError) as error:  # such as a disk that fails, or a right that is missing
             # Without the pointer nothing at all was looked at, so there is no report to give.
-            if path == object_paths.LATEST and isinstance(error, StoreRefusedError):
+            if path == object_paths.LATEST and isinstance(error, StoreRefusedError | UnsupportedFormatError):
                 raise
             # What it shows to nobody is lost as if it were damaged.
             if isinstance(error, StoreRefusedError) and not isinstance(error, ObjectRefusedError):

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import click
 
 from pyspark_checkpointer.cli.screen import visible
-from pyspark_checkpointer.errors import CheckpointError, CorruptionError, IllegalArgumentError, StoreNotFoundError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    StoreNotFoundError,
+    UnsupportedFormatError,
+)
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 ROOT_VARIABLE = "CHECKPOINTER_ROOT"
@@ -69,6 +75,8 @@ def explain(error: Exception, root: str, secrets: Sequence[object]) -> Failed:
     # From the special to the general: the first two are CheckpointErrors too.
     if isinstance(error, IllegalArgumentError):
         return Mistyped(str(error))
+    if isinstance(error, UnsupportedFormatError):  # a newer format, or a key that was not given: nothing is damaged
+        return Failed(str(error), kind)
     if isinstance(error, CorruptionError):
         return Damaged(f"{error}; `checkpointer verify` says what that hurts", kind)
     if isinstance(error, CheckpointError):

@@ -7,14 +7,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, newest_above
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
-from pyspark_checkpointer.storage.base import is_empty
 from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import above
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
+_BEGUN = "nothing is committed yet: a first commit is under way, or ended before it was done"
 _MAX_PARENTS = 3
 """Levels above the root that are searched for a store."""
 
@@ -58,11 +59,19 @@ async def _look_around(store: Store, options: Mapping[str, Any] | None) -> tuple
     if parse(store.url).kind.reach is Reach.MACHINE:
         folder = Path(store.url)
         found = [parent for parent in folder.parents[:_MAX_PARENTS] if _is_root(parent)]
-        return _describe(folder), [str(path) for path in found or sorted(islice(_near(folder), _MAX_SUGGESTIONS))]
-    if not await is_empty(store, object_paths.MANIFESTS):
-        return _LOST, []
+        near = [str(path) for path in found or sorted(islice(_near(folder), _MAX_SUGGESTIONS))]
+        return await _manifests_of(store) or _describe(folder), near
+    if (begun := await _manifests_of(store)) is not None:
+        return begun, []
     above = await _above(store.url, options)
     return "it has no `_latest`", [] if above is None else [above]
+
+
+async def _manifests_of(store: Store) -> str | None:
+    """Say what the manifests of a root without `_latest` mean; None where it has none."""
+    if await newest_above(store, Head()) is not None:
+        return _LOST
+    return _BEGUN if await list_sizes(store, 1, 1) else None
 
 
 def _describe(folder: Path) -> str:
@@ -70,8 +79,6 @@ def _describe(folder: Path) -> str:
     with suppress(OSError):
         if not folder.exists():
             return "there is no such folder"
-        if next((folder / object_paths.MANIFESTS).glob("*"), None) is not None:
-            return _LOST
         if not any(folder.iterdir()):
             return "the folder is empty"
     return "the folder has no `_latest`"

@@ -207,7 +207,7 @@ def test_a_dry_run_reports_what_the_store_does_not_show(query: Query) -> None:
     path = damage_state(query, 2)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(StoreRefusedError, match="not a regular file"):
+    with pytest.raises(CorruptionError, match="not a regular file"):
         Checkpointer(query.root).rewind(to="epoch=2")
     assert "not a regular file" in str(Checkpointer(query.root).rewind(to="epoch=2", dry_run=True).refused)
 

@@ -1,6 +1,7 @@
 """`--json`: each verb prints what `docs/json.md` says, with any arguments, and errors as JSON too."""
 
 import json
+import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,35 @@ def test_a_damaged_store_ends_with_3_and_findings_with_1(root: Path, run: Run) -
     assert run("list", root).status == 3
     assert failure(run, "show", root, "--json")[1]["type"] == "DigestMismatchError"
     assert run("verify", root, "--json").status == 1
+
+
+def test_a_key_that_was_not_given_is_no_damage(tmp_path: Path, run: Run) -> None:
+    """A job that lost a variable of its environment must not raise the alarm for a damaged store."""
+    (tmp_path / "state.key").write_text(secrets.token_hex(32))
+    root = tmp_path / "sealed"
+    Checkpointer(root, encryption=f"key-file:{tmp_path / 'state.key'}").begin(epoch=1).commit()
+    for verb_ in ("list", "verify", "report"):
+        arguments = [verb_, root, *(["-o", tmp_path / "report.html"] if verb_ == "report" else [])]
+        status, error = failure(run, *arguments, "--json")
+        assert (status, error["type"]) == (1, "UnsupportedFormatError"), verb_
+        assert "say what opens its keys" in error["message"]
+        assert "damaged" not in error["message"]
+
+
+def test_a_first_commit_that_was_killed_is_no_lost_pointer(tmp_path: Path, run: Run) -> None:
+    root = tmp_path / "begun"
+    cp = Checkpointer(root).begin(epoch=1)
+    cp.snapshot("op", 0, b"1")
+    cp.prepare()
+    (root / "_latest").unlink()  # as if it ended before its first swap
+    for verb_ in ("list", "verify"):
+        status, error = failure(run, verb_, root, "--json")
+        assert (status, error["type"]) == (1, "StoreNotFoundError")
+        assert "nothing is committed yet: a first commit is under way, or ended before it was done" in error["message"]
+    for _ in range(2):
+        Checkpointer(root).begin(epoch=1).commit()
+    (root / "_latest").unlink()
+    assert failure(run, "list", root, "--json")[0] == 3
 
 
 def test_a_no_is_told_apart(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
