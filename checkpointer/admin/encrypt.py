@@ -73,7 +73,7 @@ async def encrypt_root(
     # Before the keys are made: an empty root that has keys would refuse a client without them.
     latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
     is_encrypted = latest is not None and latest.data.startswith(ENCRYPTED)
-    if latest is None and not await _was_begun(stored):
+    if latest is None and not await was_begun(stored):
         raise InvalidStateError(f"{stored.url}: nothing was begun here yet: let the first client have the encryption")
     if is_encrypted and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
         raise InvalidStateError(
@@ -96,7 +96,7 @@ async def encrypt_root(
     return await work.delete_originals()
 
 
-async def _was_begun(stored: Store) -> bool:
+async def was_begun(stored: Store) -> bool:
     """Return whether a root without `_latest` holds anything that keeps an encrypted client from beginning in it.
 
     That is positions of consumers, or what is left of a job that ended in its first commit. A folder that has only
@@ -305,4 +305,4 @@ class _Encrypting:
         return EncryptedRoot(url, self.objects, self.bytes, deleted)
 
 
-__all__ = ["EncryptedRoot", "encrypt_root", "reencrypt_root"]
+__all__ = ["EncryptedRoot", "encrypt_root", "reencrypt_root", "was_begun"]

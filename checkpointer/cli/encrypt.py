@@ -2,10 +2,12 @@
 
 import click
 
+from pyspark_checkpointer.admin.encrypt import was_begun
 from pyspark_checkpointer.cli.schemas import EncryptedRoot
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
+from pyspark_checkpointer.errors import StoreNotFoundError
 
 
 @verb(
@@ -26,6 +28,11 @@ def command(store: Opened, encryption: str | None, yes: bool) -> None:
     """
     if encryption is None:
         raise click.UsageError("Say with --encryption what is to open the keys")
+    try:
+        store.require()
+    except StoreNotFoundError:
+        if not store.read(lambda session: was_begun(session.store)):
+            raise
     store.check_can_ask(yes)
     store.confirm(f"Encrypt {store.ck.root}? Whoever loses the key loses the state.", yes)
     with progress("encrypting", "bytes") as on_progress:

@@ -23,7 +23,11 @@ _COLUMNS = (
 )
 
 
-@verb("list", "list /data/orders", "list s3://bucket/jobs/orders --json | jq -r '.[-1].id'")
+@verb(
+    "list",
+    "list /data/orders",
+    "list s3://bucket/jobs/orders --json | jq -r '.[] | select(.state == \"committed\") | .id'",
+)
 @click.option("--sizes", is_flag=True, help="Read the chains of operators with very many partitions too.")
 def command(store: Opened, sizes: bool) -> None:
     """List the checkpoints, the newest last.

@@ -122,7 +122,7 @@ def _repair(store: Opened, to: CheckpointSelector, accept_loss: bool, older_part
         return 1
     if not plan and not store.json:
         _print_plan(plan)
-    loss = "" if plan else f", with the loss of {count(len(plan.losses), 'partition')}"
+    loss = "" if plan else ", with the losses above"
     store.confirm(f"Repair {store.ck.root} to {chosen}{loss}? Nothing older is kept but savepoints", yes)
     with progress("verifying", "bytes") as on_progress:
         new = store.ck.repair(chosen, accept_loss=accept_loss, older_partitions=older_partitions, progress=on_progress)
