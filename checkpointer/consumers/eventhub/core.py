@@ -66,10 +66,7 @@ class EventHubGroups:
         self._context = context
         self._groups: dict[str, Group] = {}
         self._own_etags: dict[_Key, set[str]] = {}
-        """The etags of rows that only claims of this object can have made since it had them.
-
-        There are two where nothing told whether the last claim was won.
-        """
+        """The etags that claims of this object have given to a row, or may have: nobody else draws them."""
         self._write_behind: WriteBehind[_Key, _Checkpoint] = WriteBehind(
             write_each(_write), max_updates=max_updates, interval=interval, name=context.store.url
         )
@@ -113,10 +110,12 @@ class EventHubGroups:
         won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
         rows = {row.etag: row for some in won for row in some}
         for claim in claims:
+            own = self._own_etags[self._key(claim.given)]
             if claim.etag in rows:
-                self._own_etags[self._key(claim.given)] = {claim.etag}
+                own.clear()
+                own.add(claim.etag)
             else:
-                self._own_etags[self._key(claim.given)].discard(claim.etag)
+                own.discard(claim.etag)
         return [
             {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
             for claim in claims
@@ -129,15 +128,23 @@ class EventHubGroups:
 
         The owners since have recorded later positions.
         """
+        waiting = self._write_behind.pending
+        found: dict[Group, Mapping[str, str]] = {}
         stale = set()
         for claim in claims:
             key = self._key(claim.given)
-            if claim.expected is None or claim.expected in self._own_etags.get(key, ()):
-                # Until the answer comes, either may be in the row.
-                self._own_etags[key] = {claim.etag} | ({claim.expected} if claim.expected is not None else set())
-            else:
-                self._own_etags[key] = set()
-                stale.add(key)
+            own = self._own_etags.setdefault(key, set())
+            if key in waiting and claim.expected is not None and claim.expected not in own:
+                # The claim may be of an older listing, and be lost. What waits is stale only if the row has this etag.
+                if key.group not in found:
+                    ownership = await key.group.ownership.read()
+                    rows = {} if ownership is None else ownership.rows
+                    found[key.group] = {row.partition.lower(): row.etag for row in rows.values()}
+                if found[key.group].get(claim.partition.lower()) == claim.expected:
+                    own.clear()
+                    stale.add(key)
+            # Until the answer comes, this etag may be in the row, or one of those before.
+            own.add(claim.etag)
         if stale:
             await self._write_behind.forget(stale.__contains__)
 

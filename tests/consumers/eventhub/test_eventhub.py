@@ -129,6 +129,24 @@ def test_what_waits_is_not_dropped_for_another_owner_of_the_same_store(url: str)
     assert positions(CheckpointStore(url)) == {"0": (100, "100")}
 
 
+def test_what_waits_is_not_dropped_for_a_claim_that_is_lost(url: str) -> None:
+    store = CheckpointStore(url, max_updates=100, interval=60.0)
+    (first,) = store.claim_ownership([claim("0", "a")])
+    store.update_checkpoint(checkpoint("0", 99, "99"))
+    assert store.claim_ownership([claim("0", "b")]) == []  # of a listing from before there was a row
+    (renewed,) = store.claim_ownership([first])
+    store.update_checkpoint(checkpoint("0", 100, "100"))
+    assert store.claim_ownership([{**first, "owner_id": "b"}]) == []  # of an older listing
+    (renewed,) = store.claim_ownership([renewed])
+    other = CheckpointStore(url, max_updates=100, interval=60.0)
+    other.update_checkpoint(checkpoint("0", 7, "7"))
+    assert other.claim_ownership([{**first, "owner_id": "c"}]) == []  # nor what another object has to say
+    store.close()
+    assert positions(CheckpointStore(url)) == {"0": (100, "100")}
+    other.close()
+    assert positions(CheckpointStore(url)) == {"0": (7, "7")}
+
+
 @pytest.mark.parametrize("landed", [False, True])
 def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an_answer(url: str, landed: bool) -> None:
     class Waiting(Faulty):
@@ -143,7 +161,7 @@ def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an
     lost = [{**theirs, "owner_id": "a"}]
     store.list_ownership(*HERE)  # so that the swap is the next request
     store.faults.call(_lose, "swap", path="ownership", after=landed, times=100)
-    store.faults.call(_lose, "get", path="ownership", times=100)
+    store.faults.call(_lose, "get", nth=2, path="ownership", times=100)  # the first looks whose row it is
     with pytest.raises(CheckpointError):
         store.claim_ownership(lost)
     store.faults.clear()
