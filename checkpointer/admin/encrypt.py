@@ -37,7 +37,6 @@ from pyspark_checkpointer.storage.encryption.generations import check_change, en
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
 from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
-from pyspark_checkpointer.storage.request_path import unmarked
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 from pyspark_checkpointer.storage.signatures.store import SignedStore
 
@@ -68,23 +67,28 @@ async def encrypt_root(
     Raises `InvalidStateError` where the root holds nothing of this library, and where it needs a repair first.
     """
     stored, signing = await open_below_signatures(session)
-    # An earlier call may have made the keys of a root without `_latest`.
-    stored = unmarked(stored)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
     latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
     is_encrypted = latest is not None and latest.data.startswith(ENCRYPTED)
     if latest is None and not await was_begun(stored):
-        raise InvalidStateError(f"{stored.url}: nothing was begun here yet: let the first client have the encryption")
+        raise InvalidStateError(
+            f"{stored.url}: nothing was begun here yet: let the first client have the encryption, in an empty root"
+        )
     if is_encrypted and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
         raise InvalidStateError(
             f"{stored.url}: is encrypted, and has lost its {object_paths.KEYS}: bring that back from a copy"
         )
+    signers = await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT)
+    if latest is None and signers is not None and signers.data.startswith(ENCRYPTED):
+        signing = None  # an earlier call has encrypted all that is signed here
     if not is_encrypted:
         await read_whole_head(stored if signing is None else SignedStore(stored, signing))
     # Only before the keys are made: an earlier call may have hidden names, which are longer than they were.
     if isinstance(encryption, HiddenNames) and await find_object(stored, object_paths.KEYS, SWAP_LIMIT) is None:
         await check_names(stored)
     keys, is_unfinished = await adopt(stored, encryption)
+    if signers is not None and signers.data.startswith(ENCRYPTED):
+        keys.decrypt(object_paths.SIGNERS, signers.data)  # anybody could write the first bytes
     work = _Encrypting(session.host, stored, None, keys, signing, progress)
     await work.commit()
     if is_unfinished:

@@ -8,6 +8,7 @@ from pyspark_checkpointer.storage.base import SWAP_LIMIT, Store, pages
 from pyspark_checkpointer.storage.compare_and_swap import find_object
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.encryption.stored_names import check_length
+from pyspark_checkpointer.storage.request_path import unmarked
 from pyspark_checkpointer.storage.signatures.signers import unsigned
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 from pyspark_checkpointer.storage.signatures.store import SignedStore
@@ -19,7 +20,8 @@ async def open_below_signatures(session: Session) -> tuple[Store, Signing | None
     Raises an error for a signed root where this client may not sign a new version of `_latest`.
     """
     signed = session.store if isinstance(session.store, SignedStore) else None
-    below = session.store if signed is None else signed.inner
+    # An earlier call may have made the keys of a root without `_latest`.
+    below = unmarked(session.store if signed is None else signed.inner)
     # As it is stored: once an earlier call has committed, the keys of this client open nothing.
     stored = below.inner if isinstance(below, EncryptedStore) else below
     is_signed = await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None

@@ -270,3 +270,29 @@ def test_nobody_takes_an_interrupted_encryption_for_damage(
     assert place.objects() == found
     place.client("driver", None).encrypt(place.old)
     place.is_whole(place.old)
+
+
+@pytest.mark.parametrize("stops_at", [None, "encrypt_positions", "encrypt_signers"])
+def test_a_signed_root_with_nothing_but_positions_is_encrypted(
+    keys: Path, new_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch, stops_at: str | None
+) -> None:
+    url, key, trust = new_url(), f"key-file:{keys / 'old.key'}", f"trust:{keys / 'owner.pub'}"
+    allow = {keys / "host.pub": "consume", keys / "driver.pub": "commit"}
+    Checkpointer(url).change_signers(keys / "owner.pem", allow=allow)
+    host, driver = (f"{trust},sign:{keys / name}.pem" for name in ("host", "driver"))
+    ShardLeases(url, "app", "worker", signing=host).create(["shard-1"])
+
+    async def stops(work: object) -> None:
+        raise CrashError
+
+    if stops_at is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(InPlace, stops_at, stops)
+            with pytest.raises(CrashError):
+                Checkpointer(url, signing=driver).encrypt(key)
+    for _ in range(2):
+        Checkpointer(url, signing=driver).encrypt(key)
+    assert [*ShardLeases(url, "app", "worker", encryption=key, signing=host).rows()] == ["shard-1"]
+    with Checkpointer(url, signing=driver, encryption=key).begin() as cp:
+        cp.snapshot("op", 0, b"1")
+    assert Checkpointer(url, signing=trust, encryption=key).restore()

@@ -268,9 +268,9 @@ class EncryptedStore(WrappedStore):
     async def delete(self, paths: Sequence[str]) -> None:
         keys = await self.find_keys()
         if keys is not None:  # Without keys nothing was ever written.
-            for path in paths:
-                # Moved later, it would be there again.
-                await refuse_unmoved(self.inner, keys, path)
+            # Moved later, they would be there again.
+            for folder in dict.fromkeys(path.rpartition("/")[0] + "/" for path in paths):
+                await refuse_unmoved(self.inner, keys, folder)
             await self.inner.delete([keys.stored_path(path) for path in paths])
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
