@@ -29,8 +29,6 @@ SEGMENTS = "manifests/segments/"
 CATALOGS = "catalog/"
 ARTIFACTS = "artifacts/"
 CONSUMERS = "progress/"
-FOLDERS = frozenset({MANIFESTS, CATALOGS, ARTIFACTS, CONSUMERS})
-"""The folders directly in a root that have objects of the format. All other objects of it are in no folder."""
 FOLLOWERS = "progress/followers.json"
 
 PATH_CACHE = 256

@@ -8,14 +8,15 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pyspark_checkpointer.manifests import object_paths
+LOST_AND_FOUND = "lost+found"
+"""The folder at the top of a disk for files that a check of the disk found."""
 
 
 def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
     """Yield path and size of each regular file whose path starts with `prefix`.
 
-    The paths are relative to `root`. A file that is created or removed meanwhile may be missing or not. A folder that
-    this process may not read is left out where it cannot have an object of the format.
+    The paths are relative to `root`. A file that is created or removed meanwhile may be missing or not. Where the root
+    is a whole disk, only its administrator may read its `lost+found`, which is left out then.
     """
     folders = [prefix.rpartition("/")[0]]
     while folders:
@@ -25,9 +26,9 @@ def files_below(root: str, prefix: str) -> Iterator[tuple[str, int]]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError:
-            if not folder or f"{folder.partition('/')[0]}/" in object_paths.FOLDERS:
+            if folder != LOST_AND_FOUND:
                 raise
-            continue  # such as the `lost+found` of a disk
+            continue
         with entries:
             for entry in entries:
                 path = f"{folder}/{entry.name}" if folder else entry.name
