@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import DependencyError, InvalidStateError
+from pyspark_checkpointer.errors import DependencyError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import (
     Blob,
@@ -458,6 +458,7 @@ def test_the_checksums_of_parts_are_announced(
     ("kind", "status", "code"),
     [("s3", 403, "InvalidObjectState"), ("azure", 409, "BlobArchived"), ("azure", 409, "BlobBeingRehydrated")],
 )
-def test_an_archived_object_is_refused_whoever_asks(kind: str, status: int, code: str) -> None:
-    with serving(says(status, code)) as server, pytest.raises(ObjectRefusedError, match="is archived"):
+def test_an_archived_object_is_no_lost_one(kind: str, status: int, code: str) -> None:
+    with serving(says(status, code)) as server, pytest.raises(StoreRefusedError, match="is archived") as caught:
         run_sync(server.place(kind).open().get("x"))
+    assert not isinstance(caught.value, ObjectRefusedError)  # it can be brought back

@@ -15,7 +15,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 _NO_CONTAINER = {"ContainerNotFound", "ContainerDisabled", "ResourceNotFound"}
@@ -110,7 +110,7 @@ def meaning(error: Exception, name: str, url: str, options: Mapping[str, Any]) -
             "Storage Blob Data Contributor on the container"
         )
     if code in _ARCHIVED:
-        return ObjectRefusedError(f"{name}: {said}; it is archived: rehydrate it first")
+        return StoreRefusedError(f"{name}: {said}; it is archived: rehydrate it first")
     if code in _IMPOSSIBLE:
         return IllegalArgumentError(f"{name}: {said}")
     return StoreRefusedError(f"{name}: {said}")

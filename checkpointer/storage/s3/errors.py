@@ -13,7 +13,7 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.storage import cloud
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.scrubbing import scrub
 
 # Codes of S3 and of servers that speak its protocol, by what they mean to a caller.
@@ -121,7 +121,7 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
 def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
     """Return the error for a code that no further attempt can change."""
     if code == "InvalidObjectState":
-        return ObjectRefusedError(f"{name}: {said}; it is archived: restore it from the archive first")
+        return StoreRefusedError(f"{name}: {said}; it is archived: restore it from the archive first")
     if code in _DENIED:
         return StoreRefusedError(
             f"{name}: {said}; the credentials in use need s3:GetObject, s3:PutObject, s3:DeleteObject, "
