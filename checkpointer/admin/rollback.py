@@ -18,6 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -102,5 +103,5 @@ async def _rollback(
         with session.reports.committing(meter, manifest.id, manifest.epoch):
             ref = await metadata.write_manifest(session.store, session.host, manifest)
             await session.commit_pointer(base, ref, manifest, edit_pointer)
-        logger.info("%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
+        log_safely(logging.INFO, "%s: rolled back to %s, as %s", session.store.url, target.id, ref.id)
         return ref.id

@@ -22,6 +22,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Pointer, Ref
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -104,7 +105,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
 
     await cas_loop(session.store, await read_head(session.store), plan_swap)
     assert kept is not None
-    logger.info("%s: savepoint %r keeps %s", session.store.url, name, kept.id)
+    log_safely(logging.INFO, "%s: savepoint %r keeps %s", session.store.url, name, kept.id)
     return Savepoint(name, kept.id, created)
 
 
@@ -138,7 +139,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
         return await replace_catalog(session, head, rest)
 
     await cas_loop(session.store, await read_head(session.store), plan_swap)
-    logger.info("%s: savepoint %r was deleted", session.store.url, name)
+    log_safely(logging.INFO, "%s: savepoint %r was deleted", session.store.url, name)
 
 
 async def replace_catalog(session: Session, head: Head, entries: tuple[CatalogEntry, ...]) -> Pointer:

@@ -21,6 +21,7 @@ from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
 from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -157,7 +158,8 @@ class Owner:
         head = await cas_loop(store, base.head, plan_swap)
         owned, owns = self.owns(base.head), self.owns(head)
         if owns and not owned:
-            logger.info("%s: this writer took over (as writer %d)", store.url, self.writer_on(head).epoch)
+            epoch = self.writer_on(head).epoch
+            log_safely(logging.INFO, "%s: this writer took over (as writer %d)", store.url, epoch)
         overtaken = await self.overtaken(store, base, head, attempt) if owned and not owns else None
         return Swapped(head, owns, overtaken)
 

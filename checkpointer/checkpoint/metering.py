@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
@@ -27,6 +27,7 @@ from pyspark_checkpointer.checkpoint.metrics import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest
 from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -194,7 +195,7 @@ class Reports:
         except BaseException as error:
             outcome = "was not committed" if proves_failure(error) else "may have been committed or not"
             # As text: a record that a handler keeps would keep the traceback, and with it the client and its data.
-            _log(
+            log_safely(
                 logging.WARNING, "%s: %s %s: %s: %s", self._root, checkpoint, outcome, type(error).__name__, str(error)
             )
             self._hand_over(self._commit(meter, checkpoint, epoch, type(error).__name__))
@@ -254,12 +255,12 @@ class Reports:
         return self._callback is not None or logger.isEnabledFor(logging.DEBUG)
 
     def _hand_over(self, record: Metrics) -> None:
-        _log(logging.DEBUG, "%s", record)
+        log_safely(logging.DEBUG, "%s", record)
         callback = self._callback
         if callback is not None:
             last = runtime.call_later(lambda: _call(callback, record))
             if last is None:
-                _log(logging.WARNING, "%s: the metrics callback is too slow, so a record is lost", self._root)
+                log_safely(logging.WARNING, "%s: the metrics callback is too slow, so a record is lost", self._root)
             # The one before is still waited for where this record was dropped.
             self._last = last or self._last
 
@@ -268,10 +269,6 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
     try:
         callback(record)
     except BaseException:  # one that wants to end the process would only end this thread
-        _log(logging.WARNING, "%s: the metrics callback failed, so its record is lost", record.root, exc_info=True)
-
-
-def _log(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
-    """Log a message. A filter or handler of the user that fails must not hide what became of a commit."""
-    with suppress(Exception):
-        logger.log(level, message, *arguments, exc_info=exc_info)
+        log_safely(
+            logging.WARNING, "%s: the metrics callback failed, so its record is lost", record.root, exc_info=True
+        )

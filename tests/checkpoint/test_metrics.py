@@ -732,7 +732,7 @@ def test_a_log_that_fails_hides_nothing(world: World, monkeypatch: pytest.Monkey
     client.restore()
     logger = logging.getLogger("pyspark_checkpointer")
     monkeypatch.setattr(logger, "filters", [fails])
-    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    logger.setLevel(logging.DEBUG)
     for number in range(2):
         put(client, b"%d" % number)
     monkeypatch.setattr(logger, "filters", [])
@@ -742,5 +742,6 @@ def test_a_log_that_fails_hides_nothing(world: World, monkeypatch: pytest.Monkey
     with pytest.raises(FencedError):
         put(client, b"late")
     monkeypatch.setattr(logger, "filters", [])
+    logger.setLevel(logging.NOTSET)
     runtime.run_sync(client.session.reports.delivered())
     assert [record.error for record in heard[1:]] == [None, None, "FencedError"]
