@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
@@ -32,13 +33,18 @@ def loop() -> asyncio.AbstractEventLoop:
     if creating.acquire(blocking=False):
         try:
             # fsspec keeps a loop whose thread could not be started, and everybody would wait for it for ever.
-            if fsspec.asyn.loop[0] is running and fsspec.asyn.iothread[0] is None:
+            if fsspec.asyn.loop[0] is running and fsspec.asyn.iothread[0] is None and not _is_starting():
                 running.close()
                 fsspec.asyn.loop[0] = None
         finally:
             creating.release()
     begun: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
     return begun
+
+
+def _is_starting() -> bool:
+    """Return whether the loop has a thread after all. An interrupt may have kept fsspec from noting it."""
+    return any(thread.name == "fsspecIO" for thread in threading.enumerate())
 
 
 def on_loop() -> bool:

@@ -21,14 +21,18 @@ def in_one_thread() -> Iterator[None]:
     """Run coroutines to their end in the calling thread, one after the other, on a loop of their own."""
     loop, lock = asyncio.new_event_loop(), threading.RLock()
 
-    def begin(coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]) -> Callable[[], None]:
-        with lock:
-            task = loop.create_task(coro)
-            # The caller raises it, from the task.
-            with suppress(Exception):
-                loop.run_until_complete(task)
-        done(task)
-        return lambda: None
+    def prepare(
+        coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]
+    ) -> tuple[Callable[[], None], Callable[[], None]]:
+        def start() -> None:
+            with lock:
+                task = loop.create_task(coro)
+                # The caller raises it, from the task.
+                with suppress(Exception):
+                    loop.run_until_complete(task)
+            done(task)
+
+        return start, lambda: None
 
     async def compute(host: SystemHost, work: Callable[[], T]) -> T:
         return work()
@@ -39,7 +43,9 @@ def in_one_thread() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # A store refuses to be used on any loop but this one.
         patch.setattr(fsspec.asyn, "loop", [loop])
-        patch.setattr(event_loop, "_begin", begin)
+        # It has no thread, and is not one whose thread could not be started.
+        patch.setattr(fsspec.asyn, "iothread", [threading.current_thread()])
+        patch.setattr(event_loop, "_prepare", prepare)
         patch.setattr(SystemHost, "run", compute)
         patch.setattr(runtime, "on_cpu", on_cpu)
         # Hypothesis ends some runs with an exception of its own.
