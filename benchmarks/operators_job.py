@@ -21,7 +21,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.micro_batches import Feed, Query, fingerprint, in_turns, location, session
-from pyspark_checkpointer.spark import Combine, Expire, State, read_state, stateful
+from pyspark_checkpointer.spark import Change, Combine, Expire, State, read_state, stateful
 
 PARTITIONS = 8
 COLUMNS = "key long, n long, amount long"
@@ -90,8 +90,25 @@ class Adder(StatefulProcessor):
         pass
 
 
+def emitted(made: pa.Table) -> Change:
+    """Return a change that emits what it stores."""
+    return Change(upserts=made, output=made)
+
+
+def add_one_and_emit(key: tuple[Any, ...], rows: list[dict[str, Any]], row: dict[str, Any] | None) -> Change:
+    made = add_one(key, rows, row)
+    return Change(upserts=made, output=[{"key": key[0], **made}])
+
+
+def write_nowhere(rows: DataFrame | None) -> None:
+    assert rows is not None
+    rows.write.format("noop").mode("overwrite").save()
+
+
 def apply(batch: DataFrame, batch_id: int, state: State) -> None:
-    state.table("t", ["key"], num_partitions=PARTITIONS, schema=COLUMNS).apply(batch, add)
+    table = state.table("t", ["key"], num_partitions=PARTITIONS, schema=COLUMNS)
+    # Spark's operators emit a row for each key, and so does this.
+    write_nowhere(table.apply(batch, lambda rows, old: emitted(add(rows, old)), output=COLUMNS))
 
 
 def apply_expiring(batch: DataFrame, batch_id: int, state: State, expire: Expire | None = EXPIRE) -> None:
@@ -106,7 +123,8 @@ def upsert_expiring(batch: DataFrame, batch_id: int, state: State, expire: Expir
 
 
 def apply_groups(batch: DataFrame, batch_id: int, state: State) -> None:
-    state.table("t", ["key"], num_partitions=PARTITIONS, schema=COLUMNS).apply_groups(batch, add_one)
+    table = state.table("t", ["key"], num_partitions=PARTITIONS, schema=COLUMNS)
+    write_nowhere(table.apply_groups(batch, add_one_and_emit, output=COLUMNS))
 
 
 def upsert(batch: DataFrame, batch_id: int, state: State) -> None:
@@ -115,12 +133,11 @@ def upsert(batch: DataFrame, batch_id: int, state: State) -> None:
 
 
 def first_seen(batch: DataFrame, batch_id: int, state: State) -> None:
-    new = state.table("t", ["key"], num_partitions=PARTITIONS).first_seen(batch)
-    new.write.format("noop").mode("overwrite").save()
+    write_nowhere(state.table("t", ["key"], num_partitions=PARTITIONS).first_seen(batch))
 
 
 def noop(batch: DataFrame, batch_id: int) -> None:
-    totals(batch).write.format("noop").mode("overwrite").save()
+    write_nowhere(totals(batch))
 
 
 OURS: Mapping[str, Update] = {
