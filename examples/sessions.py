@@ -73,9 +73,10 @@ def run(spark: SparkSession, folder: Path) -> None:
         over = table.apply_groups(flights, walk, output=SESSION, order_by=["departure"])
         assert over is not None
         stood = table.expired()
-        # A batch that Spark repeats writes the same rows to the same place.
+        # A batch that Spark repeats writes the same rows to the same place. Another query, with a new checkpoint of
+        # Spark, counts its batches from 0 again, and has places of its own.
         stood.select(COLUMNS).unionByName(over).write.mode("overwrite").parquet(
-            str(folder / "sessions" / f"{batch_id}")
+            str(folder / "sessions" / f"{state.token.query_id}-{batch_id}")
         )
 
     schema = "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, "

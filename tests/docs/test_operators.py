@@ -82,10 +82,10 @@ def play(whose: str, folder: Path, one_spark: SharedSpark) -> Path:
 
 def emitted(folder: Path) -> Emitted:
     """What each batch emitted. Spark has a batch without rows at the end, which moves its watermark."""
-    found = {
-        int(batch.name): [json.loads(line) for part in batch.glob("*.json") for line in part.read_text().splitlines()]
-        for batch in folder.iterdir()
-    }
+    found: Emitted = {}
+    for part in folder.rglob("*.json"):
+        lines = part.read_text().splitlines()
+        found.setdefault(int(part.parent.name), []).extend(json.loads(line) for line in lines)
     return {batch: sorted(rows, key=str) for batch, rows in sorted(found.items()) if rows}
 
 
