@@ -4,6 +4,9 @@ State that `stateful` keeps is exact. Rows that a callback writes elsewhere may 
 wrote them and before its checkpoint, Spark runs the batch again. So the callback records the token of the batch (query
 id and batch id) in the same transaction as the rows, and skips a batch whose token is there.
 
+Each row has its token too. After a `checkpointer rewind` the batches above its target come again with the same tokens,
+and `take_back` removes what they had written.
+
     python -m examples.idempotent_sink [--folder FOLDER]
 
 runs a small job over files of orders that fails at the worst moment, runs it again, and counts. A customer who has
@@ -34,7 +37,7 @@ VOUCHER = 100
 
 TABLES = """
     CREATE TABLE IF NOT EXISTS batches (query TEXT, batch INTEGER, PRIMARY KEY (query, batch));
-    CREATE TABLE IF NOT EXISTS vouchers (customer TEXT, total INTEGER);
+    CREATE TABLE IF NOT EXISTS vouchers (query TEXT, batch INTEGER, customer TEXT, total INTEGER);
 """
 
 
@@ -45,8 +48,16 @@ def write_once(database: Path, token: Token, vouchers: Iterable[tuple[str, int]]
         with connection:  # one transaction: all of it, or nothing
             if connection.execute("INSERT OR IGNORE INTO batches VALUES (?, ?)", token).rowcount == 0:
                 return False
-            connection.executemany("INSERT INTO vouchers VALUES (?, ?)", vouchers)
+            connection.executemany("INSERT INTO vouchers VALUES (?, ?, ?, ?)", ((*token, *row) for row in vouchers))
             return True
+
+
+def take_back(database: Path, last: Token) -> int:
+    """Remove what was written in batches after `last`, to which the job was rewound. Return how many vouchers went."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        gone = connection.execute("DELETE FROM vouchers WHERE query = ? AND batch > ?", last).rowcount
+        connection.execute("DELETE FROM batches WHERE query = ? AND batch > ?", last)
+        return gone
 
 
 def start(spark: SparkSession, folder: Path, fail_in: int | None = None) -> StreamingQuery:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.idempotent_sink import read_vouchers, write_once
+from examples.idempotent_sink import read_vouchers, take_back, write_once
 from pyspark_checkpointer.spark import Token
 from tests.docs.shared_spark import SharedSpark
 
@@ -68,3 +68,14 @@ def test_a_job_that_fails_between_the_sink_and_its_checkpoint_leaves_no_doubles(
     assert again == "batch 4: 19 vouchers, had been written before"
     customers = read_vouchers(tmp_path / "vouchers.db")
     assert len(customers) == len(set(customers)) == 33
+
+
+def test_after_a_rewind_the_corrected_batches_take_the_place_of_the_wrong_ones(tmp_path: Path) -> None:
+    database = tmp_path / "vouchers.db"
+    for batch, customer in ((4, "Ada"), (5, "Bob")):
+        write_once(database, Token(QUERY, batch), [(customer, 100)])
+    write_once(database, Token("another", 5), [("Cid", 101)])
+    assert not write_once(database, Token(QUERY, 5), [("Eve", 100)])
+    assert take_back(database, Token(QUERY, 4)) == 1
+    assert write_once(database, Token(QUERY, 5), [("Eve", 100)])
+    assert read_vouchers(database) == ["Ada", "Cid", "Eve"]
