@@ -139,16 +139,17 @@ def run(folder: Path, workers: int, kills: int) -> bool:
     """
     expected = write_clicks(folder)
     command = [sys.executable, "-m", "examples.sharded_source", "--folder", str(folder), "--work"]
-    running = [subprocess.Popen(command) for _ in range(workers)]
+    running, failed = [subprocess.Popen(command) for _ in range(workers)], []
     for kill in range(kills):
         time.sleep(random.uniform(0.8, 2.0))
         victim = running.pop(random.randrange(workers))
         victim.send_signal(signal.SIGKILL)
-        victim.wait()
+        if victim.wait() not in (0, -signal.SIGKILL):  # it had ended before, with an error
+            failed.append(victim.pid)
         counted = read_totals(folder).total()
         print(f"kill {kill + 1}: worker {victim.pid} died, {counted:,} of {expected.total():,} records are counted")
         running.append(subprocess.Popen(command))
-    failed = [worker.pid for worker in running if worker.wait() != 0]
+    failed += [worker.pid for worker in running if worker.wait() != 0]
     found = read_totals(folder)
     print(
         f"{found.total():,} records counted, {expected.total():,} written: {'exact' if found == expected else 'WRONG'}"
