@@ -49,6 +49,8 @@ class _Rule:
     path: str
     nth: int
     times: int
+    of_objects: bool = False
+    """True if listings of folders alone do not count."""
     seen: int = 0
 
     def matches(self, request: Request) -> bool:
@@ -57,6 +59,8 @@ class _Rule:
         Counts the request if it is of the right kind and path.
         """
         if self.kind not in (None, request.kind) or self.path not in request.path:
+            return False
+        if self.of_objects and request.lists_folders:
             return False
         self.seen += 1
         return self.nth <= self.seen < self.nth + self.times
@@ -418,7 +422,8 @@ class Faults:
     def stale_listing(self, nth: int = 1, *, path: str = "", lag: int = 1, times: int = 1) -> None:
         """Let the nth matching listing miss the last `lag` writes and deletions.
 
-        Only writes and deletions that go through these faults count.
+        Only writes and deletions that go through these faults count. A listing of folders alone is never stale, and
+        does not count.
 
         Args:
             nth: As in `apply`.
@@ -438,6 +443,7 @@ class Faults:
         if lag < 1:
             raise IllegalArgumentError(f"lag={lag}: expected 1 or more")
         self.apply(self._stale(lag), "list", nth, path=path, times=times)
+        self._rules[-1].of_objects = True
 
     def crash(self, number: int, *, after: bool = False) -> None:
         """Let the process die at the nth request from now on.

@@ -48,6 +48,8 @@ class Request:
     """The bytes to write."""
     expected: str | None = None
     """The version that a swap expects."""
+    lists_folders: bool = False
+    """True for a listing of folders alone, without the objects in them."""
 
 
 Send = Callable[[Request], Awaitable[Any]]

@@ -61,7 +61,9 @@ class FaultyStore(WrappedStore):
         return await self._send("list", prefix, lambda _: self.inner.list_page(prefix, more))
 
     async def folders(self, prefix: str) -> Sequence[str]:
-        return await self._send("list", prefix, lambda _: self.inner.folders(prefix))
+        asked = Request("list", prefix, 0, lists_folders=True)
+        found: Sequence[str] = await self.faults.serve(asked, lambda _: self.inner.folders(prefix))
+        return found
 
     async def delete(self, paths: Sequence[str]) -> None:
         await self._send("delete", " ".join(paths), lambda _: self.inner.delete(paths))
