@@ -111,7 +111,8 @@ def declare(attempt: CheckpointAttempt, operator: str, schema: Json) -> None:
             f"operator {operator!r}: was written as {old.schema}, not as {schema}: {how_to_keep(operator)}"
         )
     change = attempt.change(operator, codecs.RAW, 0)
-    if change.plans and change.operator.schema != schema:
+    declared = change.operator.schema if old is None else None
+    if (change.plans or declared is not None) and change.operator.schema != schema:
         raise IllegalArgumentError(
             f"operator {operator!r}: was written as {change.operator.schema} in this batch, not as {schema}: write all "
             "of it in one way, or give one of them another name"

@@ -24,6 +24,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.keyed import packing
 from pyspark_checkpointer.storage.local import files
+from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.world import Actor, World, attempt, latest, put
 
@@ -487,7 +488,15 @@ def test_what_is_still_written_when_an_attempt_had_no_room_takes_none(
 ) -> None:
     client = Checkpointer(tmp_path / "root")
     put(client, b"before")
-    written, begun, go_on = files.write_temporary, threading.Event(), threading.Event()
+    written, publish, begun, go_on = files.write_temporary, LocalStore._put, threading.Event(), threading.Event()
+    ended = threading.Event()
+
+    def noting(self: LocalStore, path: str, *given: Any) -> None:
+        try:
+            publish(self, path, *given)
+        finally:
+            if "/slow/" in path:
+                ended.set()
 
     def slow_or_full(target: str, data: Any) -> str:
         if "/slow/" in target:
@@ -499,13 +508,11 @@ def test_what_is_still_written_when_an_attempt_had_no_room_takes_none(
         return written(target, data)
 
     monkeypatch.setattr(files, "write_temporary", slow_or_full)
+    monkeypatch.setattr(LocalStore, "_put", noting)
     with pytest.raises(StoreRefusedError, match="No space left"), client.begin() as cp:
         for name in ("slow", "full"):
             cp.snapshot(name, 0, b"x" * 300_000)
     go_on.set()
     put(client, b"after")
-    for _ in range(200):
-        if not [*(tmp_path / "root").rglob("*.tmp")]:
-            break
-        time.sleep(0.02)
+    assert ended.wait(20)
     assert [*(tmp_path / "root" / "artifacts" / "slow").rglob("*")] in ([], [tmp_path / "root" / "artifacts/slow/0"])

@@ -674,14 +674,13 @@ def test_a_restore_that_found_nothing_moves_nothing(world: World) -> None:
         with pytest.raises(CheckpointNotFoundError):
             client.restore("epoch=99")
 
-    thread = threading.Thread(target=restore_what_is_not_there)
-    thread.start()
-    reached.wait(10)
-    restoring = threading.Thread(target=client.restore)
-    restoring.start()
-    go_on.set()
-    thread.join()
-    restoring.join()
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(restore_what_is_not_there)
+        reached.wait(10)
+        restoring = pool.submit(client.restore)
+        go_on.set()
+        failing.result(30)
+        assert restoring.result(30)
     put(client, b"2")
     assert latest(world.actor()) == b"2"
 
@@ -696,16 +695,16 @@ def test_what_a_restore_has_set_meanwhile_counts_for_a_call_that_only_reads(worl
         with pytest.raises(InvalidStateError) if older else nullcontext():
             client.new_id()
 
-    drawing = threading.Thread(target=draw)
-    drawing.start()
-    gate.wait()
-    if older:
-        client.restore(ids[0])  # without saving on top of it
-    else:
-        client.restore()
-    put(world.actor(), b"of another")
-    gate.open()
-    drawing.join()
+    with ThreadPoolExecutor(1) as pool:
+        drawing = pool.submit(draw)
+        gate.wait()
+        if older:
+            client.restore(ids[0])  # without saving on top of it
+        else:
+            client.restore()
+        put(world.actor(), b"of another")
+        gate.open()
+        drawing.result(30)
     with pytest.raises(InvalidStateError if older else ConflictError):
         put(client, b"of what was restored")
     assert latest(world.actor()) == b"of another"

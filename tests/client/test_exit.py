@@ -19,9 +19,9 @@ from pyspark_checkpointer.storage.local.store import LocalStore
 
 put = LocalStore._put
 
-def slow(self, path, data):
+def slow(self, *given):
     time.sleep(0.7)
-    put(self, path, data)
+    put(self, *given)
 
 LocalStore._put = slow
 ROOT = sys.argv[1]
@@ -107,7 +107,7 @@ def test_a_forked_child_does_not_wait_for_the_commit_of_its_parent(tmp_path: Pat
 def test_a_commit_that_fails_after_the_last_line_is_said_aloud(tmp_path: Path) -> None:
     done = end(
         tmp_path,
-        "def full(self, path, data):",
+        "def full(self, *given):",
         "    time.sleep(0.5)",
         "    raise OSError(28, 'No space left on device')",
         "LocalStore._put = full",
@@ -123,7 +123,7 @@ def test_a_commit_that_takes_too_long_is_said_aloud(tmp_path: Path) -> None:
     done = end(
         tmp_path,
         "process_exit.FINISH_SECONDS, process_exit.SILENT_SECONDS = 0.5, 0.1",
-        "LocalStore._put = lambda self, path, data: time.sleep(3)",
+        "LocalStore._put = lambda self, *given: time.sleep(3)",
         "save()",
     )
     assert "the process waits for this before it ends, for at most 0.5 s: " in done.stderr
@@ -133,7 +133,7 @@ def test_a_commit_that_takes_too_long_is_said_aloud(tmp_path: Path) -> None:
 def test_what_the_caller_was_told_is_not_said_again(tmp_path: Path) -> None:
     done = end(
         tmp_path,
-        "def full(self, path, data): raise OSError(28, 'No space left on device')",
+        "def full(self, *given): raise OSError(28, 'No space left on device')",
         "LocalStore._put = full",
         "client = save()",
         "try: client.close()",

@@ -46,7 +46,6 @@ def test_everything_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.Monk
     names = {path.name for path in modes}
     assert {"_latest", ".lock", "journal.yml", "saved.plan", "report.html", "exported", "catalog", "progress"} <= names
     assert any(name.endswith(".tmp") for name in names)
-    assert any(name.startswith("checkpointer-plan-") for name in names)
     for path, mode in modes.items():
         assert stat.S_IMODE(mode) == (0o700 if stat.S_ISDIR(mode) else 0o600), path
     figures["files and folders looked at"] += len(modes)

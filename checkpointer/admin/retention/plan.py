@@ -54,8 +54,8 @@ class CleanupPlan:
     `Checkpointer.plan` returns it. Iterating gives the rows.
 
     Each row is about one object. It has the action ("keep", "later", "delete"), the reason, and the checkpoint that
-    names the object. All but a few thousand rows are in a temporary file, so a plan takes hardly more memory for a
-    million objects than for a thousand.
+    names the object. Beyond some fifty thousand rows they are in a temporary file, so a plan takes hardly more memory
+    for a million objects than for a thousand.
 
     Attributes:
         root: The root, without secrets.

@@ -42,7 +42,8 @@ def list_folder(fs: Any, folder: str) -> Sequence[Mapping[str, Any]]:
     """Return what is directly in a folder; nothing if there is no such folder.
 
     Raises `OSError` where the folder changed meanwhile: some file systems list the names, and then ask for each file.
-    Whoever took that for an empty folder would miss all that is in it.
+    Whoever took that for an empty folder would miss all that is in it. The FTP file system of fsspec takes any error of
+    the server for an empty folder, which nobody can tell here.
     """
     try:
         found: Sequence[Mapping[str, Any]] = fs.ls(folder, detail=True)

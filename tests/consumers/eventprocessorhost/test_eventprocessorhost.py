@@ -25,7 +25,7 @@ from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
-from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime import forks, run_sync
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import CrashError, Gate
@@ -223,8 +223,7 @@ def test_managers_go_to_other_processes(root: Root) -> None:
 
 def test_a_lease_stays_in_its_process(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = root.leases("host").acquired()
-    pid = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: pid + 1)  # as in a forked child
+    monkeypatch.setattr(forks, "_this", forks.Process())  # as in a forked child
     with pytest.raises(LeaseLostError):
         root.manager.update_checkpoint(lease, at(1))
     monkeypatch.undo()
