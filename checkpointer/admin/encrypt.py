@@ -30,7 +30,7 @@ from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, Store, pages
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, Store, holds, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import check_change, end_change
@@ -70,7 +70,7 @@ async def encrypt_root(
     # Before the keys are made: an empty root that has keys would refuse a client without them.
     latest = await find_object(stored, object_paths.LATEST, SWAP_LIMIT)
     is_encrypted = latest is not None and latest.data.startswith(ENCRYPTED)
-    if latest is None and not await was_begun(stored):
+    if latest is None and not await holds(stored, object_paths.is_ours):
         raise InvalidStateError(
             f"{stored.url}: nothing was begun here yet: let the first client have the encryption, in an empty root"
         )
@@ -98,20 +98,6 @@ async def encrypt_root(
         await work.in_place.encrypt_signers()
         await end_change(stored, keys, deletes=False)
     return await work.delete_originals()
-
-
-async def was_begun(stored: Store) -> bool:
-    """Return whether a root without `_latest` holds anything that keeps an encrypted client from beginning in it.
-
-    That is positions of consumers, or what is left of a job that ended in its first commit. A folder that has only
-    files of others was never a root.
-    """
-    begun = {object_paths.KEYS, object_paths.SIGNERS}
-    async for entries in pages(stored, ""):
-        for path in (entry.path for entry in entries):
-            if path in begun or object_paths.begins_state(path) or object_paths.is_written_once(path):
-                return True
-    return False
 
 
 async def reencrypt_root(
@@ -309,4 +295,4 @@ class _Encrypting:
         return EncryptedRoot(url, self.objects, self.bytes, deleted)
 
 
-__all__ = ["EncryptedRoot", "encrypt_root", "reencrypt_root", "was_begun"]
+__all__ = ["EncryptedRoot", "encrypt_root", "reencrypt_root"]

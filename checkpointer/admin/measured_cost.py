@@ -87,7 +87,10 @@ async def measure(session: Session, last: int) -> Measured:
 
 
 async def _catalogued(session: Session, head: Head) -> list[Manifest]:
-    """Return the checkpoints that the catalog alone keeps: savepoints, and what a policy keeps for longer."""
+    """Return the checkpoints that the catalog alone keeps.
+
+    These are savepoints, and what a policy keeps for longer.
+    """
     assert head.pointer is not None
     catalog = None if head.pointer.catalog is None else await metadata.read_catalog(session.store, head.pointer.catalog)
     refs = {entry.ref for entry in catalog.entries if entry.ref.id.sequence < head.pointer.boundary} if catalog else ()

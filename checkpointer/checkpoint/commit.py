@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import INVISIBLE, NEARLY_PREPARED, AttemptState, proves_failure
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -31,6 +30,7 @@ from pyspark_checkpointer.checkpoint.upload import PendingPut
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
+from pyspark_checkpointer.runtime import forks
 
 
 async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointAttempt:
@@ -121,7 +121,7 @@ async def abort(attempt: CheckpointAttempt) -> None:
 
     Does nothing in a child process, which leaves its parent's attempt alone, and nothing once the swap has begun.
     """
-    if attempt.session.process is not runtime.this_process():
+    if attempt.session.process is not forks.current:
         return
     if attempt.state in NEARLY_PREPARED:
         assert attempt.prepared is not None

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
@@ -15,6 +14,7 @@ from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
+from pyspark_checkpointer.runtime import forks
 
 
 class Outcome(Enum):
@@ -134,7 +134,7 @@ class Prepared:
         self._decided(Outcome.COMMITTED, self.manifest)
 
     def _check_undecided(self) -> None:
-        if self._session.process is not runtime.this_process():
+        if self._session.process is not forks.current:
             raise InvalidStateError(
                 f"{self._session.store.url}: {self.id} was prepared before this process was forked: restore().prepared "
                 "is the same here"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
-from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED, AttemptState
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
@@ -37,6 +36,7 @@ from pyspark_checkpointer.manifests.model import (
     Manifest,
     Operator,
 )
+from pyspark_checkpointer.runtime import forks
 
 
 class CheckpointAttempt:
@@ -265,7 +265,7 @@ class CheckpointAttempt:
 
     def check_undecided(self) -> None:
         """Raise unless this attempt can still be committed, in this process."""
-        if self.session.process is not runtime.this_process():  # the parent would commit without what is added here
+        if self.session.process is not forks.current:  # the parent would commit without what is added here
             raise InvalidStateError(
                 f"{self.id}: this attempt was begun before this process was forked, and belongs to its parent: write "
                 "here with save_snapshot(id, …) or save_delta(id, …), and attach() in the parent what they return"

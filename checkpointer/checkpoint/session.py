@@ -32,6 +32,7 @@ from pyspark_checkpointer.errors import (
     RetiredError,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
+from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.conditional_write_check import probe
@@ -48,7 +49,7 @@ class Session:
         self.host = host
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
-        self.process = runtime.this_process()
+        self.process = forks.current
         """The process that made this session. A forked child has a copy, but not its event loop."""
         self.lock = asyncio.Lock()
         # Drawn once and at random. Two takeovers of one version, one of them delayed, would otherwise both believe that

@@ -2,12 +2,13 @@
 
 import click
 
-from pyspark_checkpointer.admin.encrypt import was_begun
 from pyspark_checkpointer.cli.schemas import EncryptedRoot
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
 from pyspark_checkpointer.errors import StoreNotFoundError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.storage.base import holds
 
 
 @verb(
@@ -31,7 +32,7 @@ def command(store: Opened, encryption: str | None, yes: bool) -> None:
     try:
         store.require()
     except StoreNotFoundError:
-        if not store.read(lambda session: was_begun(session.store)):
+        if not store.read(lambda session: holds(session.store, object_paths.is_ours)):
             raise
     store.check_can_ask(yes)
     store.confirm(f"Encrypt {store.ck.root}? Whoever loses the key loses the state.", yes)

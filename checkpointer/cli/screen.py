@@ -205,7 +205,10 @@ def _console(stream: TextIO, width: int | None = None) -> "Console":
 
 
 def one_line(message: str) -> str:
-    """Return a message without line ends. Spaces stay as they are: they may be those of a root in a command."""
+    """Return a message without line ends.
+
+    Spaces stay as they are: they may be those of a root in a command.
+    """
     return " ".join(filter(None, map(str.strip, message.splitlines())))
 
 

@@ -59,19 +59,26 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @blocking
     async def _begin(self) -> Self:
-        if self._begun is None:
-            if self._is_beginning:
-                raise InvalidStateError("this checkpoint is being begun by another task: wait for that one")
-            self._is_beginning = True
-            try:
-                # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
-                begun = commit.begin(self._session, self._epoch, self._job, self.meter)
-                self._begun = await self._run(self._session, begun)
-            finally:
-                self._is_beginning = False
-        # A second use would go nowhere: the end of the first one has decided.
-        elif self._begun.state is not AttemptState.OPEN:
-            raise InvalidStateError(f"{self.id}: this attempt {self._begun.state.value}")
+        if self._is_beginning:
+            raise InvalidStateError("this checkpoint is being begun by another task: wait for that one")
+        if self._begun is not None:
+            return self._again()
+        self._is_beginning = True
+        try:
+            # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
+            begun = commit.begin(self._session, self._epoch, self._job, self.meter)
+            self._begun = await self._run(self._session, begun)
+        finally:
+            self._is_beginning = False
+        return self
+
+    def _again(self) -> Self:
+        """Return this checkpoint for a second use.
+
+        Once it has ended, what that changed would go nowhere.
+        """
+        if self.attempt.state is not AttemptState.OPEN:
+            raise InvalidStateError(f"{self.id}: this attempt {self.attempt.state.value}")
         return self
 
     @property
@@ -333,7 +340,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         await bridge(commit.abort(self.attempt))
 
     async def __aenter__(self) -> Self:
-        return await self._begin()
+        return await self._begin() if self._begun is None else self._again()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

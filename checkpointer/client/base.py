@@ -16,7 +16,7 @@ from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Operator
-from pyspark_checkpointer.runtime import Process, per_process, run_sync
+from pyspark_checkpointer.runtime import forks, run_sync
 from pyspark_checkpointer.runtime.host import Host, SystemHost
 from pyspark_checkpointer.storage import (
     EncryptionOption,
@@ -108,7 +108,7 @@ class Client:
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_sessions(self) -> None:
-        self._sessions: dict[Process, Session] = {}
+        self._sessions: dict[forks.Process, Session] = {}
         """The session of this process, and those of the processes that it was forked from."""
         self._url = self.session.store.url
 
@@ -155,7 +155,9 @@ class Client:
 
         A forked child has a session of its own.
         """
-        return per_process(self._sessions, self._open_session)
+        found = self._sessions.get(forks.current)
+        # `setdefault`, because two threads of a child may open one at the same time: both must go on with the same.
+        return found or self._sessions.setdefault(forks.current, self._open_session())
 
     @property
     def root(self) -> str:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from pyspark_checkpointer import runtime
 from pyspark_checkpointer.consumers.cas_object import CasObject
 from pyspark_checkpointer.errors import LeaseLostError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.manifests.positions_json import Position
+from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 Value = Mapping[str, Json]
@@ -33,7 +33,7 @@ class Lease(NotPicklable):
         self.lost = False
         self.flush: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.flush_kept: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self._position, self._process = position, runtime.this_process()
+        self._position, self._process = position, forks.current
 
     def __repr__(self) -> str:
         return f"<Lease of {self.partition!r} by {self.owner!r}, epoch {self.epoch}{', lost' if self.lost else ''}>"
@@ -71,7 +71,7 @@ class Lease(NotPicklable):
         if self.lost:
             raise self._ended()
         # A forked child has the same token, so the store could not tell its writes from those of its parent.
-        if self._process is not runtime.this_process():
+        if self._process is not forks.current:
             raise LeaseLostError(
                 f"partition {self.partition!r}: this lease belongs to the process that took it: take one here"
             )

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from pyspark_checkpointer.consumers.store_context import StoreContext
-from pyspark_checkpointer.runtime import Process, per_process
+from pyspark_checkpointer.runtime import forks, per_process
 from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import (
     EncryptionOption,
@@ -41,7 +41,7 @@ class StoreConfig:
     timeout: float = 60.0
     encryption: EncryptionOption = field(default=None, repr=False)
     signing: SigningOption = field(default=None, repr=False)
-    _opened: dict[Process, StoreContext] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _opened: dict[forks.Process, StoreContext] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # The path is resolved once: another process opens it anew, perhaps in another working directory.
@@ -80,7 +80,7 @@ class StoreClient(Generic[T]):
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
-        self._cores: dict[Process, T] = {}
+        self._cores: dict[forks.Process, T] = {}
         # Subclasses call this `__init__` last, since `_make_core` reads the attributes that they set.
         _ = self._core  # A wrong configuration is refused here, and not by the first call.
 

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -378,52 +377,54 @@ def _after_fork() -> None:
         write_behind._reset()
 
 
-class _Exit:
-    """The writes at the end of the process. They are made twice, and share one limit of time."""
-
-    def __init__(self) -> None:
-        self._seconds = EXIT_FLUSH_SECONDS
-        self._told: dict[WriteBehind[Any, Any], Mapping[Any, Any]] = {}
-        """The values that were logged as lost."""
-
-    def first(self) -> None:
-        """Write held values while requests can still use threads: cloud clients look names up in a pool."""
-        self._write(EXIT_FLUSH_SECONDS * _FIRST_SHARE)
-
-    def last(self) -> None:
-        """Write what other exit handlers have put."""
-        self._write(self._seconds)
-
-    def _write(self, seconds: float) -> None:
-        # After a `close()` that failed, its caller was told what was not written, and decides what to do.
-        left = [
-            one for one in _all if not one._has_told and (pending := one.pending) and pending != self._told.get(one)
-        ]
-        if left:
-            begin = time.monotonic()
-            runtime.run_sync(self._write_all(left, seconds))
-            self._seconds -= min(time.monotonic() - begin, seconds)
-
-    async def _write_all(self, left: Sequence["WriteBehind[Any, Any]"], seconds: float) -> None:
-        writes = {write_behind: asyncio.create_task(write_behind._write_held(_all_keys)) for write_behind in left}
-        # All are written at the same time, so one that hangs takes no time from the others.
-        await asyncio.wait(writes.values(), timeout=seconds)
-        for write_behind, write in writes.items():
-            reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
-            self._told[write_behind] = dict(write_behind.pending)
-            # Values that were given up are not pending any more, but they are lost as well.
-            if lost := write_behind.pending.keys() | reasons.keys():
-                logger.error(
-                    "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
-                    write_behind._name,
-                    len(lost),
-                    next(iter(reasons.values()), f"no answer within {seconds:g} s"),
-                )
+_told: "weakref.WeakKeyDictionary[WriteBehind[Any, Any], Mapping[Any, Any]]" = weakref.WeakKeyDictionary()
+"""The values that were logged as lost at the end of the process."""
 
 
-_exit = _Exit()
-runtime.at_exit(_exit.first, while_threads_work=True)
-runtime.at_exit(_exit.last)
+def _first_at_exit() -> None:
+    """Write held values while requests can still use threads.
+
+    Cloud clients look names up in a pool. Both calls at the end of the process share one limit of time.
+    """
+    _write_at_exit(EXIT_FLUSH_SECONDS * _FIRST_SHARE)
+
+
+def _last_at_exit() -> None:
+    """Write what other exit handlers have put."""
+    _write_at_exit(EXIT_FLUSH_SECONDS * (1 - _FIRST_SHARE))
+
+
+def _write_at_exit(seconds: float) -> None:
+    # After a `close()` that failed, its caller was told what was not written, and decides what to do.
+    left = [
+        write_behind
+        for write_behind in _all
+        if not write_behind._has_told and (held := write_behind.pending) and held != _told.get(write_behind)
+    ]
+    if left:
+        runtime.run_sync(_write_all_at_exit(left, seconds))
+
+
+async def _write_all_at_exit(left: Sequence["WriteBehind[Any, Any]"], seconds: float) -> None:
+    """Write held values, and log those that cannot be written."""
+    writes = {write_behind: asyncio.create_task(write_behind._write_held(_all_keys)) for write_behind in left}
+    # All are written at the same time, so one that hangs takes no time from the others.
+    await asyncio.wait(writes.values(), timeout=seconds)
+    for write_behind, write in writes.items():
+        reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
+        _told[write_behind] = dict(write_behind.pending)
+        # Values that were given up are not pending any more, but they are lost as well.
+        if lost := write_behind.pending.keys() | reasons.keys():
+            logger.error(
+                "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
+                write_behind._name,
+                len(lost),
+                next(iter(reasons.values()), f"no answer within {seconds:g} s"),
+            )
+
+
+runtime.at_exit(_first_at_exit, while_threads_work=True)
+runtime.at_exit(_last_at_exit)
 os.register_at_fork(after_in_child=_after_fork)
 
 __all__ = ["WriteBehind", "write_each"]

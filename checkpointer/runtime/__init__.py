@@ -15,8 +15,9 @@ loop and no threads.
 * `not_picklable.py`, `processes.py`: what must stay in this process, and what the system knows of others.
 """
 
+from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.event_loop import bridge, loop, on_loop, run_sync, submit
-from pyspark_checkpointer.runtime.forks import Process, fork_count, per_process, this_process
+from pyspark_checkpointer.runtime.forks import fork_count, per_process
 from pyspark_checkpointer.runtime.interpreter import require_gil
 from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu
 from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, forget_outcome
@@ -26,7 +27,6 @@ require_gil()
 
 __all__ = [
     "FILE_THREADS",
-    "Process",
     "at_exit",
     "bridge",
     "call_alone",
@@ -34,6 +34,7 @@ __all__ = [
     "finish_at_exit",
     "forget_outcome",
     "fork_count",
+    "forks",
     "in_thread",
     "loop",
     "on_cpu",
@@ -41,5 +42,4 @@ __all__ = [
     "per_process",
     "run_sync",
     "submit",
-    "this_process",
 ]

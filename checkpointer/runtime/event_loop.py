@@ -43,7 +43,10 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def _is_starting() -> bool:
-    """Return whether the loop has a thread after all. An interrupt may have kept fsspec from noting it."""
+    """Return whether the loop has a thread after all.
+
+    An interrupt may have kept fsspec from noting it.
+    """
     return any(thread.name == "fsspecIO" for thread in threading.enumerate())
 
 
@@ -121,9 +124,9 @@ async def bridge(coro: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
 def _prepare(
     coro: Coroutine[Any, Any, T], done: Callable[["asyncio.Task[T]"], None]
 ) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Return a function that starts `coro` on the loop, and one that cancels it, started or not.
+    """Return a function that starts `coro` on the loop, and one that cancels it.
 
-    At the end of `coro`, `done` is called on the loop.
+    It is cancelled whether it was started or not. At the end of `coro`, `done` is called on the loop.
 
     The calling thread shares no lock with the loop's thread. With a `concurrent.futures.Future` it would share one. But
     a signal handler may interrupt the caller at any step, call the library again, and wait for the loop.

@@ -3,7 +3,7 @@
 A child shares with its parent everything that was open before the fork.
 
 `fork_count` tells a writer that this process was forked after it began, so that the error of a fenced writer can say so
-(`checkpoint/fencing.py`). `this_process` and `per_process` are for the objects that must not be used in a child.
+(`checkpoint/fencing.py`). `current` and `per_process` are for the objects that must not be used in a child.
 `checkpoint/save.py` refuses an attempt that was begun before the fork. `checkpoint/prepared.py` refuses a handle of a
 checkpoint that was prepared before the fork. `client/base.py` gives a client in a child its own session. Each module
 with threads, locks or open files resets them with `os.register_at_fork`.
@@ -17,11 +17,19 @@ T = TypeVar("T")
 
 
 class Process:
-    """One process. Unlike its id, which another process may get later, it never comes again."""
+    """One process.
+
+    Unlike its id, which another process may get later, it never comes again.
+    """
 
 
 _count = 0
-_this = Process()
+
+current = Process()
+"""This process, to be compared with `is`.
+
+A child has another one, so it is read as `forks.current`, and not imported.
+"""
 
 
 def fork_count() -> int:
@@ -32,18 +40,13 @@ def fork_count() -> int:
     return _count
 
 
-def this_process() -> Process:
-    """Return the object that stands for this process, to be compared with `is`."""
-    return _this
-
-
 def per_process(made: dict[Process, T], make: Callable[[], T]) -> T:
     """Return the object of this process from `made`, which the first call makes.
 
     A forked child inherits its parent's entries and uses none of them: loops and connections do not survive a fork.
     Two threads that make one at the same moment get the same object, since `setdefault` is atomic.
     """
-    process = _this
+    process = current
     return made[process] if process in made else made.setdefault(process, make())
 
 
@@ -53,8 +56,8 @@ def _count_fork() -> None:
 
 
 def _begin_process() -> None:
-    global _this
-    _this = Process()
+    global current
+    current = Process()
 
 
 # In the parent only: what counts for a writer is whether a copy of it exists somewhere else.

@@ -5,7 +5,6 @@ So none of them holds up the library.
 
 import asyncio
 import contextlib
-import logging
 import os
 import queue
 import threading
@@ -15,8 +14,6 @@ from typing import TypeVar
 
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 from pyspark_checkpointer.runtime.process_exit import at_exit
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 T = TypeVar("T")
 
@@ -128,12 +125,3 @@ async def call_alone(function: Callable[[], T]) -> T:
     # A thread of its own and no pool, which functions that take long, or that never return, would use up.
     threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
     return await asyncio.wrap_future(done)
-
-
-def log_safely(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
-    """Log a message about something that is done already.
-
-    A filter or handler of the user that fails must not look as if that had failed.
-    """
-    with contextlib.suppress(Exception):
-        logger.log(level, message, *arguments, exc_info=exc_info)

@@ -17,6 +17,7 @@ from typing import TypeVar
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Chain
+from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 from pyspark_checkpointer.table.compact import Compacted, encode_compacted
 from pyspark_checkpointer.table.encoder import TableEncoder
@@ -50,7 +51,7 @@ class EarlyCompaction:
         self._keep = keep
         self._left_to_batch = left_to_batch
         self._traffic = Traffic()
-        self._process = runtime.this_process()
+        self._process = forks.current
         self._encoding = runtime.submit(self._encode(session)) if keep else None
         self._writing: Future[dict[int, Chain]] | None = None
         self._is_cancelled = False
@@ -151,7 +152,7 @@ class EarlyCompaction:
         Work that was not begun, or was cancelled, has the result `nothing`.
         """
         # In a forked child it would never end.
-        if work is None or self._process is not runtime.this_process():
+        if work is None or self._process is not forks.current:
             return nothing
         try:
             return await asyncio.wrap_future(work)

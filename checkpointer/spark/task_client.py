@@ -15,12 +15,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import InvalidStateError, RetiredError
 from pyspark_checkpointer.manifests import codecs
+from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.executors import driver_hosts, executor_hosts
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
@@ -55,7 +55,7 @@ class TaskRoot:
     def open(self) -> Checkpointer:
         """Return the client of this Python worker, which is kept for its next tasks."""
         # By the process too: a worker is a fork, and connections and event loops do not survive one.
-        client = _client(self.client, runtime.this_process())
+        client = _client(self.client, forks.current)
         # Asked again here, as executors on other machines may have come after the driver looked.
         _refuse_elsewhere(client.root, self.driver_host)
         return client
@@ -146,7 +146,7 @@ def _copies(folder: str) -> LocalCopies:
 
 
 @functools.lru_cache(maxsize=8)
-def _client(pickled: bytes, process: runtime.Process) -> Checkpointer:
+def _client(pickled: bytes, process: forks.Process) -> Checkpointer:
     """Return one client for all the tasks of a Python worker.
 
     So its connections are kept for later tasks.

@@ -397,6 +397,14 @@ async def is_empty(store: PagedStore | Store, prefix: str) -> bool:
     return True
 
 
+async def holds(store: PagedStore | Store, wanted: Callable[[str], bool]) -> bool:
+    """Return whether an object has a path of which `wanted` is true."""
+    async for entries in pages(store, ""):
+        if any(wanted(entry.path) for entry in entries):
+            return True
+    return False
+
+
 class WrappedStore(PagedStore):
     """Base class of stores that hand requests on to another store, `inner`.
 

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.runtime import forks
 
 F = TypeVar("F")
 
@@ -157,7 +158,7 @@ class Connection(Generic[F]):
     async def _open(self) -> F:
         made = await self._connect()
         # The finalizer holds the connection and not this object, which could never be dropped otherwise.
-        self._finalizer = weakref.finalize(self, _close_later, runtime.this_process(), self._close, made)
+        self._finalizer = weakref.finalize(self, _close_later, forks.current, self._close, made)
         self._finalizer.atexit = False  # at exit, `_close_all` closes it while the loop still runs
         return made
 
@@ -176,13 +177,13 @@ def take_finalizers_off(made: object) -> None:
             finalizer.detach()
 
 
-def _close_later(process: runtime.Process, close: Close, made: object) -> None:
+def _close_later(process: forks.Process, close: Close, made: object) -> None:
     """Close the connection of a store that was dropped without `close`.
 
     The garbage collector may run this on any thread, so it must not wait.
     """
     # In a forked child the sockets belong to the parent, and a closed interpreter has no loop to close them on.
-    if process is runtime.this_process() and not sys.is_finalizing():
+    if process is forks.current and not sys.is_finalizing():
         runtime.submit(close(made))
 
 

@@ -483,13 +483,13 @@ def test_an_interrupted_close_leaves_the_rest_to_the_end_of_the_process(
     give_up(write_behind.close)
     monkeypatch.setattr(module, "EXIT_FLUSH_SECONDS", 0.05)
     monkeypatch.setattr(module, "_all", {write_behind})
-    module._Exit().first()
+    module._first_at_exit()
     assert "updates could not be written (1)" in caplog.text
     target.open = True
     run_sync(write_behind.close())
     assert target.batches == [{"a": 1}]
     caplog.clear()
-    module._Exit().last()
+    module._last_at_exit()
     assert caplog.text == ""
 
 
@@ -501,10 +501,9 @@ def test_the_end_of_the_process_waits_once_and_tells_a_loss_once(
     put(hanging, a=1)
     monkeypatch.setattr(module, "EXIT_FLUSH_SECONDS", 1.0)
     monkeypatch.setattr(module, "_all", {hanging, late})
-    at_exit = module._Exit()
-    at_exit.first()
+    module._first_at_exit()
     put(late, b=2)  # by another exit handler
-    at_exit.last()
+    module._last_at_exit()
     assert caplog.text.count("updates could not be written (1)") == 2
     assert "no answer within 0.8 s" in caplog.text
     assert "no answer within 0.2 s" in caplog.text

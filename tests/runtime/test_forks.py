@@ -24,14 +24,15 @@ def test_a_process_is_another_one_even_with_the_id_of_an_older_one() -> None:
     program = """if True:
         import os
         from pyspark_checkpointer import runtime
+        from pyspark_checkpointer.runtime import forks
         os.getpid = lambda: 7  # as if each child got the id of its parent
-        parent = runtime.this_process()
+        parent = forks.current
         made = {}
         first = runtime.per_process(made, object)
-        assert runtime.this_process() is parent and runtime.per_process(made, object) is first
+        assert forks.current is parent and runtime.per_process(made, object) is first
         child = os.fork()
         if child == 0:
-            same = runtime.this_process() is parent or runtime.per_process(made, object) is first
+            same = forks.current is parent or runtime.per_process(made, object) is first
             again = runtime.per_process(made, object) is runtime.per_process(made, object)
             os._exit(0 if not same and again else 1)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), runtime.per_process(made, object) is first)

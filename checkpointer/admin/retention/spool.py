@@ -44,7 +44,9 @@ _NOTHING = Total()
 
 
 class Spool:
-    """The rows of a plan, compressed, with their totals. Another thread may read them once the block has ended.
+    """The rows of a plan, compressed, with their totals.
+
+    Another thread may read them once the block has ended.
 
     They are in memory as long as they are few, and else in a temporary file, which has no name: the system deletes it
     with the last reference to it. Where no file can be written, they stay in memory. A cleanup is what makes room on a
@@ -103,7 +105,10 @@ class Spool:
         self._stored += written
 
     def reader(self) -> BinaryIO:
-        """Return a file with the compressed rows, at its beginning. There may be several at once."""
+        """Return a file with the compressed rows, at its beginning.
+
+        There may be several at once.
+        """
         return cast(BinaryIO, io.BufferedReader(_Reader(self)))
 
     def read_at(self, start: int, most: int) -> bytes:

@@ -216,10 +216,15 @@ def _content(manifest: Manifest) -> object:
 
 async def _refuse_used_root(target: Session) -> None:
     """Raise `InvalidStateError` unless the new root is empty."""
-    if (await find_head(target.store)).version is not None:
+    head = await find_head(target.store)
+    if head.version is not None:
+        # An interrupted fork has one commit. Where the first query went on since, `latest` means another checkpoint.
+        is_first = head.committed is not None and head.committed.id.sequence == 1
+        copy = (await target.read_base()).manifest if is_first else None
+        epoch = "" if copy is None or copy.epoch is None else f", epoch={copy.epoch}"
         raise InvalidStateError(
             f"{target.store.url}: holds a store already: give an empty root; to finish an interrupted fork, "
-            "give the id of the checkpoint that it was made from"
+            f"give the checkpoint that it was made from{epoch}"
         )
     await refuse_used(target)
 

@@ -124,9 +124,9 @@ class EventHubGroups:
         ]
 
     async def _forget_stale(self, claims: Sequence[_Claim]) -> None:
-        """Drop the updates that wait from before another object had the partition, before it is claimed.
+        """Drop the updates that wait from before another object had the partition.
 
-        The owners since have recorded later positions.
+        Done before it is claimed. The owners since have recorded later positions.
         """
         waiting = self._write_behind.pending
         found: dict[Group, Mapping[str, str]] = {}
@@ -211,7 +211,10 @@ async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
 
 
 async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
-    """Apply claims to the group's ownership in one swap, and return the rows of those that were won."""
+    """Apply claims to the group's ownership in one swap.
+
+    Return the rows of those that were won.
+    """
     won: list[Row] = []
 
     def next_ownership(ownership: Ownership | None, now: datetime) -> Ownership | None:

@@ -30,6 +30,7 @@ from pyspark_checkpointer.consumers.journal.yaml_format import (
 from pyspark_checkpointer.consumers.write_behind import WriteBehind
 from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.shown import show
+from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.storage import Fencing, open_store
 from pyspark_checkpointer.storage.url import parse
@@ -100,7 +101,7 @@ class Journal(NotPicklable):
         self._size = self._file.size
         self._reserved = [(name, max_entry_bytes(state)) for name, state in self._states.items()]
         self._warned: set[str] = set()
-        self._process = runtime.this_process()
+        self._process = forks.current
         self._updates = WriteBehind(
             self._write, max_updates=updates, interval=seconds, name=self._file.url, accept=self._accept
         )
@@ -277,7 +278,7 @@ class Journal(NotPicklable):
             await self._file.close()
 
     def _check_process(self) -> None:
-        if self._process is not runtime.this_process():
+        if self._process is not forks.current:
             raise InvalidStateError(f"{self._file.url}: was opened before this process was forked; open it here")
 
 

@@ -88,7 +88,9 @@ async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chose
 
 
 async def end_change(store: Store, after: DataKeys, *, deletes: bool) -> None:
-    """Take all data keys but the newest one out of `_keys`: everything but what is to be deleted is encrypted with it.
+    """Take all data keys but the newest one out of `_keys`.
+
+    Everything but what is to be deleted is encrypted with it.
 
     `deletes` says that objects of others may be left. It does nothing where an earlier call did it.
     """

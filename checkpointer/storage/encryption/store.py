@@ -128,16 +128,14 @@ class EncryptedStore(WrappedStore):
         try:
             blob = await self.inner.get(keys.stored_path(path), limit=most)
         except ObjectNotFoundError:
-            # Without a pointer the root may be another one by now: it was removed, and begun anew. Its keys are read
-            # again.
+            # Without a pointer the root may have been removed, and begun anew with other keys.
             if path == object_paths.LATEST:
                 self._forget_keys()
                 await refuse_markers(self, self._markers)
             await refuse_unmoved(self.inner, keys, path)
             if not may_be_unmoved(keys, path):
                 raise
-            # It may have been moved after it was looked for, and before the request that found it moved. Objects move
-            # in one direction only, so it is there by now, or it was missing all the time.
+            # Moved after it was looked for, and before it was found moved, it is there by now: it never moves back.
             blob = await self.inner.get(keys.stored_path(path), limit=most)
         try:
             data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
@@ -268,9 +266,8 @@ class EncryptedStore(WrappedStore):
     async def delete(self, paths: Sequence[str]) -> None:
         keys = await self.find_keys()
         if keys is not None:  # Without keys nothing was ever written.
-            # Moved later, they would be there again.
-            for folder in dict.fromkeys(path.rpartition("/")[0] + "/" for path in paths):
-                await refuse_unmoved(self.inner, keys, folder)
+            for path in {path.rpartition("/")[0] + "/" for path in paths}:  # moved later, they would be there again
+                await refuse_unmoved(self.inner, keys, path)
             await self.inner.delete([keys.stored_path(path) for path in paths])
 
     async def leftovers(self) -> Sequence[WriteLeftover]:

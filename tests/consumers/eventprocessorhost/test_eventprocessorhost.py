@@ -223,7 +223,7 @@ def test_managers_go_to_other_processes(root: Root) -> None:
 
 def test_a_lease_stays_in_its_process(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = root.leases("host").acquired()
-    monkeypatch.setattr(forks, "_this", forks.Process())  # as in a forked child
+    monkeypatch.setattr(forks, "current", forks.Process())  # as in a forked child
     with pytest.raises(LeaseLostError):
         root.manager.update_checkpoint(lease, at(1))
     monkeypatch.undo()
