@@ -90,13 +90,14 @@ def encode_signed(line: bytes, signature: bytes, content: bytes) -> bytes:
 def decode_signed(name: str, data: bytes) -> SignedObject:
     """Return a signed object in its parts. Its signature is not checked.
 
-    Raises `MalformedError` for an object without a signature, and `UnsupportedFormatError` for an encrypted one, which
-    a repair must not take for damage. Nothing repairs a position.
+    Raises `MalformedError` for an object without a signature. Raises `UnsupportedFormatError` for an encrypted
+    `_latest` or list of signers: an interrupted `encrypt` leaves them so, and a repair must not take that for damage.
     """
-    if data.startswith(ENCRYPTED) and not name.startswith(CONSUMERS):
+    if data.startswith(ENCRYPTED) and name in (LATEST, SIGNERS):
         raise UnsupportedFormatError(
             f"{name}: is encrypted: say what opens the keys of the root, with encryption= or --encryption; if it was "
-            "encrypted just now, and that was interrupted, call `checkpointer encrypt` again"
+            "encrypted just now, and that was interrupted, call `checkpointer encrypt` again; or somebody replaced it: "
+            + ("keep a copy, then delete it, and repair the root" if name == LATEST else "bring it back from a copy")
         )
     first, newline, content = data.partition(b"\n")
     line, found, tail = first.removeprefix(SIGNED).rpartition(_SIGNATURE)

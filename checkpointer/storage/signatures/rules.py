@@ -6,7 +6,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pyspark_checkpointer.errors import DigestMismatchError
+from pyspark_checkpointer.errors import DigestMismatchError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer
 from pyspark_checkpointer.manifests.signatures_json import ROLES, Header, Role, SignedObject, Signers, decode_signed
@@ -101,9 +101,11 @@ class Rules:
         assert signed.header.at is not None
         if last.header.at >= signed.header.at:
             raise NotAllowedError("it is older than the version that it adds")
+        decode_pointer(last.content)  # what one who may commit wrote in a newer format is no mistake of anybody
         try:
             leaves = leaves_commits(last.content, signed.content)
-        except DigestMismatchError as error:  # signed by one who may not commit: a repair may replace it
+        # Signed by one who may not commit, and so may not leave it unreadable. A repair may replace it.
+        except (DigestMismatchError, UnsupportedFormatError) as error:
             raise NotAllowedError(str(error)) from None
         if not leaves:
             raise NotAllowedError(f"{self.shown(signed.header.key)} may not commit, and changed what is committed")

@@ -22,6 +22,7 @@ from pyspark_checkpointer.errors import (
     UnsupportedFormatError,
     UntrustedError,
 )
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED
 from pyspark_checkpointer.manifests.manifest_json import decode_manifest, decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers, decode_signed
 from pyspark_checkpointer.runtime import run_sync
@@ -466,15 +467,17 @@ def test_a_damaged_pointer_of_a_signed_root_is_repaired(local_victim: Victim, da
     assert victim.client().verify()
 
 
-def test_a_damaged_pointer_that_a_cleaner_signed_is_repaired(local_victim: Victim) -> None:
+@pytest.mark.parametrize("content", [None, b'{"format_version":2}', ENCRYPTED + b"x", SIGNED + b"x"])
+def test_a_damaged_pointer_that_a_cleaner_signed_is_repaired(local_victim: Victim, content: bytes | None) -> None:
     """Otherwise it keeps the root, and itself, as they are for ever."""
     victim = local_victim
     signing = victim.client("cleaner").session.store
     assert isinstance(signing, SignedStore)
     version = run_sync(signing.signed_version("_latest"))
-    content = run_sync(signing.get("_latest")).data
-    digest = content.index(b'"digest":"') + len(b'"digest":"')
-    damaged = content[:digest] + (b"1" if content[digest : digest + 1] == b"0" else b"0") + content[digest + 1 :]
+    sound = run_sync(signing.get("_latest")).data
+    digest = sound.index(b'"digest":"') + len(b'"digest":"')
+    flipped = sound[:digest] + (b"1" if sound[digest : digest + 1] == b"0" else b"0") + sound[digest + 1 :]
+    damaged = flipped if content is None else content
     victim.write("_latest", run_sync(_sign(signing, "_latest", damaged, version.last_commit)))
     driver = victim.client("driver")
     with pytest.raises(UntrustedError, match="_latest"):
@@ -482,3 +485,12 @@ def test_a_damaged_pointer_that_a_cleaner_signed_is_repaired(local_victim: Victi
     driver.repair(driver.repair_candidates()[0].id)
     assert victim.state() == victim.states[2]
     victim.change(revoke=["cleaner"])
+
+
+def test_what_looks_encrypted_is_one_candidate_less_and_no_end(local_victim: Victim) -> None:
+    """Anybody who writes to the root can put it there."""
+    victim = local_victim
+    stored = open_store(victim.place.url, victim.place.storage_options, fencing="none")
+    run_sync(stored.put("manifests/0000000099-deadbeef.json.signed", b"checkpointer-encrypted-1\nx"))
+    assert victim.state() == victim.states[2]
+    assert len(victim.client("driver").repair_candidates()) >= 3
