@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark_checkpointer.checkpoint import commit, prepared, restore, save, save_bytes
 from pyspark_checkpointer.checkpoint.attempt_state import UNDECIDED, AttemptState
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
-from pyspark_checkpointer.checkpoint.metering import blocking
+from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.key_history import key_history
@@ -396,8 +396,11 @@ class Prepared(NotPicklable):
 
     def __init__(self, core: prepared.Prepared) -> None:
         self._core = core
-        self.meter = core.meter
-        """Counts what the commit costs. It is for other packages of this library."""
+
+    @property
+    def meter(self) -> Meter:
+        """The meter that counts what the commit costs, for other packages of this library."""
+        return self._core.meter
 
     @property
     def id(self) -> CheckpointId:

@@ -120,3 +120,4 @@ def test_a_second_phase_that_is_tried_again_counts_once(world: World) -> None:
     assert [record.error for record in commits] == ["SwapNotSentError", None]
     assert sum(operator.bytes for record in commits for operator in record.operators.values()) == 1000
     assert sum(record.objects for record in commits) == commits[0].objects
+    assert commits[1].blocked_seconds > 0
