@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -377,8 +378,8 @@ def _after_fork() -> None:
         write_behind._reset()
 
 
-_told: "weakref.WeakKeyDictionary[WriteBehind[Any, Any], Mapping[Any, Any]]" = weakref.WeakKeyDictionary()
-"""The values that were logged as lost at the end of the process."""
+_hung: "weakref.WeakKeyDictionary[WriteBehind[Any, Any], Mapping[Any, Any]]" = weakref.WeakKeyDictionary()
+"""The values whose write had not ended when the time for it was over."""
 
 
 def _first_at_exit() -> None:
@@ -386,12 +387,19 @@ def _first_at_exit() -> None:
 
     Cloud clients look names up in a pool. Both calls at the end of the process share one limit of time.
     """
+    begin = time.monotonic()
     _write_at_exit(EXIT_FLUSH_SECONDS * _FIRST_SHARE)
+    global _seconds_used
+    _seconds_used = min(time.monotonic() - begin, EXIT_FLUSH_SECONDS * _FIRST_SHARE)
 
 
 def _last_at_exit() -> None:
-    """Write what other exit handlers have put."""
-    _write_at_exit(EXIT_FLUSH_SECONDS * (1 - _FIRST_SHARE))
+    """Write what other exit handlers have put, and what failed at once before."""
+    _write_at_exit(EXIT_FLUSH_SECONDS - _seconds_used)
+
+
+_seconds_used = 0.0
+"""The time that the first call took."""
 
 
 def _write_at_exit(seconds: float) -> None:
@@ -399,7 +407,7 @@ def _write_at_exit(seconds: float) -> None:
     left = [
         write_behind
         for write_behind in _all
-        if not write_behind._has_told and (held := write_behind.pending) and held != _told.get(write_behind)
+        if not write_behind._has_told and (held := write_behind.pending) and held != _hung.get(write_behind)
     ]
     if left:
         runtime.run_sync(_write_all_at_exit(left, seconds))
@@ -412,14 +420,15 @@ async def _write_all_at_exit(left: Sequence["WriteBehind[Any, Any]"], seconds: f
     await asyncio.wait(writes.values(), timeout=seconds)
     for write_behind, write in writes.items():
         reasons = {**write.result().kept, **write.result().given_up} if write.done() else {}
-        _told[write_behind] = dict(write_behind.pending)
+        if not write.done():
+            _hung[write_behind] = dict(write_behind.pending)
         # Values that were given up are not pending any more, but they are lost as well.
         if lost := write_behind.pending.keys() | reasons.keys():
             logger.error(
                 "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
                 write_behind._name,
                 len(lost),
-                next(iter(reasons.values()), f"no answer within {seconds:g} s"),
+                next(iter(reasons.values()), f"no answer within {seconds:.1f} s"),
             )
 
 

@@ -493,6 +493,19 @@ def test_an_interrupted_close_leaves_the_rest_to_the_end_of_the_process(
     assert caplog.text == ""
 
 
+def test_what_failed_at_once_at_the_end_of_the_process_is_tried_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_behind = target.write_behind()
+    target.failures = 1
+    put(write_behind, a=1)
+    monkeypatch.setattr(module, "_all", {write_behind})
+    module._first_at_exit()
+    module._last_at_exit()
+    assert target.batches[-1] == {"a": 1}
+    run_sync(write_behind.close())
+
+
 def test_the_end_of_the_process_waits_once_and_tells_a_loss_once(
     target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
