@@ -3,7 +3,9 @@
 Each checkpoint recorded the cost of its batch. `cost.py` says what a month of such batches costs.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,12 +13,13 @@ from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.cost import Present
 from pyspark_checkpointer.admin.forecast import BatchForecast, upload_requests
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import walk
+from pyspark_checkpointer.checkpoint.history import READ_BATCH, walk
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CheckpointNotFoundError
+from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError
 from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 MIN_MEASURED_TIME = timedelta(minutes=1)
 """The shortest time between checkpoints that tells how often a batch comes.
@@ -66,9 +69,13 @@ async def measure(session: Session, last: int) -> Measured:
             objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
             segments.forget_but([manifest])
         kept = await _catalogued(session, head)
-        for manifest in kept:
-            objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
-            segments.forget_but([manifest])
+        for begin in range(0, len(kept), READ_BATCH):
+            with suppress(CorruptionError, ObjectNotFoundError):  # `verify` names what cannot be read
+                some = kept[begin : begin + READ_BATCH]
+                found_there = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in some))
+                for manifest in found_there:
+                    objects |= checkpoint_sizes.object_sizes(await segments.load(manifest))
+                    segments.forget_but([manifest])
         newest = await segments.load(found[head.committed.id])
         manifest_size = sum(sizes.values()) / len(sizes)
         mean = _mean(session.store.url, [*found.values()], newest, manifest_size)
@@ -86,15 +93,18 @@ async def measure(session: Session, last: int) -> Measured:
     return await read_consistent(session.store, read)
 
 
-async def _catalogued(session: Session, head: Head) -> list[Manifest]:
+async def _catalogued(session: Session, head: Head) -> list[Ref]:
     """Return the checkpoints that the catalog alone keeps.
 
-    These are savepoints, and what a policy keeps for longer.
+    These are savepoints, and what a policy keeps for longer. There are none where the catalog cannot be read.
     """
     assert head.pointer is not None
-    catalog = None if head.pointer.catalog is None else await metadata.read_catalog(session.store, head.pointer.catalog)
-    refs = {entry.ref for entry in catalog.entries if entry.ref.id.sequence < head.pointer.boundary} if catalog else ()
-    return [await metadata.read_manifest_alone(session.store, ref) for ref in sorted(refs, key=lambda ref: ref.id)]
+    with suppress(CorruptionError, ObjectNotFoundError):
+        catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
+        entries = () if catalog is None else catalog.entries
+        refs = {entry.ref for entry in entries if entry.ref.id.sequence < head.pointer.boundary}
+        return sorted(refs, key=lambda ref: ref.id)
+    return []
 
 
 def _is_unusual(manifest: Manifest, parents: Mapping[CheckpointId, Manifest]) -> bool:

@@ -391,6 +391,19 @@ def test_what_the_catalog_keeps_is_stored_too(measured: tuple[Path, int], run: R
     assert kept["objects"] >= 5
 
 
+def test_a_lost_catalog_hides_no_costs(measured: tuple[Path, int], run: Run) -> None:
+    root, _ = measured
+    with Checkpointer(root) as ck:
+        ck.savepoint("first", ck.list_checkpoints()[0])
+        ck.clean(RetentionPolicy(keep_last=2, grace=timedelta(0)))
+    before = run("cost", root, "--batches-per-hour", 60, "--json").json
+    for catalog in (root / "catalog").iterdir():
+        catalog.unlink()
+    after = run("cost", root, "--batches-per-hour", 60, "--json").json
+    assert after["requests"] == before["requests"]
+    assert after["kept"]["bytes"] < before["kept"]["bytes"]
+
+
 def test_a_rollback_is_no_batch(measured: tuple[Path, int], run: Run) -> None:
     root, _ = measured
     with Checkpointer(root) as ck:
