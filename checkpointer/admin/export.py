@@ -16,6 +16,7 @@ from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
+from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -177,7 +178,7 @@ async def create_root(
 
     # On the condition that there is no `_latest`: of two exports to one root, one fails.
     await target.swap_pointer(Base(Head(), None), copied, edit_pointer)
-    logger.info("%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
+    log_safely(logging.INFO, "%s: copied %s to %s, as %s", session.store.url, source, target.store.url, checkpoint)
     return checkpoint
 
 

@@ -25,6 +25,7 @@ from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, find_above, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
@@ -111,10 +112,16 @@ async def repair(
         # The swap begins on the version that was examined: of two repairs, or of a repair and a commit, only one takes
         # effect.
         await session.commit_pointer(Base(head, None), copied, whole, edit_pointer)
-    logger.warning("%s: repaired to %s, as %s; of the older checkpoints only savepoints are kept", url, to, copied.id)
+    log_safely(
+        logging.WARNING,
+        "%s: repaired to %s, as %s; of the older checkpoints only savepoints are kept",
+        url,
+        to,
+        copied.id,
+    )
     if not plan:
         instead = "replaced by an older state if there was one" if older_partitions else "left out"
-        logger.warning("%s: %s was committed with a loss, %s: %s", url, copied.id, instead, plan)
+        log_safely(logging.WARNING, "%s: %s was committed with a loss, %s: %s", url, copied.id, instead, plan)
     return copied.id
 
 

@@ -32,7 +32,8 @@ def command(store: Opened, encryption: str | None, yes: bool) -> None:
     try:
         store.require()
     except StoreNotFoundError:
-        if not store.read(lambda session: holds(session.store, object_paths.is_ours)):
+        # A signed root shows its list of signers to nobody.
+        if not store.ck.is_signed and not store.read(lambda session: holds(session.store, object_paths.is_ours)):
             raise
     store.check_can_ask(yes)
     store.confirm(f"Encrypt {store.ck.root}? Whoever loses the key loses the state.", yes)

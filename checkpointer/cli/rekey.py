@@ -54,7 +54,7 @@ def _report(store: Opened, made: Rekeyed) -> None:
         print_json(made)
         return
     if made["objects"] == 0:
-        print_line(f"{made['root']} had its new data key already, by an earlier call, which is finished now")
+        print_line(f"{made['root']}: nothing was left to encrypt; an earlier call may have done it")
     others = "no other" if made["objects"] is not None else "those of cleaners"
     print_line(f"{made['root']} is opened by the new key, and by {others}")
     if made["objects"] is not None and made["bytes"] is not None and made["deleted"] is not None:

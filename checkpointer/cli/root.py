@@ -15,7 +15,10 @@ from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import above
 
 _LOST = "manifests are there, but `_latest`, which names the committed one, was lost: see `checkpointer repair`"
-_BEGUN = "nothing is committed yet: a first commit is under way, or ended before it was done"
+_BEGUN = (
+    "nothing shows a commit: a first one is under way, or ended before it was done; or it was the only one, and "
+    "`_latest`, which names it, was lost: see `checkpointer repair`"
+)
 _MAX_PARENTS = 3
 """Levels above the root that are searched for a store."""
 

@@ -1251,6 +1251,7 @@ class Checkpointer(SyncFace):
             The findings, each with the checkpoints that it hurts, and how much was compared. True if nothing is wrong.
 
         Raises:
+            UnsupportedFormatError: `_latest` has a newer format, or is encrypted or signed, and this client is not.
             CheckpointNotFoundError: No live checkpoint is meant by `id`.
             SavepointNotFoundError: No savepoint has this name.
             RetiredError: The checkpoint was retired meanwhile.

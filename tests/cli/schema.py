@@ -38,7 +38,7 @@ said no, or the class of an unexpected error. With and without `--json` the exit
 | 0 | done |
 | 1 | findings (`verify`, `report`, `doctor`, `consumers`), or it cannot be done: no such thing, refused, a conflict |
 | 2 | typed wrong: the same again cannot help |
-| 3 | what is stored is damaged, and the verb cannot go on: any `CorruptionError` |
+| 3 | what is stored is damaged, and the verb cannot go on: any `CorruptionError` but `UnsupportedFormatError` |
 | 75 | the store does not answer, or asks for less: wait and try again; any `RetryableError`, `retryable` is true |
 | 130, 141 | Ctrl-C, or a closed pipe, ended it |
 

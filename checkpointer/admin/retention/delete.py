@@ -17,6 +17,7 @@ from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -79,7 +80,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 
     await cas_loop(session.store, await read_head(session.store), plan_swap)
     assert meant is not None
-    logger.info("%s: %s was deleted", url, checkpoint)
+    log_safely(logging.INFO, "%s: %s was deleted", url, checkpoint)
     try:
         await _sweep_deleted(session, meant)
     except CheckpointError as error:  # The checkpoint is deleted; its objects are garbage like any other.

@@ -34,6 +34,7 @@ from pyspark_checkpointer.admin.streaming.rewind_record import read_records
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
 from pyspark_checkpointer.checkpoint.latest import find_head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import this_copier
+from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -148,7 +149,9 @@ async def _fork(
             await _write_log(spark, target_log, copy, files)
     finally:
         await spark.close()
-    logger.info("%s: forked %s to %s, query %s", session.store.url, ref.id, target.store.url, copy.query_id)
+    log_safely(
+        logging.INFO, "%s: forked %s to %s, query %s", session.store.url, ref.id, target.store.url, copy.query_id
+    )
     return Fork(target.store.url, target_log.url, copy.query_id, first, job.batch_id)
 
 

@@ -17,6 +17,7 @@ from pyspark_checkpointer.admin.streaming.rewind_record import RewindRecord, nex
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.liveness import is_running
+from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -109,7 +110,7 @@ class RewindAttempt:
             await refuse_damaged(self.query.session, self.target, self.manifest, options.progress)
         record = self.record or await self._commit(moves_state, plan)
         await self._cut(record, plan)
-        logger.info("%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
+        log_safely(logging.INFO, "%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
         return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
 
     async def _why_damaged(self, options: RewindOptions) -> str | None:
