@@ -185,6 +185,20 @@ class Client:
         """
         return self._config.signing is not None
 
+    @property
+    def command_options(self) -> str:
+        """The options without which the command line does not open this root.
+
+        Empty where it needs none. This is for messages of other packages of this library.
+        """
+        config = self._config
+        needs = {
+            "--encryption": config.encryption is not None,
+            "--signing": config.signing is not None,
+            "--fencing none": config.fencing == "none",
+        }
+        return ", ".join(option for option, is_needed in needs.items() if is_needed)
+
     def for_tasks(self) -> Self:
         """Return a client for tasks of the job, for other packages of this library.
 

@@ -256,10 +256,12 @@ class StatefulSink:
         """
         try:
             repeated = self._step(run, job) == "repeated"
-        except (BatchResetError, BatchGapError):
+        except (BatchResetError, BatchGapError) as error:
             # Only the first batch of a run may begin anew: later ones have to follow what this run committed.
             if self._on_reset == "continue" and not run.has_committed:
                 return False
+            if needed := run.client.command_options:
+                raise type(error)(f"{error}. The command needs {needed} as the job has it") from None
             raise
         if not run.has_committed:
             at = run.last_job.batch_id if run.last_job else "none"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -137,3 +138,15 @@ def test_a_cleanup_on_executors_deletes_what_nothing_names(spark: SparkSession, 
     assert len([*Path(job.root).rglob("*.enc")]) < before
     assert client.verify().findings == ()
     assert rows(read_state(spark, job.root, "totals", encryption=key)) == {"alice": 3, "bob-secret": 30}
+
+
+def test_the_command_of_a_refusal_is_said_with_the_options_that_it_needs(
+    spark: SparkSession, tmp_path: Path, key: str
+) -> None:
+    job = Job(spark, tmp_path)
+    job.feed(("alice", 1))
+    job.run(sink(job, key))
+    job.reset()
+    job.feed(("alice", 2))
+    with pytest.raises(StreamingQueryException, match="The command needs --encryption as the job has it"):
+        job.run(sink(job, key))
