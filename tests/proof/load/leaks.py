@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from pyspark_checkpointer.admin.retention import garbage_collect, plan, spool
@@ -37,8 +39,9 @@ def leave_files_open() -> None:
 
 
 def leave_spools() -> None:
-    """The rows of a plan stay on the disk."""
-    spool._remove = lambda path: None
+    """The rows of a plan are in a file that has a name and stays, however few they are."""
+    spool._MEMORY_BYTES = 0
+    tempfile.TemporaryFile = partial(tempfile.NamedTemporaryFile, delete=False)  # type: ignore[assignment]
 
 
 def leave_tasks() -> None:
