@@ -171,7 +171,7 @@ async def create_root(
     checkpoint = target.draw_id(0)
     copier = Copier(session.store, target, checkpoint, progress)
     # The source is not locked, so the checkpoint may be retired and swept while it is copied; then the error says so.
-    copied, _ = await explaining(session, source, lambda: copier.copy(manifest, checkpoint))
+    copied, _ = await explaining(session, lambda: copier.copy(manifest, checkpoint), source)
 
     async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
         return replace(pointer, committed=copied)

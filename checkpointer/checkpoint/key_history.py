@@ -149,7 +149,7 @@ class _StoredValues:
         async def read() -> list[bytes | None]:
             return [await self._in(operator, number, held) for number in places]
 
-        found = await explaining(self._session, manifest.id, read)
+        found = await explaining(self._session, read, manifest.id)
         return next((value for value in found if value is not None), None)
 
     def _places(self, operator: Operator) -> tuple[list[int], Any]:

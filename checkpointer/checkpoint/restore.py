@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Literal, TypeVar
 
@@ -186,29 +187,28 @@ class CheckpointReader:
 
     async def _explaining(self, load: Callable[[], Awaitable[T]]) -> T:
         assert self.manifest is not None
-        return await explaining(self.session, self.manifest.id, load)
+        return await explaining(self.session, load, self.manifest.id)
 
 
 Migrate = Callable[[CheckpointReader], Awaitable[Migrated]]
 """Function that checks a migration and runs it in memory."""
 
 
-async def explaining(session: Session, checkpoint: CheckpointId | None, load: Callable[[], Awaitable[T]]) -> T:
+async def explaining(session: Session, load: Callable[[], Awaitable[T]], *checkpoints: CheckpointId | None) -> T:
     """Run `load`, and explain a missing object.
 
-    If an object of a checkpoint is gone, the error says whether it was retired or the store is damaged.
+    If an object of the checkpoints is gone, the error says whether one was retired or the store is damaged.
     """
     try:
         return await load()
     except ObjectNotFoundError as missing:
-        url = session.store.url
-        # Retention may have passed while a reader was slow. That is no damage, and the reader can do something about
-        # it.
-        if checkpoint is not None and not await read_consistent(
-            session.store, lambda h: is_live(session.store, h, checkpoint)
-        ):
-            raise RetiredError(f"{url}: {checkpoint} was retired meanwhile: restore again") from None
-        raise CorruptionError(f"{url}: {checkpoint} names an object that is not there: {missing}") from None
+        store, known = session.store, [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+        # Retention may pass while a reader is slow. That is no damage, and the reader can do something about it.
+        for one in known:
+            if not await read_consistent(store, partial(is_live, store, checkpoint=one)):
+                raise RetiredError(f"{store.url}: {one} was retired meanwhile: restore again") from None
+        names = " or ".join(map(str, known)) or None
+        raise CorruptionError(f"{store.url}: {names} names an object that is not there: {missing}") from None
 
 
 async def restore(

@@ -155,7 +155,7 @@ class ChangeFeed:
         for step in self.tasks[task]:
             reader = FeedReader(session.store, session.host, step, self.shown)
             for group in step.groups:
-                found = run_sync(explaining(session, step.checkpoint, partial(reader.changes, group)))
+                found = run_sync(explaining(session, partial(reader.changes, group), step.checkpoint, step.parent))
                 yield from small_batches(self._with_own(step, found))
 
     def _with_own(self, step: FeedStep, found: pa.Table) -> pa.Table:

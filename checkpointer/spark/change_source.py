@@ -86,7 +86,7 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         selector = None if self._after is None else CheckpointSelector.parse(self._after)
-        after = None if selector is None else run_sync(find(self._client.copy().session, selector))
+        after = None if selector is None else run_sync(find(self._client.session, selector))
         self._register(after)
         return {"checkpoint": "" if after is None else str(after)}
 
@@ -96,7 +96,7 @@ class FeedStreamReader(DataSourceStreamReader):
         It is registered with the position that it continues from.
         """
         if self._follower is not None and not self._is_registered:
-            run_sync(followers.register(self._client.copy().session, self._follower, self._operator, after))
+            run_sync(followers.register(self._client.session, self._follower, self._operator, after))
             self._is_registered = True
 
     def commit(self, end: dict[str, str]) -> None:
@@ -106,7 +106,7 @@ class FeedStreamReader(DataSourceStreamReader):
         """
         if self._follower is None or not end["checkpoint"]:
             return
-        session, until = self._client.copy().session, CheckpointId.parse(end["checkpoint"])
+        session, until = self._client.session, CheckpointId.parse(end["checkpoint"])
         try:
             if not run_sync(followers.advance(session, self._follower, self._operator, until)):
                 logger.warning(
@@ -124,8 +124,8 @@ class FeedStreamReader(DataSourceStreamReader):
         if isinstance(start, dict):
             self._register(_checkpoint_of(start))
         elif self._follower is not None and not self._is_registered:  # PySpark before 4.2 gives no arguments.
-            run_sync(followers.hold(self._client.copy().session, self._follower, self._operator))
-        latest = self._client.copy().read_latest()
+            run_sync(followers.hold(self._client.session, self._follower, self._operator))
+        latest = self._client.read_latest()
         assert latest is not None, "a store never goes back to nothing, and there was a table"
         return {"checkpoint": str(latest)}
 
@@ -149,7 +149,7 @@ class FeedStreamReader(DataSourceStreamReader):
         return input_partitions(found.feed(shown))
 
     def _read_range(self, after: str | None, to: str) -> FeedRange:
-        client = self._client.copy()
+        client = self._client
         try:
             return FeedRange.of(client, self._operator, after, to)
         except CheckpointNotFoundError as error:
@@ -162,7 +162,7 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def _another_key(self) -> IllegalArgumentError:
         """Return the error for a stream that meets changes with another key."""
-        client = self._client.copy()
+        client = self._client
         ancestry = run_sync(read_unbroken_ancestry(client.session, None, CheckpointSelector(LATEST)))
         newest = newest_schema(self._operator, None, ancestry)
         change = None if newest is None else key_columns_change(self._operator, None, ancestry, newest)

@@ -84,7 +84,7 @@ def batches_of(
     The rows are read and merged a piece at a time.
     """
     pieces = reader.pieces(partition)
-    while (rows := run_sync(explaining(session, checkpoint, lambda: anext(pieces, None)))) is not None:
+    while (rows := run_sync(explaining(session, lambda: anext(pieces, None), checkpoint))) is not None:
         yield from small_batches(rows)
         del rows  # before the next piece is decoded
 
@@ -208,7 +208,7 @@ def read_keys(
     read = version.only(list(reads))
     reader = TableReader(session.store, session.host, read, columns, sought, root.copies(), reads)
     for step in steps:
-        yield run_sync(explaining(session, checkpoint, partial(reader.rows_of, step)))
+        yield run_sync(explaining(session, partial(reader.rows_of, step), checkpoint))
 
 
 def shown_columns(version: TableVersion, columns: Sequence[str] | None) -> StructType:

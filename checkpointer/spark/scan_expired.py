@@ -134,7 +134,7 @@ class ExpiredTask:
         reader = TableReader(session.store, session.host, before, self._needed(before), copies=self.root.copies())
         for partition in before.chains:
             find = partial(due_rows, reader, partition, due.column, due.limit)
-            rows = run_sync(explaining(session, self.checkpoint, find))
+            rows = run_sync(explaining(session, find, self.checkpoint))
             yield from small_batches(self._shown(rows, before))
         for written in due.written:
             version = written.version.only(group)
@@ -145,7 +145,7 @@ class ExpiredTask:
             late.packs.expect(chain.from_iterable([*added.values(), *deltas]))
             for partition in version.chains:
                 find = partial(late_rows, late, partition, added.get(partition), due.column, due.limit)
-                rows = run_sync(explaining(session, self.checkpoint, find))
+                rows = run_sync(explaining(session, find, self.checkpoint))
                 yield from small_batches(self._shown(rows, version))
 
     def _needed(self, version: TableVersion) -> list[str]:

@@ -163,7 +163,7 @@ class ExpiredRows:
         assert limit is not None
         session, version = root.open().session, self.version.only(rows[PARTITION].unique().to_pylist())
         reader = TableReader(session.store, session.host, version, key)
-        due = run_sync(explaining(session, self.checkpoint, partial(may_be_due, reader, rule.column, limit)))
+        due = run_sync(explaining(session, partial(may_be_due, reader, rule.column, limit), self.checkpoint))
         if not due:  # Mostly. The bounds of the times alone are read then.
             return rows
         keys = rows.filter(pc.is_in(rows[PARTITION], pa.array(due, pa.int32())))

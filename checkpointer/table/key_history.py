@@ -124,7 +124,7 @@ async def _changes(
     group = tuple(sorted({number for number in places if number is not None}))
     sides = [side.only([n for n in places if n is not None]) for side in (step.before, step.after)]
     reader = FeedReader(session.store, session.host, replace(step, before=sides[0], after=sides[1]), shown, keys)
-    return await explaining(session, step.checkpoint, partial(reader.changes, group))
+    return await explaining(session, partial(reader.changes, group), step.checkpoint, step.parent)
 
 
 __all__ = ["key_columns", "newest_schema", "table_changes"]

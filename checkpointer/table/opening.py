@@ -52,7 +52,7 @@ async def read(reader: CheckpointReader, name: str, columns: Sequence[str] | Non
         wanted = {p: sought.filter(pc.equal(numbers, p)) for p in sorted(version.chains.keys() & numbers.to_pylist())}
         steps, reads = lookup_steps(version, wanted)
         table = TableReader(reader.store, session.host, version.only(list(reads)), columns, sought, reads=reads)
-        found = [await explaining(session, checkpoint, partial(table.rows_of, step)) for step in steps]
+        found = [await explaining(session, partial(table.rows_of, step), checkpoint) for step in steps]
         return pa.concat_tables([table.empty(), *found])
     table = TableReader(reader.store, session.host, version, columns)
 
@@ -60,7 +60,7 @@ async def read(reader: CheckpointReader, name: str, columns: Sequence[str] | Non
         # A table may have up to 2**31 partitions, so time and memory go to those that have rows.
         return await asyncio.gather(*map(table.rows, sorted(version.chains)))
 
-    found = await explaining(session, checkpoint, load)
+    found = await explaining(session, load, checkpoint)
     return pa.concat_tables(found) if found else table.empty()
 
 
@@ -82,7 +82,7 @@ def partition_reader(
         tables |= dict.fromkeys(run, TableReader(reader.store, session.host, version.only(run)))
 
     async def rows(partition: int) -> Table:
-        return await explaining(session, checkpoint, lambda: tables.get(partition, without_rows).rows(partition))
+        return await explaining(session, lambda: tables.get(partition, without_rows).rows(partition), checkpoint)
 
     return rows
 

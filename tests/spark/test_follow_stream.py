@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 4.0 is the first with data sources in Python")
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.client import base
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError, RetiredError
 from pyspark_checkpointer.spark.change_feed import FeedRange
 from pyspark_checkpointer.spark.change_source import FeedStreamReader, input_partitions, read_part
@@ -58,6 +59,29 @@ def test_a_stream_goes_on_after_the_beginning_was_retired(store: Store) -> None:
         assert read(again, read_until, again.latestOffset()) == [("insert", 4)]
     with pytest.raises(RetiredError, match="oldest checkpoint that they can be read after"):
         read(stream(store), {"checkpoint": ""}, reader.latestOffset())
+
+
+def test_a_parent_that_is_retired_while_its_changes_are_read_is_no_damage(store: Store) -> None:
+    store.batch(upsert(k=[1]))
+    store.batch(upsert(k=[2]))
+    after = str(store.client.read_latest())
+    store.batch(lambda state: state.table("t", ["k"]).compact())
+    feed = FeedRange.of(store.client, "t", after, "latest").feed(None)
+    store.client.clean(NEWEST)
+    with pytest.raises(RetiredError, match=f"{after} was retired meanwhile"):
+        for part in input_partitions(feed):
+            list(read_part(store.client, part))
+
+
+def test_an_idle_stream_opens_no_store_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.batch(upsert(k=[1]))
+    reader = stream(store)
+    reader.latestOffset()
+    opened_stores: list[object] = []
+    monkeypatch.setattr(base, "open_store", lambda *given, **options: opened_stores.append(given))
+    for _ in range(20):
+        assert reader.latestOffset()
+    assert opened_stores == []
 
 
 def test_a_task_that_does_not_reach_the_folder_says_so(store: Store, tmp_path: Path) -> None:
