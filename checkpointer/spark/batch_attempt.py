@@ -97,7 +97,7 @@ class BatchAttempt:
                 f"map {name!r}: is in use with {keyed.partitions} partitions, not {partitions!r}"
             )
         if name not in self.map_rules:
-            maps.set_rule(keyed, after, self.clock, self.checkpoint.attempt.base.manifest)
+            maps.set_rule(name, keyed, after, self.clock, self.checkpoint.attempt.base.manifest)
             self.map_rules[name] = after
         elif after not in (None, self.map_rules[name]):
             raise IllegalArgumentError(

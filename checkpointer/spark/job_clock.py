@@ -78,7 +78,7 @@ class JobClock:
             if self._held_by is not None and known is not None and at > known.at:
                 raise InvalidStateError(
                     f"advance_clock({at.isoformat()}): {self._held_by} in this batch, with the clock at "
-                    f"{known.at.isoformat()}. Rows that expire between the two times would be lost or counted twice: "
+                    f"{known.at.isoformat()}. What expires between the two times would be lost or counted twice: "
                     "call advance_clock before that"
                 )
             self._attempt.clock = Clock(at if known is None else max(at, known.at), "job")

@@ -434,9 +434,10 @@ def history(seed: int, steps: int = 25) -> None:
             if place.kept is None:
                 partitions = draw.choice([partitions, partitions, 1, 2, 5])
             found = state.map("m", partitions=partitions, expire_after=None if rule is None else rule * DAY)
+            is_adopted = model.after is None and rule is not None and model.entries
             model.take_rule(rule, day)
             touched = _change(draw, found, model, day)
-            if draw.random() < 0.3:
+            if draw.random() < 0.3 and not is_adopted:  # which would be refused
                 day += draw.choice([1, 3])
                 state.advance_clock(START + day * DAY)
                 unset = {key: entry for key, entry in model.entries.items() if key not in touched}
@@ -512,3 +513,20 @@ def _change(draw: random.Random, found: KeyedState, model: Model, day: float) ->
 def test_random_histories_against_a_dict_with_a_clock(first: int) -> None:
     for seed in range(first, first + 40):
         history(seed)
+
+
+def test_the_clock_moves_before_entries_begin_to_expire_and_not_after() -> None:
+    """Else all that is there would expire in the batch in which it begins to."""
+    place = Place()
+    place.batch(0, {"a": 1}, after=None)
+    state = place.begin()
+    state.map("m", partitions=2, expire_after=10 * DAY)
+    with pytest.raises(InvalidStateError, match=r"took expire_after .*: call advance_clock before that"):
+        state.advance_clock(START + 20 * DAY)
+    state._attempt.abort()
+    place.kept = None
+    state = place.begin()
+    state.advance_clock(START + 20 * DAY)
+    state.map("m", partitions=2, expire_after=10 * DAY)
+    place.commit(state)
+    assert place.read() == {"a": 1}
