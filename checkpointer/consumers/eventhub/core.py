@@ -134,7 +134,8 @@ class EventHubGroups:
         for claim in claims:
             key = self._key(claim.given)
             own = self._own_etags.setdefault(key, set())
-            if key in waiting and claim.expected is not None and claim.expected not in own:
+            # Without an etag of its own, this object never had the partition: what waits was put to be the position.
+            if own and key in waiting and claim.expected is not None and claim.expected not in own:
                 # The claim may be of an older listing, and be lost. What waits is stale only if the row has this etag.
                 if key.group not in found:
                     ownership = await key.group.ownership.read()

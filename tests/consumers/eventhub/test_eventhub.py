@@ -147,6 +147,18 @@ def test_what_waits_is_not_dropped_for_a_claim_that_is_lost(url: str) -> None:
     assert positions(CheckpointStore(url)) == {"0": (7, "7")}
 
 
+def test_a_position_that_is_set_before_the_first_claim_is_written(url: str) -> None:
+    """So consumers go back: the position is set, and then they claim what others had."""
+    first = CheckpointStore(url)
+    first.claim_ownership([claim("0", "a")])
+    first.update_checkpoint(checkpoint("0", 5000, "5000"))
+    store = CheckpointStore(url, max_updates=100, interval=60.0)
+    store.update_checkpoint(checkpoint("0", 7, "7"))
+    (row,) = store.list_ownership(*HERE)
+    assert store.claim_ownership([{**row, "owner_id": "b"}])
+    assert positions(store) == {"0": (7, "7")}
+
+
 @pytest.mark.parametrize("landed", [False, True])
 def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an_answer(url: str, landed: bool) -> None:
     class Waiting(Faulty):
