@@ -338,6 +338,18 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
         """
         run_in_contract(self._core.forget(shard_id))
 
+    @property
+    def may_have_expired(self) -> bool:
+        """True if no renewal succeeded for the length of a lease.
+
+        Other workers may have taken the shards by now, although nobody could tell this one.
+
+        Examples:
+            >>> leases.may_have_expired
+            False
+        """
+        return self._core.may_have_expired
+
     def balance(self) -> Balance:
         """Run one round of balancing, and return what changed.
 
@@ -364,11 +376,15 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
             ...     checkpointer.checkpoint()  # after hours of work
         """
         # The library's loop renews, so a processor that blocks its own thread for long keeps its leases.
-        work = runtime.submit(self._core.keep_renewing())
+        wanted, work = [True], None
         try:
+            # An interrupt may come before the future is known. Then the task finds that it is not wanted any more.
+            work = runtime.submit(self._core.keep_renewing(lambda: bool(wanted)))
             yield
         finally:
-            work.cancel()
+            wanted.clear()
+            if work is not None:
+                work.cancel()
 
     def flush(self) -> None:
         """Write the delayed checkpoints of all shards. Those of lost leases are given up.

@@ -5,7 +5,7 @@ Each lease comes with the checkpointer of its shard.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark_checkpointer.consumers.group import Group
@@ -135,17 +135,22 @@ class Shards:
         mine = tuple(one for name, one in self.checkpointers.items() if name in asked)
         return Balance(tuple(gained), lost, mine, failed)
 
-    async def keep_renewing(self) -> None:
+    @property
+    def may_have_expired(self) -> bool:
+        """True if no renewal succeeded for the length of a lease."""
+        return (self.host.clock() - self._renewed_at) / 1e9 >= self.leases.duration
+
+    async def keep_renewing(self, is_wanted: Callable[[], bool]) -> None:
         """Renew all leases whenever the caller is late with it.
 
-        This goes on until the task is cancelled.
+        This goes on until the task is cancelled, or not wanted any more.
 
         Callers renew after a third of a lease, which is two sixths. This checks once in each sixth of a lease, and
         renews if the last renewal is 2.5 sixths ago. That is later than a caller that is in time, and early enough to
         try again.
         """
         sixth = self.leases.duration / 6
-        while True:
+        while is_wanted():
             await asyncio.sleep(sixth)
             began = self.host.clock()
             # A worker that holds nothing has nothing to renew; a request would cost, and do nothing.

@@ -37,7 +37,8 @@ Fetch = Callable[[str, ExtendedSequenceNumber], tuple[Sequence[Any], bool]]
 """Function that returns the next records of a shard after a sequence number.
 
 The records are in order. It also returns whether the shard ends with them. The function should not wait long if there
-are no records. After LATEST and AT_TIMESTAMP it is called until there are records.
+are no records. After LATEST and AT_TIMESTAMP it is called until there are records: then it must keep the iterator of
+its first call, or take the time of that call. A new iterator at LATEST would miss what came since.
 """
 
 
@@ -202,13 +203,15 @@ class Worker(NotPicklable):
 
         Give everything back after an error.
         """
-        # Never wait here: a processor that calls `run()` would wait for itself.
-        if not self._running.acquire(blocking=False):
-            raise InvalidStateError(
-                f"worker {self._leases.worker}: is running already, in another thread or in a call of a processor that "
-                "has not returned: make another Worker, on ShardLeases of its own"
-            )
+        is_taken = False
         try:
+            # Never wait here: a processor that calls `run()` would wait for itself.
+            is_taken = self._running.acquire(blocking=False)
+            if not is_taken:
+                raise InvalidStateError(
+                    f"worker {self._leases.worker}: is running already, in another thread or in a call of a processor "
+                    "that has not returned: make another Worker, on ShardLeases of its own"
+                )
             # Renewing goes on while leases are given back after an error, since that may take long too.
             with self._leases.renewing():
                 try:
@@ -217,7 +220,8 @@ class Worker(NotPicklable):
                     self._abandon()
                     raise
         finally:
-            self._running.release()
+            if is_taken:
+                self._running.release()
 
     def _round(self, is_stopped: Callable[[], bool]) -> bool:
         """Read each shard once, and return whether there were records.
@@ -230,7 +234,8 @@ class Worker(NotPicklable):
             if is_stopped():
                 break
             self._balance()  # The processors before may have taken long.
-            if shard_id in self._readers:
+            # While the store cannot be reached, another worker may have taken the shards and read them too.
+            if shard_id in self._readers and not self._leases.may_have_expired:
                 busy |= self._read(shard_id)
         return busy
 

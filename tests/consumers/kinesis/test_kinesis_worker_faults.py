@@ -47,6 +47,29 @@ def calls() -> list[Any]:
     return []
 
 
+# ---- renewals that fail ---------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_renew_reads_no_longer_than_its_lease(
+    one: Node, two: Node, host: TestHost, stream: Stream, calls: list[Any]
+) -> None:
+    """Another worker has its shards by then, and reads them."""
+    stream.records["s"] = records(1, 9)
+    worker = Worker(one, stream.fetch, lambda: Processor(calls, lambda name, given: None))
+    assert worker.run_once()
+    for kind in ("get", "swap"):
+        one.faults.fail(kind, path="ownership", times=1000)
+    host.seconds += THIRD
+    assert worker.run_once()  # a store that is away for a moment ends nothing
+    host.seconds += 3 * THIRD
+    before = len(calls)
+    assert not worker.run_once()
+    assert len(calls) == before
+    one.faults.clear()
+    host.seconds += THIRD
+    assert worker.run_once()  # nobody has taken it
+
+
 # ---- releases that fail --------------------------------------------------------------------------------------------
 
 
