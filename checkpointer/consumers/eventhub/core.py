@@ -67,6 +67,8 @@ class EventHubGroups:
         self._groups: dict[str, Group] = {}
         self._own_etags: dict[_Key, set[str]] = {}
         """The etags that claims of this object have given to a row, or may have: nobody else draws them."""
+        self._had: set[_Key] = set()
+        """The partitions that this object has won once."""
         self._write_behind: WriteBehind[_Key, _Checkpoint] = WriteBehind(
             write_each(_write), max_updates=max_updates, interval=interval, name=context.store.url
         )
@@ -110,8 +112,10 @@ class EventHubGroups:
         won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
         rows = {row.etag: row for some in won for row in some}
         for claim in claims:
-            own = self._own_etags[self._key(claim.given)]
+            key = self._key(claim.given)
+            own = self._own_etags[key]
             if claim.etag in rows:
+                self._had.add(key)
                 own.clear()
                 own.add(claim.etag)
             else:
@@ -134,8 +138,8 @@ class EventHubGroups:
         for claim in claims:
             key = self._key(claim.given)
             own = self._own_etags.setdefault(key, set())
-            # Without an etag of its own, this object never had the partition: what waits was put to be the position.
-            if own and key in waiting and claim.expected is not None and claim.expected not in own:
+            # If this object never had the partition, what waits was put there to be the position.
+            if key in waiting and key in self._had and claim.expected is not None and claim.expected not in own:
                 # The claim may be of an older listing, and be lost. What waits is stale only if the row has this etag.
                 if key.group not in found:
                     ownership = await key.group.ownership.read()

@@ -159,6 +159,45 @@ def test_a_position_that_is_set_before_the_first_claim_is_written(url: str) -> N
     assert positions(store) == {"0": (7, "7")}
 
 
+def test_a_position_that_is_set_before_the_first_claim_outlives_a_claim_without_an_answer(url: str) -> None:
+    class Waiting(Faulty):
+        def __init__(self) -> None:
+            super().__init__(url, max_updates=100, interval=60.0)
+
+    CheckpointStore(url).claim_ownership([claim("0", "a")])
+    store = Waiting()
+    store.update_checkpoint(checkpoint("0", 7, "7"))
+    (row,) = store.list_ownership(*HERE)
+    store.faults.call(_lose, "swap", path="ownership", times=100)
+    with pytest.raises(CheckpointError):
+        store.claim_ownership([{**row, "owner_id": "b"}])
+    store.faults.clear()
+    (row,) = store.list_ownership(*HERE)
+    assert store.claim_ownership([{**row, "owner_id": "b"}])
+    store.close()
+    assert positions(CheckpointStore(url)) == {"0": (7, "7")}
+
+
+def test_what_an_old_owner_puts_after_a_lost_claim_is_stale(url: str) -> None:
+    class Waiting(Faulty):
+        def __init__(self) -> None:
+            super().__init__(url, max_updates=100, interval=60.0)
+
+    store, other = Waiting(), CheckpointStore(url)
+    (mine,) = store.claim_ownership([claim("0", "a")])
+    store.update_checkpoint(checkpoint("0", 100, "100"))
+    (theirs,) = other.claim_ownership([{**mine, "owner_id": "b"}])
+    store.faults.call(lambda _: other.claim_ownership([theirs]), "swap", path="ownership")
+    assert store.claim_ownership([{**theirs, "owner_id": "a"}]) == []
+    store.faults.clear()
+    store.update_checkpoint(checkpoint("0", 101, "101"))  # its processor is still ending its batch
+    other.update_checkpoint(checkpoint("0", 6000, "6000"))
+    (row,) = store.list_ownership(*HERE)
+    assert store.claim_ownership([{**row, "owner_id": "a"}])
+    store.close()
+    assert positions(other) == {"0": (6000, "6000")}
+
+
 @pytest.mark.parametrize("landed", [False, True])
 def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an_answer(url: str, landed: bool) -> None:
     class Waiting(Faulty):
