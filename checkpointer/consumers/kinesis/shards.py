@@ -74,10 +74,13 @@ class Shards:
         Return None if the shard cannot be taken.
         """
         self._taking.append(shard)
+        had_none, began = not self.leases.held, self.host.clock()
         try:
             lease = await self.leases.take(shard, force=force)
             if lease is None:
                 return None
+            if had_none:
+                self._note_renewal(began)
             checkpointer = self.checkpointers[shard] = self._checkpointer(lease)
             return checkpointer
         finally:
@@ -111,14 +114,14 @@ class Shards:
         began = self.host.clock()
         await self.leases.renew()
         # The time is from before the request: others may have seen the new etags at any moment since.
-        self._renewed_at = began
+        self._note_renewal(began)
         return self._drop_lost()
 
     async def balance(self) -> Balance:
         """Run one round of balancing, and return what changed."""
         began = self.host.clock()
         changes = await self.leases.balance()
-        self._renewed_at = began
+        self._note_renewal(began)
         lost = self._drop_lost()
         gained, failed = [], dict(changes.failed)
         # All that are held, and not only those gained in this round: a position that could not be decoded is tried
@@ -150,15 +153,17 @@ class Shards:
         try again.
         """
         sixth = self.leases.duration / 6
-        while is_wanted():
+        while True:
             await asyncio.sleep(sixth)
+            if not is_wanted():
+                return
             began = self.host.clock()
             # A worker that holds nothing has nothing to renew; a request would cost, and do nothing.
             if not self.leases.held or (began - self._renewed_at) / 1e9 < 2.5 * sixth:
                 continue
             try:
                 await self.leases.renew()
-                self._renewed_at = began
+                self._note_renewal(began)
             except Exception as error:  # Any error is logged: nobody would notice that this task has ended.
                 logger.warning("worker %s could not renew its leases, and tries again: %s", self.leases.worker, error)
 
@@ -175,6 +180,10 @@ class Shards:
             await self._write_behind.close()
         finally:
             await self.store.close()
+
+    def _note_renewal(self, began: int) -> None:
+        # A round of balancing may take so long that all leases were renewed meanwhile.
+        self._renewed_at = max(self._renewed_at, began)
 
     def _checkpointer(self, lease: Lease) -> RecordCheckpointer:
         return RecordCheckpointer(lease, self._initial, self._write_behind)

@@ -131,7 +131,8 @@ class Worker(NotPicklable):
         self._readers: dict[str, _Reader] = {}
         self._balanced_at: float | None = None
         self._stop = _Flag()
-        self._running = threading.Lock()
+        self._running: dict[str, object] = {}
+        """The run that is under way, if there is one."""
 
     def run(self) -> None:
         """Read until `stop()` is called.
@@ -203,11 +204,11 @@ class Worker(NotPicklable):
 
         Give everything back after an error.
         """
-        is_taken = False
+        # An interrupt may come after any call, before its result is noted. So the dictionary tells whose run it is.
+        run = object()
         try:
             # Never wait here: a processor that calls `run()` would wait for itself.
-            is_taken = self._running.acquire(blocking=False)
-            if not is_taken:
+            if self._running.setdefault("run", run) is not run:
                 raise InvalidStateError(
                     f"worker {self._leases.worker}: is running already, in another thread or in a call of a processor "
                     "that has not returned: make another Worker, on ShardLeases of its own"
@@ -220,8 +221,8 @@ class Worker(NotPicklable):
                     self._abandon()
                     raise
         finally:
-            if is_taken:
-                self._running.release()
+            if self._running == {"run": run}:
+                self._running.clear()
 
     def _round(self, is_stopped: Callable[[], bool]) -> bool:
         """Read each shard once, and return whether there were records.

@@ -70,6 +70,15 @@ def test_a_worker_that_cannot_renew_reads_no_longer_than_its_lease(
     assert worker.run_once()  # nobody has taken it
 
 
+def test_leases_that_are_taken_after_a_pause_are_fresh(one: Node, host: TestHost) -> None:
+    host.seconds += 10 * THIRD
+    assert one.may_have_expired
+    assert one.take("s") is not None
+    assert not one.may_have_expired
+    host.seconds += 4 * THIRD
+    assert one.may_have_expired
+
+
 # ---- releases that fail --------------------------------------------------------------------------------------------
 
 
