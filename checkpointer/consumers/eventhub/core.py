@@ -67,8 +67,7 @@ class EventHubGroups:
         self._groups: dict[str, Group] = {}
         self._own_etags: dict[_Key, set[str]] = {}
         """The etags that claims of this object have given to a row, or may have: nobody else draws them."""
-        self._had: set[_Key] = set()
-        """The partitions that this object has won once."""
+        self._ever_won: set[_Key] = set()
         self._write_behind: WriteBehind[_Key, _Checkpoint] = WriteBehind(
             write_each(_write), max_updates=max_updates, interval=interval, name=context.store.url
         )
@@ -113,13 +112,12 @@ class EventHubGroups:
         rows = {row.etag: row for some in won for row in some}
         for claim in claims:
             key = self._key(claim.given)
-            own = self._own_etags[key]
             if claim.etag in rows:
-                self._had.add(key)
-                own.clear()
-                own.add(claim.etag)
+                self._ever_won.add(key)
+                self._own_etags[key].clear()
+                self._own_etags[key].add(claim.etag)
             else:
-                own.discard(claim.etag)
+                self._own_etags[key].discard(claim.etag)
         return [
             {**claim.given, "etag": claim.etag, "last_modified_time": rows[claim.etag].modified.timestamp()}
             for claim in claims
@@ -139,7 +137,7 @@ class EventHubGroups:
             key = self._key(claim.given)
             own = self._own_etags.setdefault(key, set())
             # If this object never had the partition, what waits was put there to be the position.
-            if key in waiting and key in self._had and claim.expected is not None and claim.expected not in own:
+            if key in waiting and key in self._ever_won and claim.expected is not None and claim.expected not in own:
                 # The claim may be of an older listing, and be lost. What waits is stale only if the row has this etag.
                 if key.group not in found:
                     ownership = await key.group.ownership.read()
