@@ -21,7 +21,7 @@ from functools import partial
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import INVISIBLE, NEARLY_PREPARED, AttemptState, proves_failure
-from pyspark_checkpointer.checkpoint.latest import Head
+from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
@@ -230,9 +230,15 @@ async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) 
     """Delete the objects of the attempt if the store refused to take more.
 
     The reason may be a full disk. No cleanup may delete these objects before the next commit, and that commit might
-    never find room. A refused swap was never made, so the manifest is not the committed one.
+    never find room.
     """
-    if isinstance(failure, StoreRefusedError):
-        # The caller has to learn of the refusal, not of a deletion that failed after it.
-        with suppress(CheckpointError):
-            await attempt.session.store.delete([object_paths.manifest(attempt.id), *attempt.uploader.paths])
+    if not isinstance(failure, StoreRefusedError):
+        return
+    store = attempt.session.store
+    # The caller has to learn of the refusal, not of a request that failed after it.
+    with suppress(CheckpointError):
+        head = await find_head(store)
+        # A store may say "refused" of a swap that took effect, because something after it failed. The pointer tells.
+        is_prepared = head.prepared is not None and head.prepared.id == attempt.id
+        if head.committed == attempt.base.head.committed and not is_prepared:
+            await store.delete([object_paths.manifest(attempt.id), *attempt.uploader.paths])

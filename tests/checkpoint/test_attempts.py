@@ -287,6 +287,26 @@ def test_an_attempt_that_the_store_has_no_room_for_takes_none(world: World, kind
     put(client, b"after")
 
 
+@pytest.mark.parametrize("how", ["commit", "prepare"])
+def test_a_swap_that_took_effect_and_counts_as_refused_keeps_what_it_names(world: World, how: str) -> None:
+    """Something may fail after the rename, and the store cannot tell."""
+    client = world.actor()
+    put(client, b"before")
+
+    def refuse(_: object) -> None:
+        raise StoreRefusedError("the disk was full when the lock was closed")
+
+    cp = client.begin()
+    cp.snapshot("large", 0, b"x" * 300_000)
+    client.faults.call(refuse, "swap", path="_latest", after=True)
+    with pytest.raises(StoreRefusedError, match="when the lock was closed"):
+        cp.commit() if how == "commit" else cp.prepare()
+    other = world.actor()
+    if how == "prepare":
+        other.restore().prepared.commit()
+    assert other.restore().operator("large").partition(0) == [b"x" * 300_000]
+
+
 def test_an_attempt_that_is_given_up_because_there_was_no_room_takes_none(world: World) -> None:
     client = world.actor()
     client.faults.fail("put", nth=2, path="artifacts/", error=StoreRefusedError)

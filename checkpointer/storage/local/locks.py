@@ -78,13 +78,18 @@ def _open(path: str) -> int:
 
 
 def _close(fd: int) -> None:
-    """Unlock the file for every process that has it open, then close it."""
+    """Unlock the file for every process that has it open, then close it.
+
+    An error of the file system is no error of what was done under the lock, and closing frees the lock in any case.
+    """
     with _guard:
         try:
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
             _open_files.discard(fd)
-            os.close(fd)
+            with suppress(OSError):
+                os.close(fd)
 
 
 def _try_lock(fd: int, path: str) -> bool:

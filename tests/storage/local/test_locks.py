@@ -1,6 +1,7 @@
 """The lock of a local root belongs to its holder alone, whatever processes fork, are killed or stopped."""
 
 import ctypes
+import errno
 import multiprocessing
 import os
 import signal
@@ -69,6 +70,26 @@ def program(lock: str, *lines: str) -> Iterator[subprocess.Popen[str]]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def test_an_error_when_the_lock_is_closed_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pointer is moved by then, and whoever took that for a refusal would delete what it names."""
+    client = Checkpointer(str(tmp_path))
+    put(client, b"before")
+    close, closed = os.close, []
+
+    def close_on_a_full_disk(fd: int) -> None:
+        is_lock = os.readlink(f"/proc/self/fd/{fd}").endswith(files.LOCK)
+        close(fd)
+        if is_lock:
+            closed.append(fd)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(locks.os, "close", close_on_a_full_disk)
+    put(client, b"after")
+    monkeypatch.undo()
+    assert closed
+    assert latest(Checkpointer(str(tmp_path))) == b"after"
 
 
 def test_a_child_that_is_forked_under_the_lock_does_not_keep_it(lock: str) -> None:
