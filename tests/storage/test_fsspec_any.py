@@ -11,6 +11,7 @@ import pytest
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError
+from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
 from pyspark_checkpointer.storage.fsspec_any.store import GenericStore
 
 
@@ -83,6 +84,27 @@ def test_a_move_that_failed_once_loses_nothing(
     assert run_sync(store.get("_latest")).version == version
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["_latest"]
     assert calls == (1 if done else 2)
+
+
+def test_a_swap_that_was_moved_and_cannot_be_looked_at_is_not_refused(
+    store: GenericStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Find such a swap done: a refusal would say that nothing was written."""
+    version = run_sync(store.compare_and_swap("_latest", b"1", None))
+    info: Callable[..., Any] = files().info
+
+    def refuses_temporary(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith(".tmp"):
+            raise PermissionError("the ticket has expired, says the test")
+        return info(self, path, *arguments, **options)
+
+    monkeypatch.setattr(files(), "info", refuses_temporary)
+    with pytest.raises(DependencyError, match="ticket has expired"):
+        run_sync(store.compare_and_swap("_latest", b"2", version))
+    version = run_sync(store.get("_latest")).version
+    found = run_sync(swap_until_decided(store, "_latest", b"3", version, 1000))
+    assert found is not None
+    assert found.data == b"3"
 
 
 @pytest.mark.parametrize("move", [no_answer, lambda *_, **__: None])

@@ -62,10 +62,21 @@ def move(fs: Any, temporary: str, key: str) -> None:
         fs.mv(temporary, key)
     except Exception:
         # Where the file is gone, the move was done and its answer was lost.
-        if is_there(fs, temporary):
+        if _is_left(fs, temporary):
             fs.mv(temporary, key)
         elif not is_there(fs, key):
             raise
     # The WebHDFS file system does not look at the answer, which may say that nothing was moved.
-    if is_there(fs, temporary):
+    if _is_left(fs, temporary):
         raise OSError(f"{temporary} was not moved to {key}")
+
+
+def _is_left(fs: Any, temporary: str) -> bool:
+    """Return whether a file is there that was to be moved.
+
+    Raises no `PermissionError`: that says of a write that it was refused, and the move may be done.
+    """
+    try:
+        return is_there(fs, temporary)
+    except PermissionError as error:
+        raise OSError(f"{temporary}: it is not known whether it was moved: {error}") from error
