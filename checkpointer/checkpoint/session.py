@@ -57,7 +57,7 @@ class Session:
         self.owner = Owner(instance=host.token(32), forks=runtime.fork_count())
         self._standing: Standing = None
         self.last_restored: Standing = None
-        """What the last `restore` let this session stand on."""
+        """The base that the last `restore` gave this session."""
         self._probed = False
         self._background: asyncio.Task[object] | None = None
         self._reads_state = False
@@ -96,7 +96,7 @@ class Session:
 
     @property
     def standing(self) -> Standing:
-        """What the session stands on.
+        """Return the base of the next attempt, or why there is none.
 
         Another object, also an equal one, says that a call has changed it.
         """

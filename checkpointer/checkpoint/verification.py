@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def unnamed_hurt(self) -> str:
-        """What the finding hurts, as text, where it names no checkpoint."""
+        """Return as text what the finding hurts where it names no checkpoint."""
         if self.path == object_paths.LATEST:
             return "every checkpoint: none can be found without it"
         if self.path.startswith(object_paths.CATALOGS):
@@ -85,7 +85,7 @@ class Verification:
     signed: Signed | None = None
     """Who signed the last commit, and when; None in a root that is not signed."""
     unread: int = 0
-    """Of `objects`, those that the key of a cleaner does not open. Only their stored bytes were checked."""
+    """The number of `objects` that the key of a cleaner does not open. Only their stored bytes were checked."""
 
     def __bool__(self) -> bool:
         return not self.findings

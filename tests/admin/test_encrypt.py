@@ -173,7 +173,7 @@ async def stops(work: object) -> None:
 def test_nobody_takes_for_missing_what_is_not_moved_yet(
     key: str, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where names are hidden, positions and followers get other paths, after the root opens with the new key."""
+    """Interrupt the move of positions and followers to hidden paths, after the root opens with the new key."""
     root, old = (
         Root(f"memory://{secrets.token_hex(8)}", {}, "memory"),
         make_key(tmp_path / "old.key") if again else None,

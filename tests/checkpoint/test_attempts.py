@@ -232,7 +232,7 @@ def test_an_awaited_begin_is_not_begun_again_by_async_with(root: str) -> None:
 
 
 def test_a_block_of_an_attempt_that_has_ended_is_refused(root: str) -> None:
-    """What it changes would go nowhere."""
+    """Refuse a block whose changes would go nowhere."""
     import asyncio
 
     client = Checkpointer(root)

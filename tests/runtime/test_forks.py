@@ -1,4 +1,4 @@
-"""How often a process was forked, and what each child has of its own."""
+"""Count the forks of a process, and give each child what is its own."""
 
 from pathlib import Path
 

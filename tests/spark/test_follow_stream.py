@@ -85,7 +85,7 @@ def test_an_idle_stream_opens_no_store_anew(store: Store, monkeypatch: pytest.Mo
 
 
 def test_a_task_that_does_not_reach_the_folder_says_so(store: Store, tmp_path: Path) -> None:
-    """What it takes for an empty root is a folder of the driver's machine."""
+    """Refuse an empty folder of the task's machine, which is not the driver's."""
     store.batch(upsert(k=[1, 2]))
     ids = store.client.list_checkpoints()
     feed = FeedRange.of(store.client, "t", None, str(ids[-1])).feed(None)

@@ -312,7 +312,7 @@ def test_a_copy_that_another_process_removed_is_let_go(tmp_path: Path) -> None:
 
 
 def test_a_full_folder_is_noticed_by_the_share_of_a_pack_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a pack the caller knows how large the rows of its own partition are, and all of them are copied."""
+    """Copy all rows of a pack, of which the caller knows the size of its own partition alone."""
     pack = pa.table({"x": np.arange(100_000)})
     copies = LocalCopies(tmp_path, max_bytes=pack.nbytes // 2)
     assert copies.has_room(pack.nbytes // 16, "pack")

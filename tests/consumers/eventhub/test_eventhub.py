@@ -43,6 +43,13 @@ class Faulty(CheckpointStore):
         return super()._make_core(StoreContext(FaultyStore(context.store, self.faults), context.host))
 
 
+class Waiting(Faulty):
+    """One whose updates wait until it is flushed or closed."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, max_updates=100, interval=60.0)
+
+
 @pytest.fixture
 def url() -> str:
     return f"memory://{uuid.uuid4().hex}"
@@ -148,7 +155,7 @@ def test_what_waits_is_not_dropped_for_a_claim_that_is_lost(url: str) -> None:
 
 
 def test_a_position_that_is_set_before_the_first_claim_is_written(url: str) -> None:
-    """So consumers go back: the position is set, and then they claim what others had."""
+    """Go back as consumers do: set the position, then claim what others had."""
     first = CheckpointStore(url)
     first.claim_ownership([claim("0", "a")])
     first.update_checkpoint(checkpoint("0", 5000, "5000"))
@@ -160,12 +167,8 @@ def test_a_position_that_is_set_before_the_first_claim_is_written(url: str) -> N
 
 
 def test_a_position_that_is_set_before_the_first_claim_outlives_a_claim_without_an_answer(url: str) -> None:
-    class Waiting(Faulty):
-        def __init__(self) -> None:
-            super().__init__(url, max_updates=100, interval=60.0)
-
     CheckpointStore(url).claim_ownership([claim("0", "a")])
-    store = Waiting()
+    store = Waiting(url)
     store.update_checkpoint(checkpoint("0", 7, "7"))
     (row,) = store.list_ownership(*HERE)
     store.faults.call(_lose, "swap", path="ownership", times=100)
@@ -179,11 +182,7 @@ def test_a_position_that_is_set_before_the_first_claim_outlives_a_claim_without_
 
 
 def test_what_an_old_owner_puts_after_a_lost_claim_is_stale(url: str) -> None:
-    class Waiting(Faulty):
-        def __init__(self) -> None:
-            super().__init__(url, max_updates=100, interval=60.0)
-
-    store, other = Waiting(), CheckpointStore(url)
+    store, other = Waiting(url), CheckpointStore(url)
     (mine,) = store.claim_ownership([claim("0", "a")])
     store.update_checkpoint(checkpoint("0", 100, "100"))
     (theirs,) = other.claim_ownership([{**mine, "owner_id": "b"}])
@@ -200,11 +199,7 @@ def test_what_an_old_owner_puts_after_a_lost_claim_is_stale(url: str) -> None:
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an_answer(url: str, landed: bool) -> None:
-    class Waiting(Faulty):
-        def __init__(self) -> None:
-            super().__init__(url, max_updates=100, interval=60.0)
-
-    store, other = Waiting(), CheckpointStore(url)
+    store, other = Waiting(url), CheckpointStore(url)
     (mine,) = store.claim_ownership([claim("0", "a")])
     store.update_checkpoint(checkpoint("0", 100, "100"))
     (theirs,) = other.claim_ownership([{**mine, "owner_id": "b"}])
@@ -225,12 +220,8 @@ def test_what_waits_is_not_written_over_later_positions_after_a_claim_without_an
 
 
 def test_what_waits_stays_after_a_renewal_without_an_answer(url: str) -> None:
-    class Waiting(Faulty):
-        def __init__(self) -> None:
-            super().__init__(url, max_updates=100, interval=60.0)
-
     for landed in (False, True):
-        store = Waiting()
+        store = Waiting(url)
         (mine,) = store.claim_ownership([claim(str(landed), "a")])
         store.update_checkpoint(checkpoint(str(landed), 100, "100"))
         store.faults.call(_lose, "swap", path="ownership", after=landed, times=100)

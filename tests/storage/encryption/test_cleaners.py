@@ -459,7 +459,7 @@ def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["key-file", "passphrase-file"])
 def test_a_rekey_that_was_done_is_done_again(kind: str, tmp_path: Path) -> None:
-    """As after an interruption, or an answer that was lost. Both passphrases have one name."""
+    """Rekey twice, as after an interruption or a lost answer. Both passphrases have one name."""
     for number, name in enumerate(("one", "two", "three")):
         (tmp_path / name).write_text(f"{number}" * 64)
     one, two, three = (f"{kind}:{tmp_path / name}" for name in ("one", "two", "three"))

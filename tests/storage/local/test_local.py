@@ -507,6 +507,13 @@ def test_a_disk_that_is_read_only(small_disk: Path) -> None:
     assert run_sync(store.get("_latest")).data == b"1"
 
 
+def open_to_nobody(path: Path) -> None:
+    """Let every user pass through a folder and those above it."""
+    for folder in [path, *path.parents]:
+        if not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+
+
 AS_NOBODY = """if True:
     import os, sys
     from pyspark_checkpointer.runtime import run_sync
@@ -529,9 +536,7 @@ AS_NOBODY = """if True:
 
 @ROOT_ONLY
 def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
-    for folder in [tmp_path, *tmp_path.parents]:
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    open_to_nobody(tmp_path)
     run_sync(open_store(tmp_path / "theirs").put("x", b"1"))
     program = [sys.executable, "-c", AS_NOBODY, str(tmp_path)]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
@@ -565,9 +570,7 @@ CLEAN_AS_NOBODY = """if True:
 @ROOT_ONLY
 def test_a_folder_that_no_object_can_be_in_need_not_be_readable(tmp_path: Path) -> None:
     """Such as `lost+found`, where the root is a whole disk."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    open_to_nobody(tmp_path)
     (tmp_path / "root" / "lost+found").mkdir(parents=True)
     (tmp_path / "root" / "lost+found").chmod(0o700)
     os.chown(tmp_path / "root", 65534, 65534)
