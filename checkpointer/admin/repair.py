@@ -25,12 +25,12 @@ from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, find_above, read_consistent, read_damaged
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
 from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 logger = logging.getLogger("pyspark_checkpointer")

@@ -7,7 +7,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
-from pyspark_checkpointer.checkpoint.metering import Meter, blocking, log_safely
+from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -18,6 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.runtime.logs import log_safely
 
 logger = logging.getLogger("pyspark_checkpointer")
 

@@ -11,7 +11,6 @@ from datetime import datetime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import resolve_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector, means_two_things
 from pyspark_checkpointer.checkpoint.session import Session
@@ -23,6 +22,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Pointer, Ref
+from pyspark_checkpointer.runtime.logs import log_safely
 
 logger = logging.getLogger("pyspark_checkpointer")
 

@@ -17,11 +17,11 @@ from pyspark_checkpointer.checkpoint import history
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metadata import GO_ON, read_manifest_alone
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
 from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
@@ -27,6 +27,7 @@ from pyspark_checkpointer.checkpoint.metrics import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest
 from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -271,12 +272,3 @@ def _call(callback: MetricsCallback, record: Metrics) -> None:
         log_safely(
             logging.WARNING, "%s: the metrics callback failed, so its record is lost", record.root, exc_info=True
         )
-
-
-def log_safely(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
-    """Log a message about something that is done already.
-
-    A filter or handler of the user that fails must not look as if that had failed.
-    """
-    with suppress(Exception):
-        logger.log(level, message, *arguments, exc_info=exc_info)

@@ -12,6 +12,7 @@ loop and no threads.
 * `forks.py`: which process this is, and how often it was forked;
 * `host.py`: clock, randomness and executor, as the core has them handed in;
 * `interpreter.py`: the refusal of an interpreter without a global lock;
+* `logs.py`: messages about what is done already;
 * `not_picklable.py`, `processes.py`: what must stay in this process, and what the system knows of others.
 """
 

@@ -34,7 +34,6 @@ from pyspark_checkpointer.admin.streaming.rewind_record import read_records
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
 from pyspark_checkpointer.checkpoint.latest import find_head, read_consistent
 from pyspark_checkpointer.checkpoint.liveness import this_copier
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -42,6 +41,7 @@ from pyspark_checkpointer.display import cut, facts
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store, is_empty
 
 logger = logging.getLogger("pyspark_checkpointer")

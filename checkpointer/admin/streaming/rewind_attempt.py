@@ -17,7 +17,6 @@ from pyspark_checkpointer.admin.streaming.rewind_record import RewindRecord, nex
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.liveness import is_running
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -30,6 +29,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Ref
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
