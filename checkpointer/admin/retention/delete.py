@@ -17,13 +17,19 @@ from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, CorruptionError, InvalidStateError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptionError,
+    InvalidStateError,
+    UnsupportedFormatError,
+)
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Pointer, Ref
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -38,8 +44,9 @@ The cleanups that retired these checkpoints chose a grace period of their own.
 async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:
     """Delete a checkpoint and every object that nothing else references.
 
-    Older checkpoints stay, in the catalog. A checkpoint whose own manifest is damaged or lost may be deleted too. Below
-    it the history cannot be proven any more, so older ones go with it, except for those that the catalog names.
+    Older checkpoints stay, in the catalog. A checkpoint whose own manifest is damaged, lost or not trusted any more may
+    be deleted too. Below it the history cannot be proven, so older ones go with it, except for those that the catalog
+    names. A manifest of a newer format version is no damage, and is refused.
     """
     url = session.store.url
     # Resolved once: after a refused swap, the selector must not come to mean another checkpoint.
@@ -90,7 +97,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> Non
 async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
     """Return the live checkpoints.
 
-    Where the manifest of `ref` cannot be read, the ancestry ends with `ref`.
+    Where the manifest of `ref` is damaged, the ancestry ends with `ref`.
     """
     assert head.pointer is not None
     catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
@@ -100,6 +107,8 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
         async for known, manifest in walk(session.store, head, head.pointer.boundary):
             ancestry.append(known)
             following = manifest.parent
+    except UnsupportedFormatError:
+        raise  # A newer version of the library reads on, and nothing is damaged.
     except (CorruptionError, ObjectNotFoundError) as error:
         # Only the checkpoint that is to be deleted may be unreadable. Damage of another manifest is an error like any
         # other.

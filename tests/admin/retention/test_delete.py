@@ -4,8 +4,9 @@ import pytest
 
 from pyspark_checkpointer import RetentionPolicy, compaction, runtime
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.errors import CorruptionError, InvalidStateError, UnsupportedFormatError
+from pyspark_checkpointer.manifests import manifest_json, object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from tests.admin.retention.histories import LAST_TWO, garbage, mixed
 from tests.world import World, attempt, contents, latest, line, put
 
@@ -163,6 +164,22 @@ def test_deleting_one_leaves_what_a_retired_one_still_lends_to_its_readers(world
     client.clean(RetentionPolicy(keep_last=4))
     assert restored.operator("own").partition(0) == [b"2"]
     assert restored.operator("chain").partition(0) == [b"0", b"2"]
+
+
+def test_a_manifest_of_a_newer_version_ends_no_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = line(world.actor(), 4)
+    decode = manifest_json.decode_manifest
+
+    def older_library(checkpoint: CheckpointId, data: bytes) -> Manifest:
+        if checkpoint == ids[1]:
+            raise UnsupportedFormatError("format_version 2")
+        return decode(checkpoint, data)
+
+    monkeypatch.setattr(manifest_json, "decode_manifest", older_library)
+    before = world.objects(), world.latest()
+    with pytest.raises(UnsupportedFormatError):
+        world.actor().delete_checkpoint(ids[1])
+    assert (world.objects(), world.latest()) == before
 
 
 def test_a_catalog_that_nobody_could_read_is_not_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
