@@ -173,7 +173,7 @@ class _Encrypting:
         raise ConflictError(f"{self._stored.url}: a job commits all the time: stop it, and call this again")
 
     async def _copy_live(self, head: Head) -> None:
-        """Copy every object that a live checkpoint names."""
+        """Copy every object that a live checkpoint reads."""
         assert head.pointer is not None
         # What an earlier round only began is copied now: it was stopped where an object was gone.
         begun, live = set(self._copied), set[str]()
@@ -184,6 +184,7 @@ class _Encrypting:
                 sizes = {s.path: s.size for operator in manifest.operators.values() for s in operator.segments}
                 loaded = await metadata.load_operators(self._reader, self._host, manifest)
                 for operator in loaded.operators.values():
+                    # One of which nobody reads a byte may be missing (SPEC, Restore).
                     sizes |= {one.path: one.size for chain in operator.chains.values() for one in chain if one.length}
                 live |= sizes.keys()
                 for path in sizes.keys() - begun:

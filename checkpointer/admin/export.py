@@ -16,7 +16,6 @@ from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
-from pyspark_checkpointer.checkpoint.metering import log_safely
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -27,6 +26,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from pyspark_checkpointer.manifests.segments import SegmentObject
 from pyspark_checkpointer.runtime.host import HASH_INLINE, Progress, tell
+from pyspark_checkpointer.runtime.logs import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -64,7 +64,9 @@ class Copier:
         # The objects get the id of this attempt: an object of another attempt may be garbage that a cleanup is deleting
         # (SPEC.md, the one rule).
         moved = {path: object_paths.under(path, self._owner) for path in names}
-        await self._copy_objects({moved[path]: artifacts for path, artifacts in names.items()})
+        # One of which nobody reads a byte may be missing (SPEC, Restore), also under its new path.
+        read = {path: artifacts for path, artifacts in names.items() if any(one.length for one in artifacts)}
+        await self._copy_objects({moved[path]: artifacts for path, artifacts in read.items()})
         store, host = self._target.store, self._target.host
 
         def make_manifest() -> tuple[Manifest, list[SegmentObject]]:

@@ -18,7 +18,7 @@ from pyspark_checkpointer.storage.base import Store
 
 async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
     """Return the stored bytes of one artifact, verified."""
-    # The format has empty snapshots below the first delta of a table's partition. They need no request.
+    # No bytes need no request, and the object may be missing (SPEC, Restore).
     if artifact.length == 0:
         data = b""
     # A whole object is read with its size as the limit, so that a larger one is refused before it takes memory.
@@ -44,8 +44,9 @@ async def read_slices(store: Store, host: Host, artifacts: Sequence[Artifact]) -
     All are fetched with one request.
     """
     first = artifacts[0]
-    if len(artifacts) == 1:  # of several the whole object is read: one request costs more than the bytes of a pack
-        return [await read_artifact(store, host, first)]
+    # Of several the whole object is read: one request costs more than the bytes of a pack.
+    if len(artifacts) == 1 or not any(artifact.length for artifact in artifacts):
+        return [await read_artifact(store, host, artifact) for artifact in artifacts]
     # A view, because slices of bytes would copy each part of a pack.
     whole = memoryview((await store.get(first.path, limit=first.size)).data)
     if len(whole) != first.size:

@@ -334,8 +334,13 @@ class Verifier:
                     named.setdefault(artifact.path, set()).add(artifact)
                     if codecs.kind_of(operator) == "table":
                         tables[artifact.path] = name, operator
-        # What another checkpoint named in just this way was compared already.
-        named = {path: artifacts for path, artifacts in named.items() if not artifacts <= self._looked_at}
+        # An object of which nobody reads a byte may be missing (SPEC, Restore). What another checkpoint named in just
+        # this way was compared already.
+        named = {
+            path: artifacts
+            for path, artifacts in named.items()
+            if any(artifact.length for artifact in artifacts) and not artifacts <= self._looked_at
+        }
         drawn = {path: artifacts for path, artifacts in named.items() if self._draws(path)}
         self.skipped += len(named) - len(drawn)
         # One iterator for all workers: each takes the next batch. No lock is needed, since they run on one event loop.

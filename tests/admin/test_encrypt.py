@@ -24,6 +24,7 @@ from pyspark_checkpointer.errors import (
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
@@ -32,6 +33,7 @@ from pyspark_checkpointer.testing import crash_points
 from pyspark_checkpointer.testing.faults import CrashError, Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
+from tests.world import Contents, contents, put
 
 SECRET = "alice-of-the-plain-root"
 HERE = ("ns", "hub", "$default")
@@ -126,6 +128,37 @@ def test_all_that_is_live_arrives_and_nothing_readable_stays(any_root: Root, key
     assert client_of(any_root, key).restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
     again = client_of(any_root).encrypt(key)
     assert (again.objects, again.deleted) == (0, 0)
+
+
+EMPTY: Contents = {"alone": {0: [b""]}, "pair": {0: [b"", b""]}}
+
+
+def begin_empty(client: Checkpointer) -> CheckpointId:
+    """Commit objects without a byte, of one artifact and of two, and a checkpoint after that."""
+    with client.begin() as cp:
+        cp.snapshot("alone", 0, b"")
+        cp.snapshot("pair", 0, b"")
+        cp.delta("pair", 0, b"")
+    put(client, b"full")
+    return cp.id
+
+
+def check_empty(client: Checkpointer, first: CheckpointId, folder: Path) -> None:
+    """Use the checkpoint of `begin_empty` in each way that looks at all of its objects."""
+    assert client.verify().findings == ()
+    assert contents(client.restore(first)) == EMPTY
+    client.export(first, folder)
+    assert contents(Checkpointer(folder).restore()) == EMPTY
+    assert Checkpointer(folder).verify().findings == ()
+    client.restore()
+    client.rollback(first)
+    assert contents(client.restore()) == EMPTY
+
+
+def test_objects_without_a_byte_are_no_damage_afterwards(any_root: Root, key: str, tmp_path: Path) -> None:
+    first = begin_empty(client_of(any_root))
+    client_of(any_root).encrypt(key)
+    check_empty(client_of(any_root, key), first, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("hide", ["", "hide-names:"])

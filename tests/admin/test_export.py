@@ -113,7 +113,7 @@ def test_equal_deltas_of_several_attempts_become_one_object(world: World) -> Non
     client.export(None, target.store.url)
     assert target.actor().restore().operator("op").partition(0) == [b"first", b"the same", b"the same"]
     assert target.actor().restore().operator("empty").partition(0) == [b""]
-    assert len(target.objects("artifacts/")) == 3
+    assert len(target.objects("artifacts/")) == 2  # an object without a byte is not copied
 
 
 def test_awaitable(world: World) -> None:

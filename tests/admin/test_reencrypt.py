@@ -37,7 +37,7 @@ from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys
 from pyspark_checkpointer.storage.encryption.stored_names import MAX_HIDDEN_NAME
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing import Faults, crash_points, injected
-from tests.admin.test_encrypt import SECRET, client_of, fill, make_key, objects, states
+from tests.admin.test_encrypt import SECRET, begin_empty, check_empty, client_of, fill, make_key, objects, states
 from tests.conftest import Root
 
 REPLACED = "is encrypted with another data key than this client has: `checkpointer rekey --rewrite`"
@@ -125,6 +125,12 @@ def test_all_that_is_live_arrives_and_the_old_keys_open_nothing(any_root: Root, 
         with client.begin(epoch=9) as cp:
             cp.save("totals", KeyedState({"new": 1}))
     assert client_of(any_root, new).restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
+
+
+def test_objects_without_a_byte_are_no_damage_afterwards(root: Root, old: str, new: str, tmp_path: Path) -> None:
+    first = begin_empty(client_of(root, old))
+    client_of(root, old).reencrypt(new)
+    check_empty(client_of(root, new), first, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("provider", ["key-file", "passphrase-file"])
