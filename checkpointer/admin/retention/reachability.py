@@ -163,7 +163,10 @@ async def _add_retired(
         return
     now = session.host.now()
     young = [old for old in head.pointer.retired if is_in_grace(old, now, grace)]
-    starts = set(parents)
+    # In the ancestry, no entry that still counts kept anything below this sequence.
+    lowest = min((old.boundary for old in young), default=0)
+    # A parent below it was live in no version that still counts, unless the catalog of that time names it.
+    starts = {ref for ref in parents if ref.id.sequence >= lowest}
     for old in young:
         if old.catalog is not None:
             # Readers of that version read this catalog too.
@@ -171,8 +174,6 @@ async def _add_retired(
             with suppress(ObjectNotFoundError, CorruptionError):
                 catalog = await metadata.read_catalog(session.store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
-    # In the ancestry, no entry that still counts kept anything below this sequence.
-    lowest = min((old.boundary for old in young), default=0)
     segments = metadata.Segments(session.store, session.host)
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
         with suppress(ObjectNotFoundError, CorruptionError):

@@ -156,6 +156,22 @@ def test_a_later_retirement_does_not_shorten_the_grace_of_an_earlier_one(world: 
         restored.operator("own").partition(0)
 
 
+def test_what_a_savepoint_followed_goes_while_others_are_retired(world: World) -> None:
+    """The predecessor of a checkpoint that only the catalog keeps was live in no version that still counts."""
+    client = world.actor()
+    clock = with_clock(client)
+    ids = mixed(client, 4)
+    client.savepoint("x", ids[2])
+    policy = RetentionPolicy(keep_last=1, grace=timedelta(hours=1))
+    for number in range(5):
+        client.clean(policy)
+        clock.time += timedelta(hours=2)
+        put(client, b"%d" % number)
+    client.clean(policy)
+    assert {str(ids[1]), str(ids[0])} & {str(object_paths.owner(path)) for path in world.objects("manifests/")} == set()
+    assert object_paths.manifest(ids[2]) in world.objects()
+
+
 def test_a_boundary_that_moves_often_does_not_keep_everything(world: World) -> None:
     """Each entry of `retired` has a time of its own, and at most eight are made in a grace period."""
     client = world.actor()
