@@ -42,17 +42,22 @@ class SignedPaths(WrappedStore):
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
         found = await self.inner.leftovers()
-        return [replace(left, path=path) for left in found if (path := logical_path(left.path)) is not None]
+        paths = ((left, _path_of_leftover(left.path)) for left in found)
+        return [replace(left, path=path) for left, path in paths if path is not None]
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self.inner.discard([replace(left, path=stored_path(left.path)) for left in leftovers])
+
+
+def _path_of_leftover(stored: str) -> str | None:
+    # A listing does not show the list of signers, but a write of it may have been interrupted like any other.
+    return stored if stored == object_paths.SIGNERS else logical_path(stored)
 
 
 def as_listed(entry: ListedObject) -> ListedObject | None:
     """Return a listed object with its path and size without a signature.
 
     It has no content if it is signed.
-
 
     Return None for one that is not of a signed root.
     """

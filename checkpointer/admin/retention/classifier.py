@@ -67,7 +67,7 @@ class GarbageClassifier:
         sequence, and needs none: the store removes such a file only where no swap of it can be under way.
         """
         owner = object_paths.owner(path)
-        alone = (object_paths.LATEST, object_paths.FOLLOWERS)
+        alone = (object_paths.LATEST, object_paths.KEYS, object_paths.SIGNERS, object_paths.FOLLOWERS)
         swapped = path in alone or object_paths.parse_position_path(path) is not None
         if not swapped and (owner is None or owner.sequence > self.sequence):
             return PlanRow(path, 0, KEEP, "a write that may still be running", leftover=token)

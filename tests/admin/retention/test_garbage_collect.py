@@ -246,9 +246,9 @@ def test_what_interrupted_writes_left_is_removed_and_what_runs_is_not(folder: Wo
     root = tmp_path / "root"
     dead = root / "artifacts/op/0" / f".{ids[1]}.snapshot.{'0' * 64}.raw.{'a' * 16}.tmp"
     running = root / "artifacts/op/0" / f".0000000004-00000000.snapshot.{'0' * 64}.raw.{'a' * 16}.tmp"
-    pointers = root / f"._latest.{'b' * 16}.tmp"
+    swapped = [root / f".{name}.{'b' * 16}.tmp" for name in ("_latest", "_keys", "_signers")]
     foreign = root / f".vimrc.{'c' * 16}.tmp"
-    for file in (dead, running, pointers, foreign):
+    for file in (dead, running, *swapped, foreign):
         file.write_bytes(b"half")
     plan = client.plan(NO_GRACE)
     assert {row.path for row in plan if row.leftover and row.action == "keep"} == {
@@ -256,7 +256,8 @@ def test_what_interrupted_writes_left_is_removed_and_what_runs_is_not(folder: Wo
         "vimrc",
     }
     client.apply(plan)
-    assert [file.exists() for file in (dead, running, pointers, foreign)] == [False, True, False, True]
+    assert [file.exists() for file in (dead, running, foreign)] == [False, True, True]
+    assert not any(file.exists() for file in swapped)
     assert latest(folder.actor()) == b"3"
 
 
