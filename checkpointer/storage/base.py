@@ -399,6 +399,8 @@ async def is_empty(store: PagedStore | Store, prefix: str) -> bool:
 
 async def holds(store: PagedStore | Store, wanted: Callable[[str], bool]) -> bool:
     """Return whether an object has a path of which `wanted` is true."""
+    # Page by page until one is found: a store may leave out of a page all that it has, such as temporary files, or give
+    # an empty one before others.
     async for entries in pages(store, ""):
         if any(wanted(entry.path) for entry in entries):
             return True

@@ -27,7 +27,7 @@ from pyspark_checkpointer.manifests.keys_json import (
     decode_keys,
     encode_keys,
 )
-from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Store, pages
+from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Store, holds
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
@@ -163,12 +163,7 @@ async def make_keys(store: Store, provider: KeyProvider, *, adopting: bool = Fal
 
 async def holds_others(store: Store) -> bool:
     """Return whether a root holds anything but its keys."""
-    # Page by page until something is found: a store may leave out of a page all that it has, such as temporary files,
-    # or give an empty one before others.
-    async for entries in pages(store, ""):
-        if any(entry.path != KEYS for entry in entries):
-            return True
-    return False
+    return await holds(store, lambda path: path != KEYS)
 
 
 def check_generation(store: Store, found: RootKeys, keys: DataKeys) -> None:
