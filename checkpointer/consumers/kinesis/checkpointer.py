@@ -130,7 +130,7 @@ class RecordCheckpointer(NotPicklable):
     def checkpoint(self) -> None:
         """Checkpoint at the last record delivered, or at the end of an ended shard.
 
-        If nothing was delivered, nothing changes.
+        If nothing was delivered, nothing changes: what an earlier owner prepared stays pending.
 
         Raises:
             ShutdownError: The lease was lost or released. Stop processing.
@@ -142,7 +142,10 @@ class RecordCheckpointer(NotPicklable):
             >>> str(checkpointer.position)
             '42'
         """
-        self._checkpoint(self.seen)
+        self._lease.check()
+        self._write_behind.check_open()
+        if self._delivered != self._initial or self._last_record is not None:
+            self._checkpoint(self.seen)
 
     def checkpoint_by_record(self, record: Any) -> None:
         """Checkpoint at a record.

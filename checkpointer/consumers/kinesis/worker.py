@@ -290,7 +290,11 @@ class Worker(NotPicklable):
         processor = self._make_processor()
         # Noted before `initialize`, so that `lease_lost` is called even if that raises.
         self._readers[checkpointer.shard_id] = _Reader(checkpointer, processor)
-        self._call(checkpointer, processor.initialize, _initialization_of(checkpointer))
+        has_lease = self._call(checkpointer, processor.initialize, _initialization_of(checkpointer))
+        # The processor made a checkpoint that an earlier owner had prepared at the end of the shard. Nothing may come
+        # before `shard_ended`: to release the shard would finish it, and its children would never be read.
+        if has_lease and checkpointer.position == SHARD_END:
+            self._read(checkpointer.shard_id)
 
     def _read(self, shard_id: str) -> bool:
         """Hand the next records of a shard to its processor.

@@ -47,6 +47,7 @@ class ModelShard:
             raise IllegalArgumentError("the shard has ended")
         for record in records:
             checkpointer.seen_place = max(checkpointer.seen_place, checkpointer.record(record))
+            checkpointer.was_delivered = True
 
     @staticmethod
     def end(checkpointer: "ModelCheckpointer") -> None:
@@ -58,6 +59,7 @@ class ModelCheckpointer:
     def __init__(self, shard: ModelShard) -> None:
         self.shard = shard
         self.seen_place, self.last_record = shard.committed, None
+        self.was_delivered = False
 
     # ---- what it knows
 
@@ -80,7 +82,9 @@ class ModelCheckpointer:
     # ---- checkpoints
 
     def checkpoint(self) -> None:
-        self.commit(self.seen_place)
+        self.fence()
+        if self.was_delivered or self.last_record is not None:
+            self.commit(self.seen_place)
 
     def checkpoint_by_record(self, record: Any) -> None:
         self.commit(self.record(record))

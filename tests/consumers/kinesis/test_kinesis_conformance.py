@@ -243,13 +243,20 @@ class Contract:
         assert owner().position == number("8", 2)
 
     def test_the_next_owner_can_give_it_up(self, one: Checkpointer, owner: Owner) -> None:
+        one.checkpoint_by_sequence_number("7")
         one.prepare_checkpoint_by_sequence_number("8")
         two = owner()
         pending = two.pending
-        two.checkpoint()
-        assert (two.position, two.pending) == (TRIM_HORIZON, None)
+        two.checkpoint_by_sequence_number("7")
+        assert (two.position, two.pending) == (number("7"), None)
         with pytest.raises(IllegalArgumentError):
             pending.checkpoint()
+
+    def test_a_checkpoint_of_nothing_leaves_it(self, one: Checkpointer, owner: Owner) -> None:
+        """An owner that is stopped before records came must not end what another has to find."""
+        one.prepare_checkpoint_by_sequence_number("8", application_state=b"state")
+        owner().checkpoint()
+        assert owner().pending_state == b"state"
 
     # ---- the end of a shard --------------------------------------------------------------------------------------
 

@@ -158,6 +158,26 @@ def test_an_end_that_was_prepared_is_finished_by_the_next_owner(one: Node, two: 
     assert two.rows()["s"].finished
 
 
+def test_an_end_that_is_committed_at_the_begin_is_announced_before_a_stop(
+    one: Node, two: Node, calls: list[Any]
+) -> None:
+    """To release the shard would finish it, and its children would never be read."""
+    mine = one.must("s")
+    one.end(mine)
+    mine.prepare_checkpoint()
+    two.must("s", force=True)
+
+    def commit_and_stop(name: str, given: Any) -> None:
+        if name == "initialize":
+            given.checkpointer.pending.checkpoint()
+            worker.stop()
+
+    worker = Worker(two, Stream().fetch, lambda: Processor(calls, commit_and_stop))
+    worker.run()
+    assert calls == [("s", "initialize", "TRIM_HORIZON"), ("s", "shard_ended")]
+    assert two.rows()["s"].finished
+
+
 def test_what_another_worker_asks_for_is_handed_over(
     one: Node, two: Node, host: TestHost, stream: Stream, calls: list[Any]
 ) -> None:
