@@ -115,6 +115,11 @@ class CasObject(Generic[T]):
         async with self._lock:
             return await self._change(next_value, fresh)
 
+    async def settle(self) -> None:
+        """Wait until the changes that were begun here before have ended."""
+        async with self._lock:
+            pass
+
     async def delete(self) -> None:
         """Remove the object. A missing object is no error."""
         async with self._lock:

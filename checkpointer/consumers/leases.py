@@ -13,6 +13,7 @@ write. A partition that is taken again gets a new epoch, above the epoch of its 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,6 +34,8 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Position, Row
 from pyspark_checkpointer.manifests.shown import show
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_LEASE_SECONDS = 1e9
 """Maximum length of a lease in seconds: some thirty years.
@@ -155,10 +158,13 @@ class Leases:
             # The next owner reads the position as soon as the row has no owner, so delayed writes come first.
             if lease.flush is not None and not lease.lost:
                 await lease.flush()
-        # Another worker owns the row by now, so there is nothing to give back.
-        except LeaseLostError:
-            self.let_go(lease)
-            return
+        except LeaseLostError as error:
+            # Another worker owns the row by now, so there is nothing to give back.
+            if lease.lost:
+                self.let_go(lease)
+                return
+            # An update under an earlier lease on the partition was given up, which nobody was told before.
+            logger.warning("partition %r: an update was not written: %s", lease.partition, error)
         try:
             await self._give_back(lease, finished)
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark_checkpointer.consumers.eventhub import core as eventhub
+from pyspark_checkpointer.consumers.eventhub import checkpoint as eventhub
 from pyspark_checkpointer.consumers.eventprocessorhost import checkpoint_info as eph
 from pyspark_checkpointer.consumers.journal import yaml_format
 from pyspark_checkpointer.consumers.kinesis import state as kinesis

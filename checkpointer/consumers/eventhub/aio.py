@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from pyspark_checkpointer.consumers.eventhub.checkpoint import GroupName
 from pyspark_checkpointer.consumers.eventhub.client import ConfiguredStore
-from pyspark_checkpointer.consumers.eventhub.core import GroupName
 from pyspark_checkpointer.runtime import bridge
 
 # The client calls these methods by name, so its class is only needed to check types, and is no dependency.

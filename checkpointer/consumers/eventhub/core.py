@@ -9,27 +9,30 @@ Names are compared case-insensitively, as Event Hubs does, and returned as the c
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pyspark_checkpointer.consumers.group import MAX_OFFSET_CHARACTERS, Group, check_name
+from pyspark_checkpointer.consumers.eventhub.checkpoint import (
+    Checkpoint,
+    GroupName,
+    checkpoint_of,
+    decode,
+    group_name,
+    overwriting,
+    text_of,
+)
+from pyspark_checkpointer.consumers.group import Group, check_name
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.consumers.write_behind import WriteBehind, write_each
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, OutcomeUnknownError, RetryableError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.json_fields import Fields
 from pyspark_checkpointer.manifests.json_text import check_json
-from pyspark_checkpointer.manifests.positions_json import Ownership, Position, Row
+from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 
-
-class GroupName(NamedTuple):
-    """The three names that identify a consumer group."""
-
-    fully_qualified_namespace: str
-    eventhub_name: str
-    consumer_group: str
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 class _Claim(NamedTuple):
@@ -53,12 +56,6 @@ class _Key(NamedTuple):
     position_url: str
 
 
-class _Checkpoint(NamedTuple):
-    partition_id: str
-    sequence_number: int | None
-    offset: str | None
-
-
 class EventHubGroups:
     """All consumer groups in one store, on the library's event loop."""
 
@@ -68,7 +65,7 @@ class EventHubGroups:
         self._own_etags: dict[_Key, set[str]] = {}
         """The etags that claims of this object have given to a row, or may have: nobody else draws them."""
         self._ever_won: set[_Key] = set()
-        self._write_behind: WriteBehind[_Key, _Checkpoint] = WriteBehind(
+        self._write_behind: WriteBehind[_Key, Checkpoint] = WriteBehind(
             write_each(_write), max_updates=max_updates, interval=interval, name=context.store.url
         )
 
@@ -77,7 +74,7 @@ class EventHubGroups:
 
         There are none if nobody ever claimed a partition.
         """
-        ownership = await self._group(_group_name(name._asdict())).ownership.read()
+        ownership = await self._group(group_name(name._asdict())).ownership.read()
         rows = [] if ownership is None else ownership.rows.values()
         return [
             {
@@ -93,20 +90,34 @@ class EventHubGroups:
     async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Apply claims, and return those that were won, with their new etags.
 
-        The claims may be of one or several groups.
+        The claims may be of one or several groups. If the store does not answer a call that only releases partitions,
+        they stay claimed until they expire.
         """
         if isinstance(ownerships, Mapping | str) or not isinstance(ownerships, Iterable):
             raise IllegalArgumentError(f"expected a list of ownerships, got {type(ownerships).__name__}")
         # All are checked before anything is sent: a call with one bad claim changes nothing.
         claims = [self._claim(given) for given in ownerships]
-        released = {self._key(claim.given) for claim in claims if not claim.owner}
+        try:
+            return await self._apply(claims)
+        except (RetryableError, OutcomeUnknownError) as error:
+            if not claims or any(claim.owner for claim in claims):
+                raise
+            # The client calls this while it gives up a partition. An error would end it, with all others still claimed.
+            partitions = ", ".join(claim.partition for claim in claims)
+            logger.warning("partition %s was not released, and its claim will expire: %s", partitions, error)
+            return []
+
+    async def _apply(self, claims: Sequence[_Claim]) -> list[dict[str, Any]]:
+        released = {self._key(claim.given): claim.partition for claim in claims if not claim.owner}
         if released:
-            # The next owner reads the position as soon as it sees the partition released.
+            # The next owner reads the position as soon as it sees the partition released. An update whose caller was
+            # cancelled may be under way.
             await self._write_behind.flush(released.__contains__)
+            await asyncio.gather(*(key.group.position(partition).settle() for key, partition in released.items()))
         await self._forget_stale(claims)
         by_group: dict[Group, list[_Claim]] = {}
         for claim in claims:
-            by_group.setdefault(self._group(_group_name(claim.given)), []).append(claim)
+            by_group.setdefault(self._group(group_name(claim.given)), []).append(claim)
         # Each group is one object, so its claims are one swap, and groups do not wait for each other.
         won = await asyncio.gather(*(_swap_claims(group, some) for group, some in by_group.items()))
         rows = {row.etag: row for some in won for row in some}
@@ -156,7 +167,7 @@ class EventHubGroups:
 
         It is written at once, or in the background if updates may wait for others.
         """
-        key, checkpoint = self._key(given), _checkpoint(given)
+        key, checkpoint = self._key(given), checkpoint_of(given)
         if self._write_behind.coalesces:
             self._write_behind.put(key, checkpoint)
         else:
@@ -169,7 +180,7 @@ class EventHubGroups:
 
         Checkpoints that were recorded here are written first.
         """
-        group = self._group(_group_name(name._asdict()))
+        group = self._group(group_name(name._asdict()))
         # A client that reads where to begin must not get a position from before its own last update.
         await self._write_behind.flush_for_read(lambda key: key.group is group)
         return [
@@ -195,22 +206,22 @@ class EventHubGroups:
         return self._groups.setdefault(folder, Group(self._context, folder, str.lower))
 
     def _key(self, given: Mapping[str, Any]) -> _Key:
-        group = self._group(_group_name(given))
-        return _Key(group, group.position_url(_text(given, "partition_id")))
+        group = self._group(group_name(given))
+        return _Key(group, group.position_url(text_of(given, "partition_id")))
 
     def _claim(self, given: Mapping[str, Any]) -> _Claim:
-        partition = check_name(_text(given, "partition_id"))
+        partition = check_name(text_of(given, "partition_id"))
         owner = given.get("owner_id")
         if not isinstance(owner, str):
             raise IllegalArgumentError(f"owner_id {owner!r:.60}: expected text; an empty one releases the partition")
         # An owner may have any length and characters, as long as they can be written as UTF-8.
         check_json("owner_id", owner)
-        _group_name(given)
+        group_name(given)
         return _Claim(given, partition, owner, given.get("etag") or None, self._context.host.token(32))
 
 
-async def _write(key: _Key, checkpoint: _Checkpoint) -> None:
-    await key.group.position(checkpoint.partition_id).change(_overwriting(checkpoint))
+async def _write(key: _Key, checkpoint: Checkpoint) -> None:
+    await key.group.position(checkpoint.partition_id).change(overwriting(checkpoint))
 
 
 async def _swap_claims(group: Group, claims: list[_Claim]) -> list[Row]:
@@ -251,70 +262,3 @@ def _claimed(row: Row | None, claim: _Claim, now: datetime) -> Row:
         return Row(claim.partition, claim.owner, 1, claim.etag, now)
     epoch = row.epoch + (row.owner != claim.owner)
     return replace(row, partition=claim.partition, owner=claim.owner, epoch=epoch, etag=claim.etag, modified=now)
-
-
-def _overwriting(checkpoint: _Checkpoint) -> Any:
-    value = {"sequence_number": checkpoint.sequence_number, "offset": checkpoint.offset}
-
-    def next_position(position: Position | None, now: datetime) -> Position:
-        if position is None:
-            return Position(checkpoint.partition_id, 0, value, now)
-        kept = dict(position.value or {})  # Fields of a later version of this library stay.
-        return replace(position, partition=checkpoint.partition_id, value=kept | value, modified=now)
-
-    return next_position
-
-
-def decode(name: str, position: Position) -> _Checkpoint:
-    """Return the checkpoint in a position.
-
-    Raise `MalformedError`, with `name`, if there is none.
-    """
-    fields = Fields(name, position.value)
-    found = {key: fields.take(key) for key in ("sequence_number", "offset")}
-    try:
-        # A stored value obeys the rules of a given one; here it is the object that is at fault, and not the caller.
-        return _checkpoint({"partition_id": position.partition, **found})
-    except IllegalArgumentError as error:
-        fields.fail(str(error))
-
-
-def _group_name(given: Mapping[str, Any]) -> GroupName:
-    return GroupName(*(_text(given, name) for name in GroupName._fields))
-
-
-def _text(given: Mapping[str, Any], key: str) -> str:
-    """Return a field that has to be text.
-
-    Raise `IllegalArgumentError` if it is not text, or cannot be part of a path.
-    """
-    if not isinstance(given, Mapping):
-        raise IllegalArgumentError(f"expected a dictionary, got {type(given).__name__}")
-    value = given.get(key)
-    if not isinstance(value, str) or not value:
-        raise IllegalArgumentError(f"{key} {value!r:.60}: expected text of at least one character")
-    try:
-        object_paths.encode_part(value)
-    except IllegalArgumentError as error:
-        raise IllegalArgumentError(f"{key}: {error}") from None
-    return value
-
-
-def _checkpoint(given: Mapping[str, Any]) -> _Checkpoint:
-    """Return the checkpoint in a dictionary.
-
-    Raise `IllegalArgumentError` if a field is not as the contract says.
-    """
-    partition, number, offset = _text(given, "partition_id"), given.get("sequence_number"), given.get("offset")
-    if number is not None and not _is_integer(number):
-        raise IllegalArgumentError("sequence_number: expected an integer of at most 64 bits, or None")
-    if offset is not None and not isinstance(offset, str) and not _is_integer(offset):
-        raise IllegalArgumentError("offset: expected text, or None")
-    if isinstance(offset, str) and len(offset) > MAX_OFFSET_CHARACTERS:
-        raise IllegalArgumentError(f"offset: {len(offset)} characters, at most {MAX_OFFSET_CHARACTERS} are kept")
-    check_json("offset", offset)
-    return _Checkpoint(partition, number, None if offset is None else str(offset))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63

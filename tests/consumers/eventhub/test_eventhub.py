@@ -544,14 +544,48 @@ def test_a_partition_is_released_only_once_its_position_is_written(url: str) -> 
     assert swaps.index(f"{FOLDER}positions/0.json") < swaps.index(f"{FOLDER}ownership.json")
 
 
-def test_a_release_whose_flush_fails_releases_nothing(url: str) -> None:
+def test_a_release_whose_flush_fails_releases_nothing(url: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Faulty(url, max_updates=100, interval=60.0)
     [row] = store.claim_ownership([claim("0", "a")])
     store.update_checkpoint(checkpoint("0", 5, "5"))
     store.faults.call(_lose, path="positions", times=1000)
-    with pytest.raises(CheckpointError):
-        store.claim_ownership([{**row, "owner_id": ""}])
+    assert store.claim_ownership([{**row, "owner_id": ""}]) == []
+    assert "partition 0 was not released" in caplog.text
     assert owners(CheckpointStore(url)) == {"0": "a"}
+    store.faults.clear()
+    store.flush()
+    assert positions(CheckpointStore(url)) == {"0": (5, "5")}
+
+
+@pytest.mark.parametrize("verb", ["get", "swap"])
+def test_a_release_that_gets_no_answer_does_not_end_the_client(store: Faulty, url: str, verb: str) -> None:
+    """The client releases a partition while it gives it up, outside of everything that would catch an error."""
+    rows = store.claim_ownership([claim("0", "a"), claim("1", "a")])
+    for lost in {verb, "swap"}:
+        store.faults.call(_lose, lost, path="ownership", times=1000)
+    assert store.claim_ownership([{**rows[0], "owner_id": ""}]) == []
+    with pytest.raises(CheckpointError):
+        store.claim_ownership([{**rows[0], "owner_id": ""}, rows[1]])
+    store.faults.clear()
+    assert owners(CheckpointStore(url)) == {"0": "a", "1": "a"}
+
+
+def test_an_update_that_nobody_waits_for_ends_before_the_release(store: Faulty) -> None:
+    """The next owner would else record a position, and the update go over it."""
+    [row] = store.claim_ownership([claim("0", "a")])
+    gate, done = store.faults.hold("swap", path="positions"), list[str]()
+    store.faults.call(lambda _: done.append("update"), "swap", path="positions", after=True)
+    store.faults.call(lambda _: done.append("release"), "swap", path="ownership")
+    update = threading.Thread(target=lambda: store.update_checkpoint(checkpoint("0", 5, "5")))
+    release = threading.Thread(target=lambda: store.claim_ownership([{**row, "owner_id": ""}]))
+    update.start()
+    gate.wait()
+    release.start()
+    release.join(0.2)
+    gate.open()
+    for thread in (update, release):
+        thread.join()
+    assert done == ["update", "release"]
 
 
 def test_a_damaged_position_disturbs_nobody_else(url: str) -> None:

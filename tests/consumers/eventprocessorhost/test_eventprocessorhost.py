@@ -561,6 +561,22 @@ def test_a_lease_acquired_again_begins_with_what_stands_then(root: Root) -> None
     assert root.number() == 1
 
 
+def test_a_release_is_not_kept_from_by_an_older_update(root: Root, caplog: pytest.LogCaptureFixture) -> None:
+    """An update under the lease before this one was given up, which says nothing about this one."""
+    host = root.leases("host")
+    with root.checkpoints(max_updates=1000, interval=1000) as manager:
+        lease = host.acquired()
+        manager.update_checkpoint(lease, at(9))
+        manager.delete_checkpoint("0")
+        assert host.acquire_lease(lease)
+        manager.update_checkpoint(lease, at(1))
+        host.release_lease(lease)
+    found = root.leases("other").get_lease("0")
+    assert found is not None
+    assert (found.owner, root.number()) == ("", 1)
+    assert "an update was not written" in caplog.text
+
+
 def test_a_lease_acquired_again_writes_first_what_waits(root: Root) -> None:
     host = root.leases("host")
     with root.checkpoints(max_updates=1000, interval=1000) as manager:
