@@ -101,7 +101,7 @@ def read_changes(
     client = Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing)
     feed = ChangeFeed.plan(client, operator, after, to)
     task = FeedTask(TaskRoot.of(client, spark), feed)
-    return run_tasks(task_numbers(spark, len(feed.tasks)), task.run, feed.schema())
+    return run_tasks(task_numbers(spark, len(feed.tasks), len(feed.tasks) * TASK_BYTES), task.run, feed.schema())
 
 
 @dataclass(frozen=True, slots=True)

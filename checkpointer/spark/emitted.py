@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer.checkpoint import download
+from pyspark_checkpointer.compaction import DRIVER_BYTES
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import run_tasks
@@ -35,7 +36,8 @@ def frame_of_emitted(
         assert found is not None
         return found
     task = EmittedTask(root, paths)
-    stored = run_tasks(task_numbers(spark, len(paths)), task.run, schema)
+    # The driver has the rows of tasks that emitted few.
+    stored = run_tasks(task_numbers(spark, len(paths), len(paths) * DRIVER_BYTES), task.run, schema)
     return stored if found is None else found.unionAll(stored)
 
 

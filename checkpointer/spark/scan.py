@@ -41,6 +41,15 @@ It does not know how many tasks the session can run at once.
 SCAN_TASK_BYTES = 1 << 20
 """Stored bytes for which a further task is started: reading fewer takes less time than starting one."""
 
+BYTES_OF_NUMBER = 8
+"""The bytes that Spark counts for a row with a number."""
+
+MAX_ESTIMATE = 128 << 20
+"""The largest size that Spark is told of a table, in bytes. It is far above what a session broadcasts.
+
+To count up to it takes about 10 ms, and to read as much takes seconds.
+"""
+
 MAX_BATCH_ROWS = 65_536
 MAX_BATCH_BYTES = 64 << 20
 """The most rows and bytes of a batch that is handed to Spark.
@@ -113,16 +122,23 @@ def scan(
     root = TaskRoot.of(client, spark)
     groups = group_by_bytes(read.sizes(), parallelism(spark))
     task = ReadTask(root, checkpoint, version, groups, None if columns is None else list(columns))
-    return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
+    return run_tasks(task_numbers(spark, len(groups), read.memory_bytes), task.run, shown)
 
 
-def task_numbers(spark: SparkSession, tasks: int) -> DataFrame:
+def task_numbers(spark: SparkSession, tasks: int, size: int = 0) -> DataFrame:
     """Return the numbers of some tasks as rows.
 
-    Each partition of the DataFrame has one row.
+    Each partition of the DataFrame has one row. `size` is about how many bytes of rows the tasks return.
     """
+    # Spark takes the rows of the tasks for as large as these numbers. It would broadcast a table of any size in a join,
+    # and so collect all of it in the driver. So the numbers come from a range of that size, or of half of it: with
+    # powers of two Spark seldom has to compile the filter anew.
+    bits = max(min(size, MAX_ESTIMATE) // (BYTES_OF_NUMBER * max(tasks, 1)), 1).bit_length() - 1
     # Spark refuses a range of no partitions.
-    return spark.range(0, tasks, 1, max(tasks, 1))
+    numbers = spark.range(0, tasks << bits, 1, max(tasks, 1))
+    if not bits:
+        return numbers
+    return numbers.where(f"(id & {(1 << bits) - 1}) = 0").selectExpr(f"shiftright(id, {bits}) AS id")
 
 
 def group_by_bytes(sizes: Mapping[int, int], tasks: int) -> list[list[int]]:

@@ -178,7 +178,9 @@ def scan_expired(
     root = TaskRoot.of(client, spark)
     groups = group_by_bytes(due.sizes(), parallelism(spark))
     task = ExpiredTask(root, checkpoint, due, groups, shown.fieldNames())
-    return run_tasks(task_numbers(spark, len(groups)), task.run, shown)
+    # All of it may be due at once.
+    size = due.before.memory_bytes + sum(written.version.memory_bytes for written in due.written)
+    return run_tasks(task_numbers(spark, len(groups), size), task.run, shown)
 
 
 __all__ = ["Due", "ExpiredTask", "find_due", "scan_expired"]

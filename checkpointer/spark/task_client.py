@@ -131,9 +131,14 @@ def _refuse_elsewhere(root: str, driver_host: str) -> None:
 
 
 def _may_keep_copies(spark: SparkSession) -> bool:
-    # Who has Spark encrypt its local files does not want rows there in plain text.
+    # Who has Spark encrypt its local files does not want rows there in plain text. With an external shuffle service an
+    # executor that ends leaves its folder behind, and another one begins a folder of its own.
+    return not any(_is_set(spark, f"spark.{name}.enabled") for name in ("io.encryption", "shuffle.service"))
+
+
+def _is_set(spark: SparkSession, name: str) -> bool:
     # Spark takes the word in any case, and PySpark writes "True" for True.
-    return str(spark.conf.get("spark.io.encryption.enabled", "false")).strip().lower() != "true"
+    return str(spark.conf.get(name, "false")).strip().lower() == "true"
 
 
 @functools.lru_cache(maxsize=8)

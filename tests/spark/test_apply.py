@@ -105,8 +105,10 @@ def test_objects_are_decoded_once_unless_spark_encrypts_its_files(
 
 
 @pytest.mark.parametrize("word", ["true", "True", " TRUE "])
-def test_spark_takes_the_word_for_encryption_in_any_case(word: str) -> None:
-    assert not _may_keep_copies(SimpleNamespace(conf=SimpleNamespace(get=lambda *_: word)))  # type: ignore[arg-type]
+@pytest.mark.parametrize("setting", ["spark.io.encryption.enabled", "spark.shuffle.service.enabled"])
+def test_settings_with_which_there_are_no_copies_are_taken_in_any_case(setting: str, word: str) -> None:
+    conf = SimpleNamespace(get=lambda name, default: word if name == setting else default)
+    assert not _may_keep_copies(SimpleNamespace(conf=conf))  # type: ignore[arg-type]
 
 
 def _encrypted(of: Any, client: Checkpointer, spark: SparkSession) -> TaskRoot:

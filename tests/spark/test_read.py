@@ -33,7 +33,14 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import can_restore, diff, read_state
 from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.dataframes import struct_of
-from pyspark_checkpointer.spark.scan import MAX_SCAN_TASKS, READ_TASK_BYTES, SCAN_TASK_BYTES, group_by_bytes, scan_tasks
+from pyspark_checkpointer.spark.scan import (
+    MAX_SCAN_TASKS,
+    READ_TASK_BYTES,
+    SCAN_TASK_BYTES,
+    group_by_bytes,
+    scan_tasks,
+    task_numbers,
+)
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES, is_at_least, parse_schema
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -476,6 +483,26 @@ def test_columns_of_values_may_have_any_name(spark: SparkSession, tmp_path: Path
 def test_reserved_names_are_refused_however_they_are_spelled(spark: SparkSession, tmp_path: Path, name: str) -> None:
     with pytest.raises(IllegalArgumentError, match="the name is taken"):
         put(spark, str(tmp_path / "root"), spark.range(2).toDF("k").selectExpr("k", f"1 `{name}`"))
+
+
+def test_spark_broadcasts_small_tables_only(spark: SparkSession, tmp_path: Path) -> None:
+    """In a join it would collect a broadcast table in the driver, which a table of the cluster's size does not fit."""
+    batch = spark.range(6000).toDF("k")
+    for name, count in {"large": 6000, "small": 10}.items():
+        put(spark, str(tmp_path / name), batch.where(f"k < {count}").withColumn("v", F.expr("repeat('y', 4000)")))
+        table = read_state(spark, str(tmp_path / name), "t")
+        joined = batch.join(table, "k", "left")
+        assert joined.where("v IS NOT NULL").count() == count
+        plan = joined._jdf.queryExecution().executedPlan().toString()
+        assert ("BroadcastHashJoin" in plan) == (name == "small"), plan
+        assert sorted(row.k for row in table.collect()) == [*range(count)]
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 3, 32])
+@pytest.mark.parametrize("size", [0, 1, 7 << 20, 1 << 40])
+def test_the_numbers_of_tasks_come_one_by_one_whatever_the_size(spark: SparkSession, tasks: int, size: int) -> None:
+    numbers = task_numbers(spark, tasks, size)
+    assert [row for row in numbers.rdd.map(lambda row: row.id).glom().collect() if row] == [[n] for n in range(tasks)]
 
 
 def test_text_that_is_no_utf8_can_be_a_key(spark: SparkSession, tmp_path: Path) -> None:
