@@ -25,7 +25,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import measured_by, metrics_of
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.spark.batch import drain, find_query
+from pyspark_checkpointer.spark.batch import drain
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.classic_query import ClassicQuery
 from pyspark_checkpointer.spark.cleaner import Cleaner
@@ -33,6 +33,7 @@ from pyspark_checkpointer.spark.connect import is_connect, runs_callbacks
 from pyspark_checkpointer.spark.connect_query import ConnectQuery
 from pyspark_checkpointer.spark.failure import describe
 from pyspark_checkpointer.spark.query_run import QueryRun
+from pyspark_checkpointer.spark.root_uses import allow_again, claim_root, is_first_call
 from pyspark_checkpointer.spark.state import Callback, State
 from pyspark_checkpointer.spark.task_client import check_tasks
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
@@ -41,11 +42,6 @@ from pyspark_checkpointer.storage.url import absolute
 logger = logging.getLogger("pyspark_checkpointer")
 
 OnReset = Literal["error", "continue"]
-
-_root_owners: dict[str, str] = {}
-"""The id of the query that last used each root in this process, by root."""
-
-_root_owners_lock = threading.Lock()
 
 
 def stateful(
@@ -176,7 +172,8 @@ class StatefulSink:
 
         It is empty before the first batch and after a failed one.
         """
-        functools.update_wrapper(self, callback)
+        # Without the attributes of a callable object: some may have the names of those above.
+        functools.update_wrapper(self, callback, updated=())
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         try:
@@ -199,13 +196,33 @@ class StatefulSink:
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Run the callback for a batch and commit.
 
-        A batch that is committed already is skipped.
+        Raises `InvalidStateError` in a second call for the batch.
         """
         query = self._connect if is_connect(batch) else self._classic
         job = query.identify(batch, batch_id)
         # Before anything is restored: two active queries on one root would each write state that the other does not
         # know.
-        _claim_root(self.checkpointer.root, batch, job.query_id)
+        root = self.checkpointer.root
+        claim_root(root, batch, job)
+        # After the first call the batch would look as if Spark repeated it, and the rows of this call would be lost.
+        if not is_first_call(root, job):
+            if job.run_id in self._runs:
+                self._runs[job.run_id].end()  # the first call may go on in another thread, with a part of the batch
+            raise InvalidStateError(
+                f"{root}: batch {batch_id} came in a second call: give all of its rows to one call. If the first call "
+                f"was committed, the rows of the others are missing in it: go back with `checkpointer rewind`"
+            )
+        try:
+            self._run_first_call(batch, batch_id, job, query)
+        except BaseException:
+            allow_again(root, job)
+            raise
+
+    def _run_first_call(self, batch: DataFrame, batch_id: int, job: Job, query: ClassicQuery | ConnectQuery) -> None:
+        """Run the callback for a batch and commit.
+
+        A batch that is committed already is skipped.
+        """
         run = self._runs.get(job.run_id) or self._begin_run(batch, job, query)
         job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
         job = carry_gone(run.last_job, job)
@@ -304,16 +321,3 @@ class StatefulSink:
         self.__dict__ |= state
         if metrics is not None:
             self.checkpointer = measured_by(self.checkpointer, metrics)
-
-
-def _claim_root(root: str, batch: DataFrame, query_id: str) -> None:
-    """Refuse a second query on a root that another active query of this process uses."""
-    # Two queries may begin their first batches at the same time.
-    with _root_owners_lock:
-        owner = _root_owners.get(root)
-        # An owner that has stopped gives the root free: a job may be started anew as another query.
-        if owner is not None and owner != query_id and find_query(batch.sparkSession, owner) is not None:
-            raise InvalidStateError(
-                f"{root}: query {owner} of this process uses it, query {query_id} cannot: give each query its own root"
-            )
-        _root_owners[root] = query_id

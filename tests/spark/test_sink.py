@@ -15,6 +15,7 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.util import InheritableThread
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
@@ -224,6 +225,79 @@ def test_on_reset_continue_starts_a_new_line_on_the_old_state(job: Job) -> None:
     job.feed(("a", 5))
     job.run(summing(job.root))
     assert totals(job.root) == {"a": 7}
+
+
+def in_parts(*sinks: Any) -> Any:
+    """Return a function that gives the rows of a batch to several calls."""
+
+    def call(batch: DataFrame, batch_id: int) -> None:
+        for number, sink in enumerate(sinks):
+            sink(batch.where(f"abs(hash(key)) % {len(sinks)} = {number}"), batch_id)
+
+    return call
+
+
+@pytest.mark.parametrize("sinks", ["one", "two"])
+def test_a_second_call_in_a_batch_is_refused_and_not_taken_for_a_repetition(job: Job, sinks: str) -> None:
+    job.feed(*((f"k{number}", 1) for number in range(10)))
+    one = summing(job.root)
+    parts = in_parts(one, one if sinks == "one" else summing(job.root))
+    for _ in range(2):  # after the restart Spark repeats the batch, and both calls come again
+        assert "batch 0 came in a second call" in failure(job, parts)
+    job.feed(("a", 1))
+    job.run(summing(job.root))  # the first call was committed, as the message says
+    assert 0 < sum(totals(job.root).values()) < 11
+
+
+def test_calls_for_one_batch_at_the_same_time_commit_nothing(job: Job) -> None:
+    job.feed(("a", 1))
+    refused, failures = threading.Event(), list[Exception]()
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["rows"] = batch.count()
+        assert refused.wait(60)
+
+    def call(batch: DataFrame, batch_id: int) -> None:
+        def noted() -> None:
+            try:
+                update(batch, batch_id)
+            except Exception as error:
+                failures.append(error)
+
+        first = InheritableThread(target=noted)
+        first.start()
+        while not update._runs:
+            time.sleep(0.01)
+        noted()
+        refused.set()
+        first.join()
+        raise failures[0]
+
+    assert "batch 0 came in a second call" in failure(job, call)
+    assert len(failures) == 2
+    assert Checkpointer(job.root).restore() is None
+
+
+def test_a_batch_that_failed_may_be_tried_again_by_its_caller(job: Job) -> None:
+    job.feed(("a", 1))
+    tries: list[int] = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("totals")["tries"] = len(tries)
+        tries.append(batch_id)
+        if len(tries) == 1:
+            raise ValueError("once")
+
+    def again(batch: DataFrame, batch_id: int) -> None:
+        with contextlib.suppress(ValueError):
+            update(batch, batch_id)
+            return
+        update(batch, batch_id)
+
+    job.run(again)
+    assert totals(job.root) == {"tries": 1}
 
 
 def test_a_batch_id_that_goes_backwards_is_refused(job: Job) -> None:
