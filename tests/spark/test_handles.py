@@ -60,6 +60,24 @@ class Handles:
             raise ValueError("of the callback")
 
 
+def test_attributes_of_a_callable_object_are_not_those_of_the_sink(job: Job) -> None:
+    class Update:
+        """A function with attributes."""
+
+        def __init__(self) -> None:
+            self.checkpointer = Checkpointer(job.root + "-reference")
+            self._callback = self._runs = self._cleaner = self._classic = None
+
+        def __call__(self, batch: DataFrame, batch_id: int, state: State) -> None:
+            state.map("seen")[batch_id] = True
+
+    sink = stateful(job.root)(Update())
+    assert (sink.__doc__, sink.checkpointer.root) == ("A function with attributes.", job.root)
+    job.feed(("a", 1))
+    job.run(sink)
+    assert Checkpointer(job.root).restore().keyed("seen").to_dict() == {0: True}  # type: ignore[union-attr]
+
+
 def writes(state: KeyedState) -> list[Any]:
     return [
         lambda: state.__setitem__("x", 1),
