@@ -1,6 +1,8 @@
 """Whoever has the key of a cleaner cleans a root with tables on executors, and reads none of its rows."""
 
 import secrets
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -121,3 +123,35 @@ def test_executors_clean_with_the_key_of_a_cleaner(spark: SparkSession, job: Job
     assert owner.verify()
     assert cleaner.verify()
     assert read_state(spark, job.root, "totals", encryption=keys.owner).count() == 202
+
+
+JOB = """
+import asyncio, logging, sys
+from datetime import timedelta
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer.spark import cleaner
+
+logging.basicConfig()
+root, seconds = sys.argv[1], float(sys.argv[2])
+retire_and_sweep = cleaner.retire_and_sweep
+async def slowly(session, policy):
+    await asyncio.sleep(seconds)
+    return await retire_and_sweep(session, policy)
+cleaner.retire_and_sweep, cleaner.EXIT_SECONDS = slowly, 5.0
+client = Checkpointer(root)
+for epoch in range(4):
+    with client.begin(epoch) as cp:
+        cp.snapshot("op", 0, b"x")
+cleaner.Cleaner(client, RetentionPolicy(keep_last=1, grace=timedelta(0)), 4).after(cp.id)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0.5, 1), (60, 4)])
+def test_a_process_that_ends_waits_for_its_cleanup_for_a_while(tmp_path: Path, seconds: float, left: int) -> None:
+    """A job of one batch in each process begins its cleanups when it has nothing else to do."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(tmp_path / "root"), str(seconds)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(Checkpointer(tmp_path / "root").list_checkpoints()) == left
+    assert ("the process ends before its cleanup" in done.stderr) == (left == 4)
