@@ -1,8 +1,9 @@
 """Run all benchmarks: `python -m benchmarks [--quick]`.
 
 It prints what was measured. It writes the results, `docs/performance.md`, and the figures that other pages quote.
-Measurements that are compared belong to one part, so a part can be run again alone (`--only`). The exit status is 1 if
-a target is missed at full size. The targets do not apply to a quick run, which shows that most of the benchmarks work:
+Measurements that are compared belong to one part, so a part can be run again alone (`--only`). A run takes hours: the
+next one goes on where it was interrupted, unless what is measured was changed since. The exit status is 1 if a target
+is missed at full size. The targets do not apply to a quick run, which shows that most of the benchmarks work:
 two of its parts run at the same time, each in a process of its own.
 """
 
@@ -24,7 +25,11 @@ def main() -> int:
     arguments = parser.parse_args()
     start = time.perf_counter()
     results = Results("quick" if arguments.quick else "full", list(PARTS))
-    names = [name for name in PARTS if not arguments.only or name in arguments.only]
+    names = [*PARTS] if arguments.quick else results.left()
+    if arguments.only:
+        names = [name for name in PARTS if name in arguments.only]
+    elif len(names) < len(PARTS):
+        print(f"goes on with the parts that are left of this commit: {', '.join(names)}", file=sys.stderr)
     measured = measure_at_once(names) if arguments.quick else ((name, *measure(name, False)) for name in names)
     by_part: dict[str, Sequence[Finding]] = {}
     for name, found, seconds in measured:

@@ -70,6 +70,12 @@ class Results:
             before, _, rest = PAGE.read_text().partition(BEGIN)
             PAGE.write_text(f"{before}{BEGIN}{summary}{END}{rest.partition(END)[2]}")
 
+    def left(self) -> list[str]:
+        """Return the parts that an interrupted run of the present program has left, or all if there was none."""
+        is_clean = self._version is not None and not self._version.endswith("-dirty")
+        left = [part for part in self._parts if not self._has(part) or self._run(part)["version"] != self._version]
+        return left if is_clean and left else [*self._parts]
+
     def _has(self, part: str) -> bool:
         return (self._folder / f"{part}.json").exists()
 
@@ -106,11 +112,12 @@ def _is_target(finding: Finding) -> bool:
 def _version() -> str | None:
     """Return the commit that was measured, and `-dirty` if the program differed from it.
 
-    What this program writes does not count: the parts of one run write results and pages one after the other.
+    It is the last commit that changed what is measured. Later ones may change tests and pages, or add results.
     """
-    written = [f":(exclude,top){path}" for path in ("benchmarks/results", "docs", "README.md")]
-    commit = _git("describe", "--always").stdout.strip()
-    differs = _git("diff", "--quiet", "HEAD", "--", ":(top)", *written).returncode == 1
+    measured = [f":(top){path}" for path in ("checkpointer", "manifests", "benchmarks", "pyproject.toml")]
+    measured += [f":(exclude,top){path}" for path in ("benchmarks/results", "*.md")]
+    commit = _git("log", "-1", "--format=%h", "--", *measured).stdout.strip()
+    differs = _git("diff", "--quiet", "HEAD", "--", *measured).returncode == 1
     return f"{commit}-dirty" if differs else commit or None
 
 

@@ -61,6 +61,22 @@ def test_the_ratios_of_all_runs_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     assert measured(page) == {"ours / theirs": (1.25, "detail")}
 
 
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "__file__", str(tmp_path / "report.py"))
+
+    def results(version: str | None) -> report.Results:
+        monkeypatch.setattr(report, "_version", lambda: version)
+        return report.Results("quick", ["a", "b"])
+
+    results("old").write("a", [])
+    results("new").write("b", [])
+    assert results("new").left() == ["a"]
+    assert results("old").left() == ["b"]
+    assert results("newer").left() == results("new-dirty").left() == results(None).left() == ["a", "b"]
+    results("new").write("a", [])
+    assert results("new").left() == ["a", "b"]  # all were measured, so that this is another run
+
+
 @pytest.mark.parametrize("line", [OLDER, NEWER])
 def test_the_running_sum_is_measured_on_lines_of_spark_that_are_supported(line: str) -> None:
     assert any(version.startswith(f"{line}.") for version in SUPPORTED)
