@@ -49,7 +49,7 @@ class Cleaner:
             self._running.start()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cleanups": None}
+        return self.__dict__ | {"_running": None}
 
     def wait(self) -> None:
         """Wait until a cleanup that is under way has ended."""

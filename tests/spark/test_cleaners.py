@@ -126,7 +126,7 @@ def test_executors_clean_with_the_key_of_a_cleaner(spark: SparkSession, job: Job
 
 
 JOB = """
-import asyncio, logging, sys
+import asyncio, logging, pickle, sys
 from datetime import timedelta
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.spark import cleaner
@@ -142,7 +142,9 @@ client = Checkpointer(root)
 for epoch in range(4):
     with client.begin(epoch) as cp:
         cp.snapshot("op", 0, b"x")
-cleaner.Cleaner(client, RetentionPolicy(keep_last=1, grace=timedelta(0)), 4).after(cp.id)
+made = cleaner.Cleaner(client, RetentionPolicy(keep_last=1, grace=timedelta(0)), 4)
+made.after(cp.id)
+pickle.dumps(made)  # as in a function of Spark Connect: the thread stays here
 """
 
 
