@@ -699,7 +699,7 @@ def test_the_decorator_alone_enters_the_meter() -> None:
     assert sorted(entries) == ["awaited", "called", "generated"]
 
 
-@pytest.mark.parametrize(("path", "most"), [("save", (38, 142, 81)), ("restore", (36, 78, 55))])
+@pytest.mark.parametrize(("path", "most"), [("save", (39, 143, 82)), ("restore", (37, 79, 56))])
 def test_a_reader_who_follows_a_path_enters_few_files_and_goes_between_few_pairs_of_them(
     path: str, most: tuple[int, int, int]
 ) -> None:

@@ -26,7 +26,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
 from pyspark_checkpointer.manifests.segments import SegmentObject
 from pyspark_checkpointer.runtime.host import HASH_INLINE, Progress, tell
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")

@@ -30,7 +30,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
 from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 logger = logging.getLogger("pyspark_checkpointer")

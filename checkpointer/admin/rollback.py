@@ -18,7 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 logger = logging.getLogger("pyspark_checkpointer")
 

@@ -22,7 +22,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Pointer, Ref
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 logger = logging.getLogger("pyspark_checkpointer")
 

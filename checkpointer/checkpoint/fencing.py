@@ -21,7 +21,7 @@ from pyspark_checkpointer.checkpoint.migrated import Migrated
 from pyspark_checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")

@@ -27,7 +27,7 @@ from pyspark_checkpointer.checkpoint.metrics import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 
 logger = logging.getLogger("pyspark_checkpointer")

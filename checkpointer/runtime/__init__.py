@@ -7,12 +7,11 @@ loop and no threads.
 
 * `event_loop.py`: the loop, and the ways to it from other threads and loops;
 * `pools.py`: threads that wait for files, and threads that keep processors busy;
-* `user_functions.py`: calls of users' functions, which nothing waits for;
+* `user_functions.py`: calls of users' functions, which nothing waits for, and of their log handlers;
 * `process_exit.py`: what is called and finished when the process ends;
 * `forks.py`: which process this is, and how often it was forked;
 * `host.py`: clock, randomness and executor, as the core has them handed in;
 * `interpreter.py`: the refusal of an interpreter without a global lock;
-* `logs.py`: messages about what is done already;
 * `not_picklable.py`, `processes.py`: what must stay in this process, and what the system knows of others.
 """
 

@@ -1,10 +1,11 @@
-"""Call users' functions in threads of their own.
+"""Call users' functions so that none of them holds up the library, or makes it fail.
 
-So none of them holds up the library.
+They are called in threads of their own. Handlers and filters of the log are called where a message is logged.
 """
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -16,6 +17,8 @@ from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 from pyspark_checkpointer.runtime.process_exit import at_exit
 
 T = TypeVar("T")
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_WAITING_CALLS = 1000
 """Calls that may wait for those before them; further calls are dropped."""
@@ -125,3 +128,12 @@ async def call_alone(function: Callable[[], T]) -> T:
     # A thread of its own and no pool, which functions that take long, or that never return, would use up.
     threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
     return await asyncio.wrap_future(done)
+
+
+def log_safely(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
+    """Log a message about something that is done already.
+
+    A filter or handler of the user that fails must not look as if that had failed.
+    """
+    with contextlib.suppress(Exception):
+        logger.log(level, message, *arguments, exc_info=exc_info)

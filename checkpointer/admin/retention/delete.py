@@ -29,7 +29,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Pointer, Ref
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 logger = logging.getLogger("pyspark_checkpointer")

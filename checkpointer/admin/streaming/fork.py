@@ -41,7 +41,7 @@ from pyspark_checkpointer.display import cut, facts
 from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 from pyspark_checkpointer.runtime.host import Progress
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store, is_empty
 
 logger = logging.getLogger("pyspark_checkpointer")

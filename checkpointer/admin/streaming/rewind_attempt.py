@@ -29,7 +29,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Ref
-from pyspark_checkpointer.runtime.logs import log_safely
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
