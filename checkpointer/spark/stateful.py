@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
-from pyspark_checkpointer.admin.streaming.alignment import RESET_ADVICE, BatchStep, carry_gone, compare
+from pyspark_checkpointer.admin.streaming.alignment import carry_gone, follow
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import measured_by, metrics_of
@@ -272,7 +272,7 @@ class StatefulSink:
         Raises `BatchResetError` or `BatchGapError` where the batch does not follow the state.
         """
         try:
-            repeated = self._step(run, job) == "repeated"
+            repeated = follow(self.checkpointer.root, run.last_job, job, run.restored is None) == "repeated"
         except (BatchResetError, BatchGapError) as error:
             # Only the first batch of a run may begin anew: later ones have to follow what this run committed.
             if self._on_reset == "continue" and not run.has_committed:
@@ -284,24 +284,6 @@ class StatefulSink:
             at = run.last_job.batch_id if run.last_job else "none"
             logger.info("%s: its state is at batch %s, Spark begins batch %d", self.checkpointer.root, at, job.batch_id)
         return repeated
-
-    def _step(self, run: QueryRun, job: Job) -> BatchStep:
-        """Return how a batch follows the state."""
-        root = self.checkpointer.root
-        if run.last_job is not None:
-            return compare(root, run.last_job, job)
-        # State without a batch, such as a first commit by hand: nothing says which batch it contains.
-        if run.restored is not None:
-            raise BatchResetError(f"{root}: its state was not written by a streaming query; {RESET_ADVICE}")
-        # The earlier batches were counted somewhere else, or their state was lost. Going on would give too small
-        # sums.
-        if job.batch_id > 0:
-            raise BatchGapError(
-                f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the "
-                f"earlier batches is missing; use their root, or start Spark from a new checkpointLocation; "
-                f"{RESET_ADVICE}"
-            )
-        return "next"
 
     def __getstate__(self) -> dict[str, Any]:
         # A run has objects of the JVM, which no other process can use. A client leaves its metrics callback behind. In

@@ -22,6 +22,25 @@ RESET_ADVICE = (
 )
 
 
+def follow(root: str, last: Job | None, job: Job, is_empty: bool) -> BatchStep:
+    """Return how the batch that Spark begins follows the state of `root`, which may have none.
+
+    Raises as `compare` does.
+    """
+    if last is not None:
+        return compare(root, last, job)
+    # State without a batch, such as a first commit by hand: nothing says which batch it contains.
+    if not is_empty:
+        raise BatchResetError(f"{root}: its state was not written by a streaming query; {RESET_ADVICE}")
+    # The earlier batches were counted somewhere else, or their state was lost. Going on would give too small sums.
+    if job.batch_id > 0:
+        raise BatchGapError(
+            f"{root} is empty, but query {job.query_id} is at batch {job.batch_id}: the state of the earlier batches "
+            f"is missing; use their root, or start Spark from a new checkpointLocation; {RESET_ADVICE}"
+        )
+    return "next"
+
+
 def compare(root: str, last: Job, job: Job) -> BatchStep:
     """Return how the batch that Spark begins follows the last one of the state.
 
