@@ -71,8 +71,9 @@ def stateful(
             its function which query calls it. The same options serve for both if they are on the same kind of store.
             A classic query with another location is refused.
         on_reset: What to do if Spark's progress and the state do not belong together. "error" refuses the batch.
-            "continue" lets the first batch of a run begin new batch ids on the old state; remove the option after that
-            run.
+            "continue" lets the first batch of a run begin new batch ids on the old state, and logs a WARNING. The query
+            has to begin to read where the state ended: what it reads again counts twice, what it does not read is
+            missing. Remove the option after that run.
         fencing: As in `Checkpointer`.
         max_chain: As in `Checkpointer`.
         retention: Which checkpoints to keep. Without it all are kept until another cleanup removes them.
@@ -276,6 +277,12 @@ class StatefulSink:
         except (BatchResetError, BatchGapError) as error:
             # Only the first batch of a run may begin anew: later ones have to follow what this run committed.
             if self._on_reset == "continue" and not run.has_committed:
+                logger.warning(
+                    'on_reset="continue" lets batch %d begin new batch ids; input that it reads again counts twice. It '
+                    "passes over this: %s",
+                    job.batch_id,
+                    error,
+                )
                 return False
             if needed := run.client.command_options:
                 raise type(error)(f"{error}. The command needs {needed} as the job has it") from None

@@ -300,6 +300,19 @@ def test_a_batch_that_failed_may_be_tried_again_by_its_caller(job: Job) -> None:
     assert totals(job.root) == {"tries": 1}
 
 
+def test_on_reset_continue_says_what_it_passes_over(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    job.feed(("a", 1))
+    first = job.start(summing(job.root, on_reset="continue"))
+    first.awaitTermination()
+    job.reset()
+    with caplog.at_level(logging.WARNING, logger="pyspark_checkpointer"):
+        job.run(summing(job.root, on_reset="continue"))
+    (record,) = [record for record in caplog.records if record.name == "pyspark_checkpointer"]
+    assert record.levelname == "WARNING"
+    assert f"its state is at batch 0 of query {first.id}" in record.getMessage()  # not that Spark began anew
+    assert "input that it reads again counts twice" in record.getMessage()
+
+
 def test_a_batch_id_that_goes_backwards_is_refused(job: Job) -> None:
     for n in range(3):
         job.feed(("a", n))
