@@ -301,7 +301,8 @@ async def refresh(store: Store, head: Head, missing: ObjectNotFoundError) -> Hea
     if now.version == head.version:
         raise CorruptionError(
             f"{store.url}: _latest leads to an object that is missing: {missing}: `checkpointer verify` says which "
-            "checkpoints need it; bring it back from a copy, or delete these with `checkpointer delete`; if the newest "
-            "one is among them, restore(on_corruption='previous') goes back, or else `checkpointer repair`"
+            "checkpoints need it; bring it back from a copy, or delete these with `checkpointer delete` (if their "
+            "manifest is missing, older ones go too); if the newest one is among them, "
+            "restore(on_corruption='previous') goes back, or else `checkpointer repair`"
         ) from None
     return now

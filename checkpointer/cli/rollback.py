@@ -5,10 +5,12 @@ They change the history of a store.
 
 import click
 
+from pyspark_checkpointer.admin.retention.delete import delete_checkpoint, describe_ended, find_ended
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
 from pyspark_checkpointer.cli.arguments import CHECKPOINT
+from pyspark_checkpointer.cli.schemas import DeletedCheckpoint
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
 from pyspark_checkpointer.cli.verb import Opened, verb
 
@@ -56,11 +58,20 @@ def delete(store: Opened, checkpoint: CheckpointSelector, yes: bool) -> None:
 
     CHECKPOINT is deleted, with every object that no other checkpoint needs. The committed checkpoint cannot be deleted,
     nor the prepared one, nor one that a savepoint keeps. A running job is not disturbed.
+
+    If the manifest of CHECKPOINT itself is lost, damaged or not trusted, nothing leads to older checkpoints any more:
+    all but savepoints, and what a policy keeps for longer, are deleted with it. The question and the result say which.
     """
     target = store.read(lambda session: find(session, checkpoint))
-    store.confirm(f"Delete {target} of {store.ck.root} for ever?", yes)
-    store.ck.delete_checkpoint(target)
+    wanted = CheckpointSelector.parse(target)
+    question = f"Delete {target} of {store.ck.root} for ever?"
+    # Only for the question: the deletion itself finds out again what goes with it.
+    if not yes and (ending := store.read(lambda session: find_ended(session, wanted))):
+        question += f" Its manifest cannot be read, so it takes {describe_ended(ending)} with it"
+    store.confirm(question, yes)
+    ended = store.read(lambda session: delete_checkpoint(session, wanted))
     if store.json:
-        print_json({"deleted": str(target)})
+        document: DeletedCheckpoint = {"deleted": str(target), "older": list(map(str, ended))}
+        print_json(document)
     else:
-        print_line(f"{target} is deleted")
+        print_line(f"{target} is deleted" + (f", and with it {describe_ended(ended)}" if ended else ""))

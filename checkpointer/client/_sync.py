@@ -1282,7 +1282,9 @@ class Checkpointer(SyncFace):
     def delete_checkpoint(self, id: CheckpointId | str) -> None:
         """Delete a checkpoint, and every object that nothing else names.
 
-        These objects are deleted at once, without a grace period.
+        These objects are deleted at once, without a grace period. If the manifest of the checkpoint itself is lost,
+        damaged or not trusted, nothing leads to older checkpoints any more: all but savepoints, and what a policy keeps
+        for longer, go with it, and a WARNING says which.
 
         Args:
             id: A live checkpoint, as in `restore`, except the committed one.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.manifests import object_paths
 from tests.cli.conftest import Run
 from tests.conftest import Root
 from tests.world import line, put
@@ -182,3 +183,34 @@ def test_the_new_verbs_work_on_every_store(any_root: Root, run: Run, monkeypatch
         assert restored is not None
         assert restored.operator("op").partition(0) == [b"4"]
     assert run("repair", any_root.url, "--json").json[0]["id"].startswith("0000000004-")
+
+
+@pytest.fixture
+def holed(tmp_path: Path) -> tuple[Path, list[str]]:
+    """Return a root with nine checkpoints, of which the sixth lost its manifest, and their ids; 2 is a savepoint."""
+    with Checkpointer(tmp_path / "holed") as ck:
+        ids = line(ck, 9)
+        ck.savepoint("second", ids[1])
+    (tmp_path / "holed" / object_paths.manifest(ids[5])).unlink()
+    return tmp_path / "holed", [str(one) for one in ids]
+
+
+def test_a_delete_names_the_older_ones_that_go_with_it(holed: tuple[Path, list[str]], run: Run) -> None:
+    root, ids = holed
+    done = run("delete", root, ids[5], "--yes", "--json").json
+    assert done == {"deleted": ids[5], "older": [ids[0], *ids[2:5]]}
+    assert sequences(root) == [2, 7, 8, 9]
+    assert run("delete", root, ids[6], "--yes", "--json").json == {"deleted": ids[6], "older": []}
+
+
+def test_a_delete_says_in_words_how_many_older_ones_go_with_it(holed: tuple[Path, list[str]], run: Run) -> None:
+    root, ids = holed
+    text = run("delete", root, ids[5], "--yes").out
+    assert f"{ids[5]} is deleted, and with it 4 older checkpoints, {ids[0]} to {ids[4]}" in " ".join(text.split())
+
+
+def test_what_a_manifest_lost_costs_is_said_where_it_is_missed(holed: tuple[Path, list[str]], run: Run) -> None:
+    root, _ = holed
+    done = run("list", root)
+    assert done.status == 3
+    assert "older ones go too" in done.err

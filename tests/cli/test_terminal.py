@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.manifests import object_paths
 from tests.cli.conftest import GOLDEN
+from tests.world import line
 
 REPOSITORY = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "pyspark_checkpointer"]
@@ -149,6 +151,20 @@ def test_the_command_asks_and_takes_yes_for_an_answer(root: Path) -> None:
     assert "is deleted" in seen
     with Checkpointer(root) as ck:
         assert [known.sequence for known in ck.list_checkpoints()] == [2, 3]
+
+
+def test_a_delete_asks_for_all_that_goes_with_it(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "holed") as ck:
+        ids = line(ck, 6)
+    (tmp_path / "holed" / object_paths.manifest(ids[3])).unlink()
+    terminal = Terminal("delete", tmp_path / "holed", ids[3])
+    terminal.wait_for("3 older checkpoints")
+    terminal.wait_for("[y/N]")
+    terminal.type("n\n")
+    status, seen = terminal.end()
+    assert status == 1
+    assert str(ids[0]) in seen
+    assert "nothing was changed" in seen
 
 
 def test_an_interrupt_ends_it_silently(root: Path) -> None:

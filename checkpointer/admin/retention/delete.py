@@ -5,7 +5,8 @@ One swap takes it out of the live checkpoints. Then its objects are deleted at o
 
 import logging
 import shlex
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from pyspark_checkpointer.admin.followers import read_positions
@@ -16,10 +17,11 @@ from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide_
 from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import is_live, walk
-from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, list_sizes, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -28,7 +30,7 @@ from pyspark_checkpointer.errors import (
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.model import Pointer, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
@@ -41,61 +43,104 @@ The cleanups that retired these checkpoints chose a grace period of their own.
 """
 
 
-async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> None:
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A checkpoint to delete, and what is live beside it."""
+
+    ref: Ref
+    live: LiveCheckpoints
+    ended: tuple[CheckpointId, ...]
+    """The older checkpoints that go with it, oldest first: its manifest alone led to them."""
+
+
+async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> tuple[CheckpointId, ...]:
     """Delete a checkpoint and every object that nothing else references.
 
     Older checkpoints stay, in the catalog. A checkpoint whose own manifest is damaged, lost or not trusted any more may
     be deleted too. Below it the history cannot be proven, so older ones go with it, except for those that the catalog
     names. A manifest of a newer format version is no damage, and is refused.
+
+    Returns the older ones that went with it, as `find_ended` does.
     """
     url = session.store.url
     # Resolved once: after a refused swap, the selector must not come to mean another checkpoint.
     checkpoint = wanted.id or await find(session, wanted)
-    meant: Ref | None = None
+    deletion: Deletion | None = None
 
     async def plan_swap(head: Head) -> Pointer | None:
-        nonlocal meant
-        # Asked before liveness, since a prepared checkpoint does not count as live and the error would not say what to
-        # do.
-        if head.prepared is not None and head.prepared.id == checkpoint:
-            raise InvalidStateError(f"{url}: {checkpoint} is prepared: abort it instead")
-        ref = await is_live(session.store, head, checkpoint)
-        if ref is None and meant is not None:
+        nonlocal deletion
+        try:
+            deletion = await _plan(session, head, checkpoint)
+        except CheckpointNotFoundError:
+            if deletion is None:
+                raise
             return None  # An earlier swap of this call took effect, or somebody else retired it meanwhile.
-        if ref is None:
-            raise CheckpointNotFoundError(f"{url}: no live checkpoint {checkpoint}")
-        if ref == head.committed:
-            raise InvalidStateError(f"{url}: {checkpoint} is the committed checkpoint: roll back to another one first")
-        # Read for each attempt anew: a savepoint may have been made, or deleted, since the swap that was refused.
-        live = await _read_live(session, head, ref)
-        if ref in live.savepoints:
-            raise InvalidStateError(
-                f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint(), or "
-                "`checkpointer savepoint ROOT --delete NAME`, first"
-            )
-        waiting = find_waiting(await read_positions(session.store), live.ancestry, live.begins)
-        if ref in waiting.needed:
-            name = waiting.needed[ref]
-            raise InvalidStateError(
-                f"{url}: {checkpoint} is needed by follower {name!r}, which has not read what came after: "
-                f"remove_follower(), or `checkpointer followers ROOT --remove {shlex.quote(name)}`, first"
-            )
-        meant = ref
-        planned = await pointer_without(session, head, live, {ref}, LONGEST_GRACE)
+        planned = await pointer_without(session, head, deletion.live, {deletion.ref}, LONGEST_GRACE)
         # Without an entry in `retired`: the caller wants the objects gone at once, whoever is reading them.
         return replace(planned, retired=head.pointer.retired if head.pointer else ())
 
     await cas_loop(session.store, await read_head(session.store), plan_swap)
-    assert meant is not None
-    log_safely(logging.INFO, "%s: %s was deleted", url, checkpoint)
+    assert deletion is not None
+    if deletion.ended:
+        older = describe_ended(deletion.ended)
+        log_safely(logging.WARNING, "%s: %s was deleted, and with it %s", url, checkpoint, older)
+    else:
+        log_safely(logging.INFO, "%s: %s was deleted", url, checkpoint)
     try:
-        await _sweep_deleted(session, meant)
+        await _sweep_deleted(session, deletion.ref)
     except CheckpointError as error:  # The checkpoint is deleted; its objects are garbage like any other.
         logger.warning("%s: the next cleanup deletes the objects of %s: %s", url, checkpoint, error)
+    return deletion.ended
 
 
-async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
-    """Return the live checkpoints.
+async def find_ended(session: Session, wanted: CheckpointSelector) -> tuple[CheckpointId, ...]:
+    """Return the older checkpoints that would go with a checkpoint if it were deleted, oldest first.
+
+    Attempts that failed may be among them: nothing tells them apart any more. Raises as `delete_checkpoint` does.
+    """
+    checkpoint = wanted.id or await find(session, wanted)
+    return (await read_consistent(session.store, lambda head: _plan(session, head, checkpoint))).ended
+
+
+def describe_ended(ended: Sequence[CheckpointId]) -> str:
+    """Return in words which checkpoints go with a deleted one."""
+    span = f"{ended[0]}" if len(ended) == 1 else f"{ended[0]} to {ended[-1]}"
+    return f"{count(len(ended), 'older checkpoint')}, {span}"
+
+
+async def _plan(session: Session, head: Head, checkpoint: CheckpointId) -> Deletion:
+    """Return what a deletion would do in one version of `_latest`.
+
+    Raises if the checkpoint cannot be deleted.
+    """
+    url = session.store.url
+    # Asked before liveness, since a prepared checkpoint does not count as live and the error would not say what to do.
+    if head.prepared is not None and head.prepared.id == checkpoint:
+        raise InvalidStateError(f"{url}: {checkpoint} is prepared: abort it instead")
+    ref = await is_live(session.store, head, checkpoint)
+    if ref is None:
+        raise CheckpointNotFoundError(f"{url}: no live checkpoint {checkpoint}")
+    if ref == head.committed:
+        raise InvalidStateError(f"{url}: {checkpoint} is the committed checkpoint: roll back to another one first")
+    # Read for each attempt anew: a savepoint may have been made, or deleted, since the swap that was refused.
+    live, ended = await _read_live(session, head, ref)
+    if ref in live.savepoints:
+        raise InvalidStateError(
+            f"{url}: {checkpoint} is kept by savepoint {live.savepoints[ref]!r}: delete_savepoint(), or "
+            "`checkpointer savepoint ROOT --delete NAME`, first"
+        )
+    waiting = find_waiting(await read_positions(session.store), live.ancestry, live.begins)
+    if ref in waiting.needed:
+        name = waiting.needed[ref]
+        raise InvalidStateError(
+            f"{url}: {checkpoint} is needed by follower {name!r}, which has not read what came after: "
+            f"remove_follower(), or `checkpointer followers ROOT --remove {shlex.quote(name)}`, first"
+        )
+    return Deletion(ref, live, ended)
+
+
+async def _read_live(session: Session, head: Head, ref: Ref) -> tuple[LiveCheckpoints, tuple[CheckpointId, ...]]:
+    """Return the live checkpoints, and those that end with `ref`.
 
     Where the manifest of `ref` is damaged, the ancestry ends with `ref`.
     """
@@ -103,21 +148,24 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> LiveCheckpoints:
     catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     ancestry: list[Ref] = []
     following: Ref | None = None
+    ended: tuple[CheckpointId, ...] = ()
     try:
         async for known, manifest in walk(session.store, head, head.pointer.boundary):
             ancestry.append(known)
             following = manifest.parent
     except UnsupportedFormatError:
         raise  # A newer version of the library reads on, and nothing is damaged.
-    except (CorruptionError, ObjectNotFoundError) as error:
+    except (CorruptionError, ObjectNotFoundError):
         # Only the checkpoint that is to be deleted may be unreadable. Damage of another manifest is an error like any
         # other.
         if following != ref:
             raise
-        logger.warning("%s: nothing older than %s can be proven any more: %s", session.store.url, ref.id, error)
         # Its child names it, so it is live, and it has to be in the ancestry to be taken out.
         ancestry.append(ref)
-    return LiveCheckpoints(tuple(ancestry), catalog, begins=following is None)
+        kept = {entry.ref.id for entry in (() if catalog is None else catalog.entries)}
+        older = await list_sizes(session.store, head.pointer.boundary, ref.id.sequence - 1)
+        ended = tuple(one for one, _ in older if one not in kept)
+    return LiveCheckpoints(tuple(ancestry), catalog, begins=following is None), ended
 
 
 async def _sweep_deleted(session: Session, gone: Ref) -> None:

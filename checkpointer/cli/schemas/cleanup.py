@@ -65,9 +65,18 @@ class Cleaned(TypedDict):
 
 
 class Deleted(TypedDict):
-    """The deleted checkpoint, and the objects deleted with it."""
+    """The deleted savepoint."""
 
-    deleted: Annotated[str, "the id of a checkpoint, or the name of a savepoint"]
+    deleted: Annotated[str, "its name"]
+
+
+class DeletedCheckpoint(TypedDict):
+    """The deleted checkpoint, and those that went with it."""
+
+    deleted: Id
+    older: Annotated[
+        list[Id], "older ones, where its own manifest could not be read; failed attempts may be among them"
+    ]
 
 
 class Follower(TypedDict):

@@ -1,9 +1,13 @@
 """Delete one checkpoint: its objects go, but for what others still need."""
 
+import logging
+
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy, compaction, runtime
+from pyspark_checkpointer.admin.retention.delete import delete_checkpoint, find_ended
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
@@ -239,3 +243,30 @@ def test_a_checkpoint_whose_manifest_is_lost_can_be_deleted_and_all_goes_on(worl
     assert operator.verify()
     put(client, b"10")
     assert garbage(world) == set()
+
+
+def test_a_delete_says_before_and_after_what_ends_with_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    client = world.actor()
+    ids = line(client, 9)
+    client.savepoint("second", ids[1])
+    world.delete(object_paths.manifest(ids[5]))
+    selector = CheckpointSelector.parse(ids[5])
+    before = world.objects(), world.latest()
+    ended = (ids[0], *ids[2:5])
+    assert runtime.run_sync(find_ended(client.session, selector)) == ended
+    assert (world.objects(), world.latest()) == before
+    with caplog.at_level(logging.WARNING, logger="pyspark_checkpointer"):
+        assert runtime.run_sync(delete_checkpoint(client.session, selector)) == ended
+    assert f"{ids[5]} was deleted, and with it 4 older checkpoints, {ids[0]} to {ids[4]}" in caplog.text
+    assert client.list_checkpoints() == [ids[1], *ids[6:]]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_delete_of_a_sound_checkpoint_ends_nothing(world: World, number: int) -> None:
+    client = world.actor()
+    ids = line(client, 5)
+    client.clean(LAST_TWO)
+    ids += line(client, 3)
+    selector = CheckpointSelector.parse(ids[3:][number])
+    assert runtime.run_sync(find_ended(client.session, selector)) == ()
+    assert runtime.run_sync(delete_checkpoint(client.session, selector)) == ()
