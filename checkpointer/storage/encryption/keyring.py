@@ -11,10 +11,12 @@ from dataclasses import replace
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import (
     ConflictError,
+    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     OutcomeUnknownError,
     StoreRefusedError,
+    UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import (
@@ -40,7 +42,20 @@ UNFINISHED = "`checkpointer rekey --rewrite` was interrupted, or is under way: l
 async def find_root_keys(store: Store) -> RootKeys | None:
     """Return the content of `_keys`, not opened yet; None for a root without it."""
     blob = await find_object(store, KEYS, MAX_KEYS)
-    return None if blob is None else decode_keys(blob.data)
+    return None if blob is None else _decode(store, blob)
+
+
+def _decode(store: Store, blob: Blob) -> RootKeys:
+    """Return the content of `_keys`; raise `CorruptionError` with the next step if it is damaged."""
+    try:
+        return decode_keys(blob.data)
+    except UnsupportedFormatError:
+        raise
+    except CorruptionError as error:
+        # Nothing else has the data key, and no verb opens the root without it: not `verify`, and not `repair`.
+        raise type(error)(
+            f"{store.url}/{error}: bring it back from a copy, which opens with the key of its time"
+        ) from None
 
 
 async def open_keys(store: Store, provider: KeyProvider) -> DataKeys | None:
@@ -190,7 +205,7 @@ async def read_root_keys(store: Store) -> tuple[Blob, RootKeys]:
     blob = await find_object(store, KEYS, MAX_KEYS)
     if blob is None:
         raise InvalidStateError(f"{store.url}: is not encrypted, or has lost its {KEYS}: bring that back from a copy")
-    return blob, decode_keys(blob.data)
+    return blob, _decode(store, blob)
 
 
 def moved(store: Store) -> ConflictError:
