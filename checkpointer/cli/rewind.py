@@ -153,7 +153,8 @@ def fork(
 
     It has the same state and progress, and a query id of its own. TARGET becomes its root, TARGET_SPARK_CHECKPOINT its
     checkpointLocation; both must be empty. Every object is verified on the way. The first query is not disturbed. Both
-    read the same sources. If a fork was interrupted, the same command finishes it.
+    read the same sources. Tokens of the two queries differ, so each needs a sink of its own. If a fork was interrupted,
+    the same command finishes it.
     """
     wanted = store.read(lambda session: find(session, checkpoint))
     options = options_for(target, target_storage_options, "target_storage_options")
@@ -175,3 +176,7 @@ def fork(
         print_line(f"{made.id} of {made.root} is committed, with the content of {wanted}")
         print_line(f"query {made.query_id} goes on with batch {made.batch + 1}: start it with checkpointLocation")
         print_line(f"{made.spark_checkpoint}")
+        print_line(
+            "Its tokens have another query id. If the job writes to other systems, give this query a sink of its own, "
+            f"or stop the first query and delete what that wrote above batch {made.batch}: find it by its token."
+        )

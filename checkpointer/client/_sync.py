@@ -862,8 +862,9 @@ class Checkpointer(SyncFace):
     ) -> "Fork":
         """Make a second streaming query with the same state and progress.
 
-        It has a query id of its own. The first query may run, and is not changed. Both read the same sources. After a
-        failure the same call finishes the work.
+        It has a query id of its own, and so other tokens: give it a sink of its own, or delete what the first query
+        wrote above the batch. The first query may run, and is not changed. Both read the same sources. After a failure
+        the same call finishes the work.
 
         Args:
             what: A live checkpoint, as in `restore`.

@@ -75,6 +75,8 @@ def test_a_fork_is_a_query_of_its_own(query: Query, run: Run, tmp_path: Path) ->
     other = Query(str(tmp_path / "other"))
     said = run("fork", query.root, "latest", other.root, other.spark)
     assert f"goes on with batch {LAST + 1}" in said.out
+    assert "a sink of its own" in said.out  # the tokens of the first query do not tell it what is written already
+    assert f"wrote above batch {LAST}" in said.out
     assert other.run() == LAST + 1
 
 
