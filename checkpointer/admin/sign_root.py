@@ -22,8 +22,9 @@ from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Pointer
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers
 from pyspark_checkpointer.runtime.host import Host
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, pages
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, holds, pages
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
+from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.signatures.rules import Rules
 from pyspark_checkpointer.storage.signatures.signers import find_signers, swap_signers
 from pyspark_checkpointer.storage.signatures.store import SignedStore
@@ -42,6 +43,21 @@ async def sign_root(session: Session, store: SignedStore) -> Signers:
     rules = await store.read_rules()
     assert rules is not None
     return await _Adoption(session, store, rules).run()
+
+
+async def would_sign(session: Session) -> bool:
+    """Return whether the first list of signers would sign what the root holds already.
+
+    It does so where the root has no list yet, with commits or with positions of consumers.
+    """
+    store = session.store.inner if isinstance(session.store, SignedStore) else session.store
+    # Whether the list is there and no more: without its key, or with no owner to trust, nobody could read it.
+    stored = store.inner if isinstance(store, EncryptedStore) else store
+    try:
+        await stored.get_range(SIGNERS, 0, 1)
+    except ObjectNotFoundError:
+        return await holds(store, object_paths.is_ours)
+    return False
 
 
 def renewed(host: Host, head: Head) -> Pointer:
@@ -141,4 +157,4 @@ class _Adoption:
         return found is not None and found.data == data
 
 
-__all__ = ["ROUNDS", "renewed", "sign_root"]
+__all__ = ["ROUNDS", "renewed", "sign_root", "would_sign"]

@@ -9,6 +9,7 @@ from pyspark_checkpointer.cli.screen import print_json, print_line, print_table
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage.connection import require
 
 _COLUMNS = (TextColumn("NAME"), TextColumn("MAY"), TextColumn("PUBLIC KEY"))
 
@@ -20,6 +21,7 @@ _COLUMNS = (TextColumn("NAME"), TextColumn("MAY"), TextColumn("PUBLIC KEY"))
     "signers /data/orders --owner owner.pem --revoke driver",
     writes=True,
     lost=True,
+    note="Without a terminal to ask on, --yes is needed to sign a root that holds something and is not signed yet.",
 )
 @click.option("--owner", metavar="FILE", help="Change the list with this private key of an owner of ROOT.")
 @click.option(
@@ -29,11 +31,13 @@ _COLUMNS = (TextColumn("NAME"), TextColumn("MAY"), TextColumn("PUBLIC KEY"))
     help="Let the owner of this public key `commit`, `clean` or `consume`; several with a comma.",
 )
 @click.option("--revoke", metavar="NAME", multiple=True, help="Let nothing count that this signer signs from now on.")
-def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tuple[str, ...]) -> None:
+@click.option("--yes", is_flag=True, help="Sign what the root holds without asking.")
+def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tuple[str, ...], yes: bool) -> None:
     """Show or change who may sign what in a root.
 
-    With --owner the root becomes a signed one. What is there already is signed by the owner: stop the job before, and
-    start it with --signing. If this was interrupted, the same command finishes the work. `commit` is for a job, with
+    With --owner the root becomes a signed one. What is there already is signed by the owner, after a question: stop the
+    job before, and start it with --signing, since from then on a job without it is refused. Only an export leads back.
+    If this was interrupted, the same command finishes the work. `commit` is for a job, with
     its savepoints and retention; `clean` is for these two alone; `consume` is for positions of consumers. What a
     signer committed before it was revoked still counts.
     """
@@ -45,6 +49,8 @@ def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tu
         if not equals or not path:
             raise click.UsageError(f"--allow {text!r:.80}: expected FILE=ROLES, as in driver.pub=commit")
         wanted[path] = roles.split(",")
+    if owner is not None and not yes:
+        _ask(store)
     try:
         found = store.ck.signers() if owner is None else store.ck.change_signers(owner, allow=wanted, revoke=revoke)
     except IllegalArgumentError:
@@ -71,4 +77,18 @@ def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tu
                 (one.name, ", ".join(one.roles) if one.through is None else f"revoked after {one.through}", one.key)
                 for one in rows
             ],
+        )
+
+
+def _ask(store: Opened) -> None:
+    """Ask before a root that holds something becomes a signed one; a new root has nothing to lose."""
+    require("cryptography", "encryption", "signing")
+    # Imported here: most commands need no package for signatures.
+    from pyspark_checkpointer.admin.sign_root import would_sign
+
+    if store.read(would_sign):
+        store.confirm(
+            f"Sign all that {store.ck.root} holds? From then on a job without --signing is refused, and only an export "
+            "leads back",
+            yes=False,
         )

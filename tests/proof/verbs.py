@@ -217,7 +217,7 @@ CHANGING: tuple[tuple[str, ...], ...] = (
     ("encrypt", "--encryption", "key-file:new.key", "--yes"),
     ("rekey", "--new-encryption", "key-file:new.key"),
     ("cleaners", "--allow", "key-file:cleaner.key"),
-    ("signers", "--owner", "owner.pem"),
+    ("signers", "--owner", "owner.pem", "--yes"),
     ("rekey", "--new-encryption", "key-file:new.key", "--rewrite", "--yes"),
 )
 
