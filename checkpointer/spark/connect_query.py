@@ -94,10 +94,12 @@ class ConnectQuery:
         """Return the query, run and batch that this process works for.
 
         Raises `IllegalArgumentError` or `InvalidStateError` where the job does not say its checkpointLocation, or says
-        that of another query.
+        that of another query. One case is not seen: another query that is active in the same session, and within a
+        batch of the same number.
         """
         store, job = self._found or self._find(batch)
-        # The location may still be that of another active query. But only this query is within this batch now.
+        # The location may still be that of another active query. Then the batch passes only while that one is within a
+        # batch of the same number.
         if not run_sync(_is_within(store, batch_id)):
             raise InvalidStateError(
                 f"{store.url}: Spark begins batch {batch_id} of the query that calls this function, but is not within "
