@@ -169,8 +169,14 @@ async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
 async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> Ref:
     """Write a manifest once.
 
-    A second, different manifest of one id is refused.
+    A second, different manifest of one id is refused. Raises `InvalidStateError` for one that nobody could read.
     """
+    # Chains beyond a few hundred stand in segments, so only what the caller gives can make it so large.
+    if len(data) > MAX_MANIFEST:
+        raise InvalidStateError(
+            f"{store.url}: {checkpoint} takes {len(data):,} bytes in its manifest, and at most {MAX_MANIFEST:,} can be "
+            "read: keep less in positions and properties. _latest was not changed"
+        )
     await put_as_manifest(store, object_paths.manifest(checkpoint), checkpoint, data)
     return Ref(checkpoint, sha256(data))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
@@ -637,6 +638,23 @@ def test_a_checkpoint_taken_by_hand_is_committed_or_dropped(world: World) -> Non
     assert cp.commit() == cp.id
     attempt(client, b"2").abort()
     assert latest(world.actor()) == b"1"
+
+
+@pytest.mark.parametrize("verb", ["commit", "prepare"])
+def test_a_manifest_that_nobody_could_read_is_not_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    client = world.actor()
+    put(client, b"1")
+    monkeypatch.setattr(metadata, "MAX_MANIFEST", 4096)
+    before = world.objects(), world.latest()
+    cp = attempt(client, b"2")
+    cp.properties["large"] = "x" * 4096
+    with pytest.raises(InvalidStateError, match=r"in its manifest, and at most 4,096 can be read"):
+        getattr(cp, verb)()
+    assert (world.objects(), world.latest()) == before
+    put(client, b"3")
+    assert latest(world.actor()) == b"3"
 
 
 def test_an_operator_whose_first_delta_was_refused_may_be_saved_otherwise(world: World) -> None:
