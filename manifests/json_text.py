@@ -43,18 +43,30 @@ SIGNED = b"checkpointer-signed-1 "
 """The first bytes of a signed object."""
 
 
-def check_json_fields(**values: Json) -> dict[str, Json]:
+MAX_LEVELS = 250
+"""Levels of lists and dicts in a value of the caller, the value itself the first.
+
+Every reader accepts so many. Python cannot copy values that are nested a few times deeper.
+"""
+
+
+def check_json_fields(*, positions: Json, watermark: Json, properties: Json) -> dict[str, Json]:
     """Return the values by name as they will be read back.
 
     Raises `IllegalArgumentError` for a value that JSON would change.
     """
-    return {name: check_json(name, value) for name, value in values.items()}
+    return {
+        # These two are dicts of values.
+        "positions": check_json("positions", positions, MAX_LEVELS + 1),
+        "watermark": check_json("watermark", watermark),
+        "properties": check_json("properties", properties, MAX_LEVELS + 1),
+    }
 
 
-def check_json(what: str, value: Json) -> Json:
+def check_json(what: str, value: Json, max_levels: int = MAX_LEVELS) -> Json:
     """Return a value as it will be read back.
 
-    Raises `IllegalArgumentError`, which names the value, where JSON would change it.
+    Raises `IllegalArgumentError`, which names the value, where JSON would change it, or readers may refuse it.
     """
     try:
         # Tuples come back as lists and numbers as keys come back as text: comparing shows what a type check would have
@@ -62,11 +74,29 @@ def check_json(what: str, value: Json) -> Json:
         copy = json.loads(dump(value), parse_int=_finite_integer)
     except (TypeError, ValueError, RecursionError) as error:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
+    # Before the two are compared, which is limited by Python's stack.
+    if _is_deeper(copy, max_levels):
+        raise IllegalArgumentError(
+            f"{what}: a value has more than {MAX_LEVELS} levels of lists and dicts inside each other, which not every "
+            "reader accepts: nest it less deeply, or give it as text"
+        )
     if copy != value:
         raise IllegalArgumentError(
             f"{what}: JSON would change it (tuples and keys that are no strings do): {show(value)}"
         )
     return copy
+
+
+def _is_deeper(value: Json, levels: int) -> bool:
+    """Return whether a value has more than `levels` levels of lists and dicts."""
+    # Level by level: a function that calls itself would not come to the end of a value that is too deep.
+    found = [value]
+    for _ in range(levels + 1):
+        outer = [part for part in found if isinstance(part, dict | list)]
+        if not outer:
+            return False
+        found = [part for each in outer for part in (each.values() if isinstance(each, dict) else each)]
+    return True
 
 
 def format_time(at: datetime) -> str:

@@ -114,7 +114,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     def positions(self) -> dict[str, Json]:
         """The source positions to record: a dict of JSON values that you may change.
 
-        It begins as the parent's dict.
+        It begins as the parent's dict. A value has at most 250 levels of lists and dicts inside each other.
         """
         return self.attempt.positions
 
@@ -122,13 +122,13 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     def properties(self) -> dict[str, Json]:
         """Properties of your own to record: a dict of JSON values that you may change.
 
-        It begins as the parent's dict.
+        It begins as the parent's dict. A value has at most 250 levels of lists and dicts inside each other.
         """
         return self.attempt.properties
 
     @property
     def watermark(self) -> Json:
-        """The watermark of the job, a JSON value. It begins as the parent's."""
+        """The watermark of the job, a JSON value of at most 250 levels. It begins as the parent's."""
         return self.attempt.watermark
 
     @watermark.setter
@@ -286,7 +286,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
                 phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
             ConflictError: Another writer committed since this began. Restore, and begin again.
-            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON, or nested too deeply.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
@@ -311,7 +311,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
                 phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
             ConflictError: Another writer committed since this began. Restore, and begin again.
-            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON, or nested too deeply.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")

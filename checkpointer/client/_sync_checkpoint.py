@@ -115,7 +115,7 @@ class Checkpoint(SyncStart, NotPicklable):
     def positions(self) -> dict[str, Json]:
         """The source positions to record: a dict of JSON values that you may change.
 
-        It begins as the parent's dict.
+        It begins as the parent's dict. A value has at most 250 levels of lists and dicts inside each other.
         """
         return self.attempt.positions
 
@@ -123,13 +123,13 @@ class Checkpoint(SyncStart, NotPicklable):
     def properties(self) -> dict[str, Json]:
         """Properties of your own to record: a dict of JSON values that you may change.
 
-        It begins as the parent's dict.
+        It begins as the parent's dict. A value has at most 250 levels of lists and dicts inside each other.
         """
         return self.attempt.properties
 
     @property
     def watermark(self) -> Json:
-        """The watermark of the job, a JSON value. It begins as the parent's."""
+        """The watermark of the job, a JSON value of at most 250 levels. It begins as the parent's."""
         return self.attempt.watermark
 
     @watermark.setter
@@ -287,7 +287,7 @@ class Checkpoint(SyncStart, NotPicklable):
                 phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
             ConflictError: Another writer committed since this began. Restore, and begin again.
-            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON, or nested too deeply.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")
@@ -312,7 +312,7 @@ class Checkpoint(SyncStart, NotPicklable):
                 phase.
             OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
             ConflictError: Another writer committed since this began. Restore, and begin again.
-            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON.
+            IllegalArgumentError: `positions`, `properties` or `watermark` is no JSON, or nested too deeply.
 
         Examples:
             >>> cp.snapshot("totals", 0, b"ann=1")

@@ -114,7 +114,7 @@ class State(NotPicklable):
 
     @property
     def properties(self) -> dict[str, Json]:
-        """Properties to record, as a dict of JSON values.
+        """Properties to record, as a dict of JSON values of at most 250 levels.
 
         At first the dict is that of the last checkpoint.
         """

@@ -301,6 +301,35 @@ def test_what_json_cannot_carry_is_refused_by_name(world: World, field: str, val
     put(client, b"2")
 
 
+def nested(levels: int) -> Any:
+    """Lists and dicts inside each other."""
+    value: Any = []  # a list without a value is a level too
+    for level in range(1, levels):
+        value = {"k": value} if level % 2 else [value]
+    return value
+
+
+@pytest.mark.parametrize("levels", [250, 251, 600])
+@pytest.mark.parametrize("field", ["positions", "properties", "watermark"])
+def test_a_value_that_is_nested_too_deeply_to_be_read_is_refused(world: World, field: str, levels: int) -> None:
+    client = world.actor()
+    put(client, b"1")
+    value: Any = nested(levels) if field == "watermark" else {"flat": 1, "deep": nested(levels)}
+    cp = attempt(client, b"2")
+    if field == "watermark":
+        cp.watermark = value
+    else:
+        getattr(cp, field).update(value)
+    if levels > 250:
+        with pytest.raises(IllegalArgumentError, match=f"{field}: .* more than 250 levels"):
+            cp.commit()
+    else:
+        cp.commit()
+        assert getattr(restored(world.actor()), field) == value
+        assert getattr(client.begin(), field) == value
+    put(client, b"3")
+
+
 @pytest.mark.parametrize("epoch", [2**63, "1", 1.0, True])
 def test_an_epoch_is_a_number(world: World, epoch: Any) -> None:
     with pytest.raises(IllegalArgumentError, match="epoch"):
