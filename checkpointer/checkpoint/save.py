@@ -84,7 +84,7 @@ class CheckpointAttempt:
         These maps are told how the attempt ended.
         """
         self.proven_executors: set[str] = set()
-        """The other machines whose first artifact was found in this store."""
+        """The executors whose first artifact was found in this store."""
 
     # ---- what the caller says: checked at once, written meanwhile ------------------------------------------------
 

@@ -51,10 +51,10 @@ async def add(attempt: CheckpointAttempt, operator: str, partition: int, kind: K
     await attempt.uploader.queue.submit(write, len(data) + _size(older))
 
 
-async def attach(attempt: CheckpointAttempt, artifact: Artifact, written_by: str = "another process") -> None:
+async def attach(attempt: CheckpointAttempt, artifact: Artifact, written_by: str | None = None) -> None:
     """Take an artifact that was written under this attempt's id.
 
-    `save_snapshot` or `save_delta` wrote it, in any process.
+    `save_snapshot` or `save_delta` wrote it, in any process. `written_by` is its executor, if that is known.
     """
     attempt.check_open()
     if not isinstance(artifact, Artifact):
@@ -81,11 +81,15 @@ async def attach(attempt: CheckpointAttempt, artifact: Artifact, written_by: str
         await attempt.uploader.queue.submit(prove(attempt, written_by, artifact), 0)
 
 
-async def prove(attempt: CheckpointAttempt, written_by: str, artifact: Artifact) -> None:
+async def prove(attempt: CheckpointAttempt, written_by: str | None, artifact: Artifact) -> None:
     """Check that an artifact that `written_by` wrote is in this store.
 
-    There is one check for each executor, however many artifacts it wrote.
+    There is one check for each executor, however many artifacts it wrote, and one for each artifact of which nobody
+    says who wrote it: any of them may come from a machine of its own.
     """
+    if written_by is None:
+        await placement.prove(attempt.session.store, "another process", artifact)
+        return
     if written_by in attempt.proven_executors:
         return
     # Noted before the wait, so that artifacts of one executor that are attached together send one request.

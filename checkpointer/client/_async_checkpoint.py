@@ -211,7 +211,8 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def attach(self, artifact: Artifact) -> None:
         """Add an artifact that was written under this id, on any machine.
 
-        `save_snapshot` or `save_delta` of a checkpointer wrote it.
+        `save_snapshot` or `save_delta` of a checkpointer wrote it. One byte of it is read beside other work. If it is
+        not in this store, as where the other machine has another folder at the same path, the commit is refused.
 
         Args:
             artifact: What that call returned.

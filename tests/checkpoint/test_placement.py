@@ -80,15 +80,37 @@ def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
             cp.commit()
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_one_artifact_in_another_place_is_found_among_others(client: Checkpointer, tmp_path: Path, number: int) -> None:
+    """Callers of `attach` do not say who wrote an artifact, and each may come from a machine of its own."""
+    before, cp = latest(client), client.begin()
+    writers = [client, client, client]
+    writers[number] = Checkpointer(tmp_path / "elsewhere")
+    artifacts = [writer.save_snapshot(cp.id, "op", partition, BIG) for partition, writer in enumerate(writers)]
+    with pytest.raises(InvalidStateError, match=re.escape(f"{client.root}/{artifacts[number].path}: was written by")):
+        for artifact in artifacts:
+            cp.attach(artifact)
+        cp.commit()
+    assert latest(client) == before, "nothing was committed"
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, 1 << 20])
-def test_what_is_there_is_looked_at_once_for_all_of_an_attempt(counted: Counted, size: int) -> None:
+def test_what_one_executor_wrote_is_looked_at_once_for_all_of_an_attempt(counted: Counted, size: int) -> None:
     with counted.client.begin() as cp:
         for partition in range(5):
-            cp.attach(counted.client.save_snapshot(cp.id, "op", partition, b"x" * size))
+            artifact = counted.client.save_snapshot(cp.id, "op", partition, b"x" * size)
+            run_sync(save_bytes.attach(cp.attempt, artifact, this_executor(counted.client.root)))
     assert counted.spend() == {"put": 5 + 1, "get_range": 1, "swap": 1}
     restored = counted.client.restore()
     assert restored is not None
     assert restored.operator("op").partition(3) == [b"x" * size]
+
+
+def test_each_artifact_of_an_unknown_writer_is_looked_at(counted: Counted) -> None:
+    with counted.client.begin() as cp:
+        for partition in range(5):
+            cp.attach(counted.client.save_snapshot(cp.id, "op", partition, b"x" * 100))
+    assert counted.spend() == {"put": 5 + 1, "get_range": 5, "swap": 1}
 
 
 def test_an_outage_while_looking_is_no_verdict(world: World) -> None:
