@@ -330,9 +330,12 @@ class Content:
         if refused:
             return None, refused
         if self.rule is not None and now is not None:
+            limit = self.rule.limit(now)
             for part in self._expiring():
-                part.expire(self.rule.limit(now), ())
+                part.expire(limit, ())
                 part.set_times(now)
+                # A rollback takes the clock back, and leaves the chain as it is.
+                part.needs_snapshot = part.needs_snapshot or part.would_revive(limit)
         each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self.parts)]
         captured = ChangeSet(len(self.parts), [change for change in each if change is not None])
         if self.timed:

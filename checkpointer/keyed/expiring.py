@@ -5,8 +5,8 @@ whenever in the batch the clock was moved, and times are given when changes are 
 `dirty` tell which keys were set.
 
 An entry that expires is forgotten here, and noted nowhere: readers leave it out by its time, and its bytes go with the
-next snapshot. `buried` tells that the chain may hold such entries. Where another rule would bring them back, a snapshot
-is written instead of a delta.
+next snapshot. `buried` tells that the chain may hold such entries. Where another rule, or the earlier clock of a
+rollback, would bring them back, a snapshot is written instead of a delta.
 """
 
 from collections.abc import Collection
@@ -32,9 +32,12 @@ class ExpiringPartition(MapPartition):
         """Times of stored keys; a key that is not there has the time `since`."""
         self.touched: dict[Any, None] = {}
         """Keys that were set since the last capture, also to the value that they had."""
-        self.buried = False
-        """True if the chain may hold entries that expired, so that they are not in `data`."""
-        self.buried_at_capture = False
+        self.buried = _NEVER
+        """The latest limit by which entries were forgotten that the chain may still hold.
+
+        `_NEVER` if the chain holds none.
+        """
+        self.buried_at_capture = _NEVER
         """`buried` at the last capture of a snapshot, until its outcome is known."""
         self._oldest = _NEVER
         """No entry has an older time."""
@@ -60,7 +63,11 @@ class ExpiringPartition(MapPartition):
     @property
     def may_hold_expired(self) -> bool:
         """Return whether the chain may hold entries that expired."""
-        return self.buried or self.buried_at_capture
+        return self.would_revive(_NEVER)
+
+    def would_revive(self, limit: int) -> bool:
+        """Return whether the chain may hold entries that are forgotten here and live by an earlier `limit`."""
+        return max(self.buried, self.buried_at_capture) > limit
 
     def copied(self) -> "ExpiringPartition":
         other = super().copied()
@@ -105,7 +112,7 @@ class ExpiringPartition(MapPartition):
         ]
         if due:
             # First, and the objects before the values: a copy that completes this takes live keys for new ones.
-            self.buried = True
+            self.buried = max(self.buried, limit)
             if live := [key for key in due if key in self.live]:
                 self._drop_live(live)
             data = self._writable()
@@ -145,16 +152,16 @@ class ExpiringPartition(MapPartition):
     def mark_captured(self, change: PartitionChange) -> None:
         super().mark_captured(change)
         if change.kind == SNAPSHOT:
-            self.buried_at_capture, self.buried = self.may_hold_expired, False
+            self.buried_at_capture, self.buried = max(self.buried, self.buried_at_capture), _NEVER
 
     def mark_saved(self, change: PartitionChange, chain: Chain) -> None:
         super().mark_saved(change, chain)
         if change.kind == SNAPSHOT:
-            self.buried_at_capture = False
+            self.buried_at_capture = _NEVER
 
     def mark_dirty_again(self, dirty: Delta, needs_snapshot: bool) -> None:
         super().mark_dirty_again(dirty, needs_snapshot)
-        self.buried, self.buried_at_capture = self.may_hold_expired, False
+        self.buried, self.buried_at_capture = max(self.buried, self.buried_at_capture), _NEVER
 
 
 def without_times(part: MapPartition) -> MapPartition:

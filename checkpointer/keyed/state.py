@@ -23,7 +23,7 @@ from pyspark_checkpointer.keyed.reentry import Exclusive, Guard
 from pyspark_checkpointer.keyed.updates import check_key, gather_steps, pack_plain, steps_to_set, steps_to_set_each
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
 from pyspark_checkpointer.manifests.keyed_records import place_key
-from pyspark_checkpointer.manifests.map_expiry import MapRule, living
+from pyspark_checkpointer.manifests.map_expiry import MapRule, living, now_of
 from pyspark_checkpointer.manifests.model import Chain, Clock
 from pyspark_checkpointer.manifests.msgpack_checks import ATOMS, UnsupportedValueError
 from pyspark_checkpointer.manifests.msgpack_values import pack, unpack, unpack_all, unpack_by_msgspec
@@ -564,7 +564,9 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             part.data, times = living(name, part.data, rule, clock)
             if rule is not None:
                 content.parts[number] = expiring = ExpiringPartition.of(part, rule.since)
-                expiring.times, expiring.buried = times, len(part.data) < before
+                expiring.times = times
+                if len(part.data) < before:
+                    expiring.buried = rule.limit(now_of(name, rule, clock))
         content.rule, content.timed = rule, True
 
     def set_rule(self, after: int | None, now: int) -> None:

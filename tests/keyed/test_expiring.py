@@ -1,5 +1,6 @@
 """Entries that expire: what a state notes of them, whatever becomes of its saves."""
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +17,13 @@ from tests.world import World
 NOW = micros(AT)
 
 
-def save(client: Checkpointer, state: KeyedState, later: int = 0) -> None:
+def save(client: Checkpointer, state: KeyedState, later: int = 0, *, fails: bool = False) -> None:
     """Save by a clock of so many microseconds after NOW."""
-    with client.begin() as cp:
+    with suppress(ZeroDivisionError), client.begin() as cp:
         cp.attempt.clock = Clock(AT + timedelta(microseconds=later), "job")
         cp.save("s", state)
+        if fails:
+            raise ZeroDivisionError
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def test_what_expired_stays_away_after_saves_that_failed(world: World, fails: bo
     assert {*state} == {*kept, "new"}
     state["big"] = "x" * 1_000_000
     if fails:
-        failing_save(client, state)  # of a snapshot
+        save(client, state, 8, fails=True)  # of a snapshot
     del state["big"]
     if fails:
         save(client, state, 8)
@@ -133,4 +136,38 @@ def test_what_a_save_that_failed_was_to_write_is_set_and_not_expired(world: Worl
     assert state["k"] == [1]
     assert len(state) == (1 if how != "no rule" else len(filled()) + 1)
     save(client, state, 9)
+    assert saved(world) == state.to_dict()
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize("change", [False, True])
+def test_what_expired_stays_away_after_a_rollback_to_an_earlier_clock(
+    world: World, change: bool, is_restored: bool
+) -> None:
+    """The chain is the same as before the rollback, and by its clock the entry lives."""
+    client, state = world.actor(), KeyedState({"a": "x" * 10_000}, partitions=1)
+    state.set_rule(5, NOW)
+    save(client, state)
+    kept: dict[Any, Any] = dict.fromkeys(range(4), "x" * 10_000)
+    state.update(kept)
+    save(client, state, 4)
+    before = client.restore()
+    assert before is not None
+    assert before.id is not None
+    save(client, state, 8)
+    if is_restored:
+        client = world.actor()
+        restored = client.restore()
+        assert restored is not None
+        state = restored.keyed("s")
+    assert {*state} == {*kept}
+    client.rollback(before.id)
+    if change:
+        state["new"] = 1
+        kept["new"] = 1
+    save(client, state, 4)
+    assert saved(world) == kept == state.to_dict()
+    state["newer"] = 2
+    save(client, state, 4)
+    assert kinds(client) == ["snapshot", "delta"], "one snapshot is enough"
     assert saved(world) == state.to_dict()
