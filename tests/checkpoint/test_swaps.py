@@ -413,6 +413,20 @@ def test_an_abort_of_what_another_promoted_and_built_upon_is_refused(world: Worl
     assert prepared.id in world.actor().list_checkpoints()
 
 
+def test_an_abort_does_not_let_a_session_write_that_may_only_view(world: World) -> None:
+    ids = line(world.actor(), 2)
+    attempt(world.actor(), b"3").prepare()
+    writer = world.actor()
+    prepared = writer.restore().prepared
+    assert got(writer.restore(ids[0])) == b"1"
+    prepared.abort()
+    with pytest.raises(InvalidStateError, match="is not the committed checkpoint"):
+        writer.begin()
+    assert latest(writer) == b"2"
+    put(writer, b"another 3")
+    assert latest(world.actor()) == b"another 3"
+
+
 # ---- the version has changed -----------------------------------------------------------------------------------------
 
 
