@@ -262,7 +262,8 @@ class Session:
         swapped = await self._swap(base, ref, edit_pointer or commit)
         if swapped.head.committed == ref and swapped.is_own:
             self.rebase(Base(swapped.head, manifest))
-        else:
+        # A second handle of a prepared checkpoint finds it committed. This session may have gone on from there.
+        elif not (swapped.is_own and self.restored and self.restored.parent == swapped.head.committed):
             self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
 
     async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:

@@ -393,6 +393,20 @@ def test_a_promotion_that_was_taken_over_after_it_landed_is_a_success(world: Wor
     assert latest(world.actor()) == b"3"
 
 
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_second_handle_of_what_was_committed_stops_nobody(world: World, commits: int) -> None:
+    attempt(world.actor(), b"1").prepare()
+    writer = world.actor()
+    one, two = writer.restore().prepared, writer.restore().prepared
+    one.commit()
+    for number in range(commits):
+        put(writer, b"%d" % (number + 2))
+    two.commit()
+    put(writer, b"last")
+    assert latest(world.actor()) == b"last"
+    assert len(writer.list_checkpoints()) == commits + 2
+
+
 def test_an_abort_after_the_commit_is_refused(world: World) -> None:
     writer = world.actor()
     prepared = attempt(writer, b"1").prepare()
