@@ -40,6 +40,26 @@ PATIENCE = 10.0
 NANOSECONDS = 1_000_000_000
 
 
+MOMENTS_ADDED_UP = 1000
+"""Moments that become one, when a meter has twice as many."""
+
+
+Moment = tuple[int, int, int]
+"""A moment in nanoseconds; the calls that began there, -1 where one ended; the nanoseconds blocked before it."""
+
+
+def _add_up(moments: list[Moment]) -> Moment:
+    """Return one moment for several. The first of them stands for earlier ones."""
+    (at, calls, blocked), *later = moments
+    for moment, change, _ in sorted(later):
+        # One that was appended too late counts as if it were later.
+        now = max(at, moment)
+        # The time up to now belongs to the number of calls until now.
+        blocked += now - at if calls > 0 else 0
+        at, calls = now, calls + change
+    return at, calls, blocked
+
+
 class Meter:
     """The cost of one attempt or one restore, from the moment this is made."""
 
@@ -48,11 +68,12 @@ class Meter:
         self.operators: Mapping[str, OperatorMetrics] = {}
         self._clock = clock
         self._began = clock()
-        self._lock = threading.Lock()
-        self._blocked = 0
-        self._inside = 0
-        self._since = 0
-        """The time when a call that blocks its caller last began or ended."""
+        # No lock guards these: a signal handler that interrupts a thread inside it could call the library, and would
+        # wait for ever for the thread that it has interrupted. To append, to copy and to replace a slice is one step.
+        self._moments = [(self._began, 0, 0)]
+        """The moments when calls began or ended. The first stands for all that were added up."""
+        self._adding_up = threading.Lock()
+        """Held by the thread that adds up. Nobody waits for it."""
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -65,20 +86,21 @@ class Meter:
             self._enter(-1)
 
     def _enter(self, calls: int) -> None:
-        with self._lock:
-            # The time up to now belongs to the number of calls until now, so it is added before the number changes.
-            self._blocked = self._until(now := self._clock())
-            self._inside += calls
-            self._since = now
-
-    def _until(self, now: int) -> int:
-        return self._blocked + (now - self._since if self._inside else 0)
+        moments = self._moments
+        moments.append((self._clock(), calls, 0))
+        if len(moments) > 2 * MOMENTS_ADDED_UP and self._adding_up.acquire(blocking=False):
+            try:
+                # Others only append, so the slice is the one that was added up. The newest stay as they are, because a
+                # thread may read the clock, and append later than others.
+                moments[:MOMENTS_ADDED_UP] = [_add_up(moments[:MOMENTS_ADDED_UP])]
+            finally:
+                self._adding_up.release()
 
     @property
     def blocked(self) -> int:
         """Nanoseconds in which calls blocked their callers, up to now."""
-        with self._lock:
-            return self._until(self._clock())
+        moments = self._moments[:]
+        return _add_up([*moments, (self._clock(), 0, 0)])[2]
 
     @property
     def elapsed(self) -> int:

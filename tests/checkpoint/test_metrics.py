@@ -1,6 +1,7 @@
 """What a commit and a restore say they cost is what they cost, and saying it harms nobody."""
 
 import asyncio
+import itertools
 import logging
 import pickle
 import subprocess
@@ -390,6 +391,83 @@ def test_a_coroutine_and_a_block_count_until_they_end() -> None:
         raise KeyError
     clock.pass_by(100)
     assert meter.blocked == 9 * metering.NANOSECONDS
+
+
+@pytest.mark.parametrize("look", range(3))
+def test_a_signal_handler_may_wait_for_a_thread_that_reads_the_meter(look: int) -> None:
+    """It interrupts the reading of the clock, as that of any other line."""
+    looks, threads = itertools.count(-1), list[threading.Thread]()  # -1: when the meter is made
+
+    def clock() -> int:
+        if next(looks) == look:
+            threads.append(threading.Thread(target=lambda: meter.blocked, daemon=True))
+            threads[0].start()
+            threads[0].join(1)
+            assert not threads[0].is_alive()
+        return 0
+
+    @blocking
+    def call(meter: Meter) -> None:
+        pass
+
+    meter = Meter(clock)
+    call(meter)
+    assert meter.blocked == 0
+    assert threads
+
+
+def test_a_meter_of_very_many_calls_stays_small_and_exact() -> None:
+    clock = Clock()
+    meter = Meter(clock.clock)
+
+    @blocking
+    def call(meter: Meter) -> None:
+        clock.pass_by(1)
+
+    @blocking
+    def around(meter: Meter) -> None:
+        for _ in range(5_000):
+            call(meter)
+
+    for count in range(1, 4):
+        for _ in range(1_000):
+            call(meter)
+            clock.pass_by(1)
+        around(meter)
+        assert meter.blocked == count * 6_000 * metering.NANOSECONDS
+    assert len(meter._moments) <= 2 * metering.MOMENTS_ADDED_UP + 1
+
+
+def test_threads_that_tell_the_meter_late_block_no_more_than_the_time_that_has_passed() -> None:
+    """A thread reads the clock, and others go on before it is heard."""
+    waiting, times = threading.Event(), iter([0, *range(10, 10_000)])
+    late, heard = threading.local(), threading.Event()
+
+    def clock() -> int:
+        now = next(times)
+        if getattr(late, "is_late", False):
+            late.is_late = False
+            waiting.set()
+            heard.wait(30)
+        return now
+
+    @blocking
+    def call(meter: Meter) -> None:
+        pass
+
+    def call_late() -> None:
+        late.is_late = True
+        call(meter)
+
+    meter = Meter(clock)
+    thread = threading.Thread(target=call_late)
+    thread.start()
+    waiting.wait(30)
+    for _ in range(2 * metering.MOMENTS_ADDED_UP):
+        call(meter)
+    heard.set()
+    thread.join(30)
+    assert 0 < meter.blocked <= meter.elapsed
 
 
 def test_a_commit_in_the_background_blocks_only_who_waits_for_it(world: World, watched: Watched) -> None:
