@@ -436,9 +436,13 @@ class Prepared(NotPicklable):
     def abort(self) -> None:
         """Discard the prepared checkpoint.
 
+        This takes over, as a commit does: a writer that owned the root before can never commit again.
+
         Raises:
-            ConflictError: Another checkpoint was prepared since.
+            ConflictError: Another checkpoint was prepared since, or another writer took over. Restore.
             InvalidStateError: It is committed by now: use `rollback`.
+            FencedError: Another writer took over. This checkpointer can never commit again.
+            OutcomeUnknownError: The swap was sent, and nothing proves whether it took effect. `restore()` tells.
 
         Examples:
             >>> cp = ck.begin(epoch=2)

@@ -100,6 +100,18 @@ def test_what_writes_takes_over(world: World, verb: str) -> None:
     assert world.pointer().committed.id.sequence == 2
 
 
+def test_an_abort_takes_over_too(world: World) -> None:
+    old, new = world.actor(), world.actor()
+    line(old, 1)
+    prepared = attempt(old, b"2").prepare()
+    new.restore().prepared.abort()
+    assert world.pointer().writer.epoch == 2
+    with pytest.raises(FencedError):
+        prepared.commit()
+    put(new, b"another 2")
+    assert latest(world.actor()) == b"another 2"
+
+
 def hand_made(client: Actor, value: bytes) -> None:
     """A commit through the verbs that write one object each."""
     base = client.restore().manifest
