@@ -117,7 +117,7 @@ def table_root(tabular: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     for module in (read, difference):
         monkeypatch.setattr(module, "scan", lambda session, client, checkpoint, *rest, **options: checkpoint)
     monkeypatch.setattr(change_feed.TaskRoot, "of", lambda client, session: None)
-    monkeypatch.setattr(change_feed, "task_numbers", lambda session, count: None)
+    monkeypatch.setattr(change_feed, "task_numbers", lambda session, count, size: None)
     monkeypatch.setattr(change_feed, "FeedTask", lambda root, feed: feed)
     monkeypatch.setattr(change_feed.ChangeFeed, "run", property(lambda feed: feed), raising=False)
     monkeypatch.setattr(change_feed, "run_tasks", lambda numbers, feed, schema: feed)
