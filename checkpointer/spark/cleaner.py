@@ -1,8 +1,10 @@
 """Clean up from within a job, beside its batches. Errors are only logged."""
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
@@ -11,6 +13,7 @@ from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import at_exit, run_sync
+from pyspark_checkpointer.runtime.process_exit import SILENT_SECONDS
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -45,7 +48,6 @@ class Cleaner:
         if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
             # A daemon, as a cleanup must not keep the driver from ending for long.
             self._running = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
-            _cleanups[self._running] = self._client.root
             self._running.start()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -57,6 +59,7 @@ class Cleaner:
             self._running.join()
 
     def _clean(self) -> None:
+        _cleanups[threading.current_thread()] = self._client.root
         try:
             logger.info("%s: %s", self._client.root, run_sync(retire_and_sweep(self._client.session, self._policy)))
         except CheckpointError as error:
@@ -70,16 +73,28 @@ class Cleaner:
 
 def _wait_at_exit() -> None:
     """Wait for the cleanups that run, and log those that are cut short."""
-    end = time.monotonic() + EXIT_SECONDS
-    for thread, root in [*_cleanups.items()]:
-        if thread.is_alive():  # not in a forked child, which has none of its parent's threads
-            thread.join(max(0.0, end - time.monotonic()))
-        if thread.is_alive():
+    # Not in a forked child, which has none of its parent's threads.
+    running = {thread: root for thread, root in [*_cleanups.items()] if thread.is_alive()}
+    # Ctrl-C ends the waiting. What else is finished at the end of the process must be finished all the same.
+    with contextlib.suppress(KeyboardInterrupt):
+        _join(running, SILENT_SECONDS)
+        if left := [root for thread, root in running.items() if thread in _cleanups]:
+            logger.warning("the process waits for cleanups before it ends, for at most %g s: %s", EXIT_SECONDS, left)
+            _join(running, EXIT_SECONDS)
+    for thread, root in running.items():
+        # Not by `is_alive`: Python 3.11 takes a thread for ended once a join with it was interrupted.
+        if thread in _cleanups:
             logger.warning(
                 "%s: the process ends before its cleanup, and the next one begins anew: if no process of this job "
                 "lives long enough, run `checkpointer clean`",
                 root,
             )
+
+
+def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 at_exit(_wait_at_exit, while_threads_work=True)

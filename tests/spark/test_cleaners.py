@@ -126,9 +126,10 @@ def test_executors_clean_with_the_key_of_a_cleaner(spark: SparkSession, job: Job
 
 
 JOB = """
-import asyncio, logging, pickle, sys
+import asyncio, logging, os, pickle, signal, sys, threading
 from datetime import timedelta
-from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
+runtime.at_exit(lambda: print("finished"), while_threads_work=True)
 from pyspark_checkpointer.spark import cleaner
 
 logging.basicConfig()
@@ -144,6 +145,10 @@ for epoch in range(4):
         cp.snapshot("op", 0, b"x")
 made = cleaner.Cleaner(client, RetentionPolicy(keep_last=1, grace=timedelta(0)), 4)
 made.after(cp.id)
+if len(sys.argv) > 3:
+    interrupt = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupt.daemon = True
+    interrupt.start()
 pickle.dumps(made)  # as in a function of Spark Connect: the thread stays here
 """
 
@@ -157,3 +162,14 @@ def test_a_process_that_ends_waits_for_its_cleanup_for_a_while(tmp_path: Path, s
     assert done.returncode == 0, done.stderr
     assert len(Checkpointer(tmp_path / "root").list_checkpoints()) == left
     assert ("the process ends before its cleanup" in done.stderr) == (left == 4)
+
+
+def test_an_interrupt_ends_the_wait_for_a_cleanup_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(tmp_path / "root"), "60", "interrupt"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "finished" in done.stdout, done.stderr
+    assert "the process ends before its cleanup" in done.stderr
