@@ -493,7 +493,8 @@ def deliver(checkpointer: RecordCheckpointer, records: Iterable[Any]) -> None:
             "deliver them before"
         )
     # Never lower than before: what was delivered once may be checkpointed from then on.
-    checkpointer._delivered = max([checkpointer.seen, *map(number_of, records)])
+    if numbers := [*map(number_of, records)]:
+        checkpointer._delivered = max([checkpointer.seen, *numbers])
 
 
 def end(checkpointer: RecordCheckpointer) -> None:

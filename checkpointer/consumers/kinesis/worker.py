@@ -311,6 +311,7 @@ class Worker(NotPicklable):
             # Delivered before the call, in which the processor may checkpoint these records.
             self._leases.deliver(checkpointer, records)
             self._call(checkpointer, processor.process_records, ProcessRecordsInput(records, checkpointer))
+            ended = ended or checkpointer.position == SHARD_END
         # The lease may have been lost during the call; then the end is the next owner's to record.
         if ended and shard_id in self._readers:
             self._leases.end(checkpointer)
@@ -344,6 +345,9 @@ class Worker(NotPicklable):
         """Let the processor of a shard checkpoint, then release the shard."""
         checkpointer, processor = self._readers[shard_id].checkpointer, self._readers[shard_id].processor
         if not self._call(checkpointer, processor.shutdown_requested, ShutdownRequestedInput(checkpointer)):
+            return
+        if checkpointer.position == SHARD_END:
+            self._read(shard_id)
             return
         self._give_back(self._leases.release, checkpointer)
         self._lose(shard_id)

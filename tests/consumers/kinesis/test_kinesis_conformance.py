@@ -252,10 +252,15 @@ class Contract:
         with pytest.raises(IllegalArgumentError):
             pending.checkpoint()
 
-    def test_a_checkpoint_of_nothing_leaves_it(self, one: Checkpointer, owner: Owner) -> None:
+    @pytest.mark.parametrize("before", ["none", "7"])
+    def test_a_checkpoint_of_nothing_leaves_it(self, one: Checkpointer, owner: Owner, leases: Any, before: str) -> None:
         """An owner that is stopped before records came must not end what another has to find."""
+        if before != "none":
+            one.checkpoint_by_sequence_number(before)
         one.prepare_checkpoint_by_sequence_number("8", application_state=b"state")
-        owner().checkpoint()
+        two = owner()
+        leases.deliver(two, [])
+        two.checkpoint()
         assert owner().pending_state == b"state"
 
     # ---- the end of a shard --------------------------------------------------------------------------------------

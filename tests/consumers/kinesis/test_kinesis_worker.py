@@ -158,23 +158,27 @@ def test_an_end_that_was_prepared_is_finished_by_the_next_owner(one: Node, two: 
     assert two.rows()["s"].finished
 
 
-def test_an_end_that_is_committed_at_the_begin_is_announced_before_a_stop(
-    one: Node, two: Node, calls: list[Any]
+@pytest.mark.parametrize("step", ["initialize", "process_records", "shutdown_requested"])
+def test_a_prepared_end_that_is_committed_is_announced_before_the_shard_is_released(
+    one: Node, two: Node, calls: list[Any], step: str
 ) -> None:
     """To release the shard would finish it, and its children would never be read."""
     mine = one.must("s")
     one.end(mine)
     mine.prepare_checkpoint()
     two.must("s", force=True)
+    stream = Stream()
+    stream.records["s"] = records(1, 1) if step == "process_records" else []
 
     def commit_and_stop(name: str, given: Any) -> None:
-        if name == "initialize":
+        if name == step:
             given.checkpointer.pending.checkpoint()
+        if name == step or step == "shutdown_requested":
             worker.stop()
 
-    worker = Worker(two, Stream().fetch, lambda: Processor(calls, commit_and_stop))
+    worker = Worker(two, stream.fetch, lambda: Processor(calls, commit_and_stop))
     worker.run()
-    assert calls == [("s", "initialize", "TRIM_HORIZON"), ("s", "shard_ended")]
+    assert [name for _, name, *_ in calls] == [*dict.fromkeys(["initialize", step]), "shard_ended"]
     assert two.rows()["s"].finished
 
 
