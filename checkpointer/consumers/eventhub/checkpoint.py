@@ -1,4 +1,4 @@
-"""Check what callers say about a partition, and keep its checkpoint as the value of its position."""
+"""Check what callers say about a partition, and read its stored checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +31,10 @@ class Checkpoint(NamedTuple):
 
 
 def overwriting(checkpoint: Checkpoint) -> NextValue[Position]:
-    """Return the change of a position that records a checkpoint, whatever stands there."""
+    """Return the change of a position that records a checkpoint.
+
+    It does so whatever stands there.
+    """
     value = {"sequence_number": checkpoint.sequence_number, "offset": checkpoint.offset}
 
     def next_position(position: Position | None, now: datetime) -> Position:

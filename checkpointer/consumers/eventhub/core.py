@@ -27,7 +27,7 @@ from pyspark_checkpointer.consumers.eventhub.checkpoint import (
 from pyspark_checkpointer.consumers.group import Group, check_name
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.consumers.write_behind import WriteBehind, write_each
-from pyspark_checkpointer.errors import IllegalArgumentError, OutcomeUnknownError, RetryableError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import check_json
 from pyspark_checkpointer.manifests.positions_json import Ownership, Row
@@ -90,8 +90,8 @@ class EventHubGroups:
     async def claim_ownership(self, ownerships: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Apply claims, and return those that were won, with their new etags.
 
-        The claims may be of one or several groups. If the store does not answer a call that only releases partitions,
-        they stay claimed until they expire.
+        The claims may be of one or several groups. If a call that only releases partitions fails, they stay claimed
+        until they expire.
         """
         if isinstance(ownerships, Mapping | str) or not isinstance(ownerships, Iterable):
             raise IllegalArgumentError(f"expected a list of ownerships, got {type(ownerships).__name__}")
@@ -99,7 +99,7 @@ class EventHubGroups:
         claims = [self._claim(given) for given in ownerships]
         try:
             return await self._apply(claims)
-        except (RetryableError, OutcomeUnknownError) as error:
+        except CheckpointError as error:
             if not claims or any(claim.owner for claim in claims):
                 raise
             # The client calls this while it gives up a partition. An error would end it, with all others still claimed.
