@@ -181,7 +181,8 @@ class BatchAttempt:
         if self.run.is_ended:
             self.run.end()
             raise InvalidStateError(
-                f"batch {self.job.batch_id}: another run of this query began meanwhile, so the batch was not committed"
+                f"batch {self.job.batch_id}: another run of this query began meanwhile, or a second call for the batch "
+                "came, so it was not committed"
             )
         # Before the maps are saved: by this clock their entries expire.
         self.clock.move_to_batch()

@@ -14,7 +14,10 @@ from pyspark_checkpointer.spark.batch import find_query
 
 
 class _Use(NamedTuple):
-    """The batch that a root was last used for. The id of the batch is None once it has failed."""
+    """The batch that a root was last used for.
+
+    The id of the batch is None before its first call, and once that has failed.
+    """
 
     query_id: str
     run_id: str
@@ -58,9 +61,13 @@ def is_first_call(root: str, job: Job) -> bool:
 
 
 def allow_again(root: str, job: Job) -> None:
-    """Let a batch that failed be tried again by its caller."""
+    """Let a batch that failed be tried again by its caller.
+
+    This does nothing if the root was used for another batch since.
+    """
     with _lock:
-        _uses[root] = _Use(job.query_id, job.run_id, None)
+        if _uses.get(root) == _Use(job.query_id, job.run_id, job.batch_id):
+            _uses[root] = _Use(job.query_id, job.run_id, None)
 
 
 __all__ = ["allow_again", "claim_root", "is_first_call"]

@@ -93,7 +93,7 @@ def stateful(
         BatchResetError: In a batch: Spark's progress and the state belong to different queries, or Spark went back.
         BatchGapError: In a batch: batches are missing between the state and Spark's progress.
         InvalidStateError: In a batch: the query has no `checkpointLocation`, or not the one that was given, or another
-            query uses the root.
+            query uses the root, or the function is called a second time.
 
     Examples:
         >>> @stateful("state/parity")
@@ -207,8 +207,9 @@ class StatefulSink:
         claim_root(root, batch, job)
         # After the first call the batch would look as if Spark repeated it, and the rows of this call would be lost.
         if not is_first_call(root, job):
-            if job.run_id in self._runs:
-                self._runs[job.run_id].end()  # the first call may go on in another thread, with a part of the batch
+            # The first call may go on in another thread, with a part of the batch.
+            if run := self._runs.get(job.run_id):
+                run.end()
             raise InvalidStateError(
                 f"{root}: batch {batch_id} came in a second call: give all of its rows to one call. If the first call "
                 f"was committed, the rows of the others are missing in it: go back with `checkpointer rewind`"

@@ -20,8 +20,9 @@ from pyspark.util import InheritableThread
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Job as SparkJob
 from pyspark_checkpointer.manifests.model import Manifest
-from pyspark_checkpointer.spark import Snapshot, State, stateful
+from pyspark_checkpointer.spark import Snapshot, State, root_uses, stateful
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from tests.spark.conftest import Job
 
@@ -277,6 +278,16 @@ def test_calls_for_one_batch_at_the_same_time_commit_nothing(job: Job) -> None:
     assert "batch 0 came in a second call" in failure(job, call)
     assert len(failures) == 2
     assert Checkpointer(job.root).restore() is None
+
+
+def test_a_run_that_was_left_behind_allows_no_second_call_of_the_present_one() -> None:
+    earlier, present = (SparkJob("query", run, 5) for run in ("run 1", "run 2"))
+    assert root_uses.is_first_call("root", earlier)
+    assert root_uses.is_first_call("root", present)
+    root_uses.allow_again("root", earlier)
+    assert not root_uses.is_first_call("root", present)
+    root_uses.allow_again("root", present)
+    assert root_uses.is_first_call("root", present)
 
 
 def test_a_batch_that_failed_may_be_tried_again_by_its_caller(job: Job) -> None:
