@@ -50,7 +50,9 @@ class TaskRoot:
             raise InvalidStateError(why)
         ensure_interpreter(spark, client.root)
         # As bytes it is hashable, which the cache of `_client` needs.
-        return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), _may_keep_copies(spark))
+        # With an external shuffle service an executor that ends leaves its folder, and the next begins another one.
+        keeps_copies = not _encrypts_files(spark) and not _is_set(spark, "spark.shuffle.service.enabled")
+        return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), keeps_copies)
 
     def open(self) -> Checkpointer:
         """Return the client of this Python worker, which is kept for its next tasks."""
@@ -93,7 +95,7 @@ class DriverRoot:
             if is_connect(spark)
             else getattr(spark.sparkContext, "_temp_dir", None)
         )
-        return cls(client, folder if _may_keep_copies(spark) else None)
+        return cls(client, None if _encrypts_files(spark) else folder)
 
     def open(self) -> Checkpointer:
         return self.client
@@ -130,10 +132,12 @@ def _refuse_elsewhere(root: str, driver_host: str) -> None:
         raise InvalidStateError(f"{root}: a folder of {driver_host}, this task runs elsewhere")
 
 
-def _may_keep_copies(spark: SparkSession) -> bool:
-    # Who has Spark encrypt its local files does not want rows there in plain text. With an external shuffle service an
-    # executor that ends leaves its folder behind, and another one begins a folder of its own.
-    return not any(_is_set(spark, f"spark.{name}.enabled") for name in ("io.encryption", "shuffle.service"))
+def _encrypts_files(spark: SparkSession) -> bool:
+    """Return whether Spark encrypts its local files.
+
+    Who has it do so does not want rows there in plain text.
+    """
+    return _is_set(spark, "spark.io.encryption.enabled")
 
 
 def _is_set(spark: SparkSession, name: str) -> bool:

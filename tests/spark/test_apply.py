@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.spark import Change, State, read_state, stateful
 from pyspark_checkpointer.spark.table_hints import TableHints
-from pyspark_checkpointer.spark.task_client import TaskRoot, _may_keep_copies
+from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from tests.spark.conftest import Job
 from tests.spark.needs import AQE, COLLATIONS, needs_spark
 from tests.spark.tables import all_refused, artifacts, once, rows
@@ -105,10 +105,18 @@ def test_objects_are_decoded_once_unless_spark_encrypts_its_files(
 
 
 @pytest.mark.parametrize("word", ["true", "True", " TRUE "])
-@pytest.mark.parametrize("setting", ["spark.io.encryption.enabled", "spark.shuffle.service.enabled"])
-def test_settings_with_which_there_are_no_copies_are_taken_in_any_case(setting: str, word: str) -> None:
-    conf = SimpleNamespace(get=lambda name, default: word if name == setting else default)
-    assert not _may_keep_copies(SimpleNamespace(conf=conf))  # type: ignore[arg-type]
+@pytest.mark.parametrize(("setting", "driver"), [("io.encryption", False), ("shuffle.service", True)])
+def test_settings_with_which_there_are_no_copies_are_taken_in_any_case(
+    spark: SparkSession, tmp_path: Path, setting: str, driver: bool, word: str
+) -> None:
+    """A shuffle service lets executors leave their folders. That of the driver is removed all the same."""
+    conf = SimpleNamespace(
+        get=lambda name, *default: word if name == f"spark.{setting}.enabled" else spark.conf.get(name, *default)
+    )
+    session: Any = SimpleNamespace(conf=conf, sparkContext=spark.sparkContext)
+    client = Checkpointer(tmp_path)
+    assert not TaskRoot.of(client, session).keeps_copies
+    assert (DriverRoot.of(client, session).copies() is not None) == driver
 
 
 def _encrypted(of: Any, client: Checkpointer, spark: SparkSession) -> TaskRoot:
