@@ -44,10 +44,10 @@ SCAN_TASK_BYTES = 1 << 20
 BYTES_OF_NUMBER = 8
 """The bytes that Spark counts for a row with a number."""
 
-MAX_ESTIMATE = 128 << 20
-"""The largest size that Spark is told of a table, in bytes. It is far above what a session broadcasts.
+MAX_ESTIMATE = 16 << 30
+"""The largest size that Spark is told of a table, in bytes. Half of it is the most that Spark can broadcast.
 
-To count up to it takes about 10 ms, and to read as much takes seconds.
+To count so far takes a second or two, divided among the tasks, and to read as much takes minutes.
 """
 
 MAX_BATCH_ROWS = 65_536
