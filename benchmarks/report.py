@@ -14,6 +14,8 @@ from benchmarks.tables import grid_table, plots_table, targets_table
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- bench -->\n", "<!-- /bench -->"
 
+MACHINE = f"{platform.python_version()}, {platform.machine()}"
+
 KINDS = {kind.__name__: kind for kind in (Target, Grid, Plot, Note)}
 
 
@@ -32,7 +34,7 @@ class Results:
         found = [{"kind": type(finding).__name__} | asdict(finding) for finding in findings]
         run = {
             "version": self._version,
-            "machine": f"{platform.python_version()}, {platform.machine()}",
+            "machine": MACHINE,
             "found": found,
         }
         (self._folder / f"{part}.json").write_text(json.dumps(run, indent=1) + "\n")
@@ -73,8 +75,16 @@ class Results:
     def left(self) -> list[str]:
         """Return the parts that an interrupted run of the present program has left, or all if there was none."""
         is_clean = self._version is not None and not self._version.endswith("-dirty")
-        left = [part for part in self._parts if not self._has(part) or self._run(part)["version"] != self._version]
+        left = [part for part in self._parts if not (self._has(part) and self._is_present(self._run(part)))]
         return left if is_clean and left else [*self._parts]
+
+    def _is_present(self, run: Mapping[str, Any]) -> bool:
+        return (run["version"], run["machine"]) == (self._version, MACHINE)
+
+    def missed(self, parts: Sequence[str] | None = None) -> bool:
+        """Return whether a target is missed in the stored results of some parts, or of all."""
+        findings = (finding for part in parts or self._parts for finding in self._read(part))
+        return any(isinstance(finding, Target) and not finding.holds for finding in findings)
 
     def _has(self, part: str) -> bool:
         return (self._folder / f"{part}.json").exists()

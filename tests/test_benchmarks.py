@@ -73,8 +73,10 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     assert results("new").left() == ["a"]
     assert results("old").left() == ["b"]
     assert results("newer").left() == results("new-dirty").left() == results(None).left() == ["a", "b"]
-    results("new").write("a", [])
+    assert not results("new").missed()
+    results("new").write("a", [Target("ours / theirs", 2.0, 1.0, "detail")])
     assert results("new").left() == ["a", "b"]  # all were measured, so that this is another run
+    assert [results("new").missed(parts) for parts in (None, ["a"], ["b"])] == [True, True, False]
 
 
 @pytest.mark.parametrize("line", [OLDER, NEWER])
