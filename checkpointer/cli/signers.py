@@ -81,7 +81,10 @@ def command(store: Opened, owner: str | None, allow: tuple[str, ...], revoke: tu
 
 
 def _ask(store: Opened) -> None:
-    """Ask before a root that holds something becomes a signed one; a new root has nothing to lose."""
+    """Ask before a root that holds something becomes a signed one.
+
+    A new root has nothing to lose.
+    """
     require("cryptography", "encryption", "signing")
     # Imported here: most commands need no package for signatures.
     from pyspark_checkpointer.admin.sign_root import would_sign

@@ -128,7 +128,10 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 
     @property
     def watermark(self) -> Json:
-        """The watermark of the job, a JSON value of at most 250 levels. It begins as the parent's."""
+        """The watermark of the job, a JSON value of at most 250 levels.
+
+        It begins as the parent's.
+        """
         return self.attempt.watermark
 
     @watermark.setter

@@ -66,7 +66,10 @@ class ExpiringPartition(MapPartition):
         return self.would_revive(_NEVER)
 
     def would_revive(self, limit: int) -> bool:
-        """Return whether the chain may hold entries that are forgotten here and live by an earlier `limit`."""
+        """Return whether a reader with an earlier `limit` may find more entries.
+
+        These are forgotten here, and the chain may still hold them.
+        """
         return max(self.buried, self.buried_at_capture) > limit
 
     def copied(self) -> "ExpiringPartition":

@@ -1,4 +1,4 @@
-"""Call users' functions so that none of them holds up the library, or makes it fail.
+"""Call users' functions so that none holds up the library, or makes it fail.
 
 They are called in threads of their own. Handlers and filters of the log are called where a message is logged.
 """

@@ -48,6 +48,7 @@ REASONS = {
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_artifact": _HANDS_ON,
     "pyspark_checkpointer.client._async.AsyncCheckpointer.load_manifest": _HANDS_ON,
     "pyspark_checkpointer.admin.followers._decode": _HANDS_ON,
+    "pyspark_checkpointer.storage.encryption.keyring._decode": _HANDS_ON,
     "pyspark_checkpointer.keyed.state._unpack": _HANDS_ON,
     "pyspark_checkpointer.keyed.state.KeyedState._unpack": _HANDS_ON,
     "pyspark_checkpointer.cli.cleanup._load": _HANDS_ON,

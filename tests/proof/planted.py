@@ -319,7 +319,7 @@ PLANTED = (
     ),
     Planted(
         "what a savepoint keeps is deleted",
-        delete.delete_checkpoint,
+        delete._plan,
         "if ref in live.savepoints:",
         "if False:",
         walk=434,

@@ -94,9 +94,10 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> tup
 
 
 async def find_ended(session: Session, wanted: CheckpointSelector) -> tuple[CheckpointId, ...]:
-    """Return the older checkpoints that would go with a checkpoint if it were deleted, oldest first.
+    """Return the older checkpoints that a deletion would take with it.
 
-    Attempts that failed may be among them: nothing tells them apart any more. Raises as `delete_checkpoint` does.
+    They come oldest first. Attempts that failed may be among them: nothing tells them apart any more. Raises as
+    `delete_checkpoint` does.
     """
     checkpoint = wanted.id or await find(session, wanted)
     return (await read_consistent(session.store, lambda head: _plan(session, head, checkpoint))).ended

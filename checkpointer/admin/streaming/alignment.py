@@ -23,7 +23,9 @@ RESET_ADVICE = (
 
 
 def follow(root: str, last: Job | None, job: Job, is_empty: bool) -> BatchStep:
-    """Return how the batch that Spark begins follows the state of `root`, which may have none.
+    """Return how the batch that Spark begins follows the state of `root`.
+
+    The root may have no state yet.
 
     Raises as `compare` does.
     """

@@ -46,7 +46,10 @@ async def find_root_keys(store: Store) -> RootKeys | None:
 
 
 def _decode(store: Store, blob: Blob) -> RootKeys:
-    """Return the content of `_keys`; raise `CorruptionError` with the next step if it is damaged."""
+    """Return the content of `_keys`.
+
+    Raises `CorruptionError` with the next step if it is damaged.
+    """
     try:
         return decode_keys(blob.data)
     except UnsupportedFormatError:
