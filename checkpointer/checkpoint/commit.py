@@ -107,7 +107,7 @@ async def _prepare(attempt: CheckpointAttempt) -> Prepared:
             raise
         if head.prepared == ref:
             prepared.base = replace(base, head=head)
-            session.rebase(prepared.base)
+            session.move_to(base, head)
             attempt.state = AttemptState.PREPARED
         else:  # and what may be committed on top of it was never restored here
             prepared.found_committed()

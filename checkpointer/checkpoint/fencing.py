@@ -88,6 +88,8 @@ class Swapped(NamedTuple):
     """The version that a swap led to, and whose it is."""
 
     head: Head
+    is_new: bool
+    """True if this very swap wrote the version; an earlier one led there otherwise, or somebody moved it on."""
     is_own: bool
     """True if this writer was the last to take over."""
     overtaken: FencedError | None
@@ -141,6 +143,8 @@ class Owner:
         the present base of the session.
         """
 
+        nonces: set[str] = set()
+
         async def plan_swap(head: Head) -> Pointer | None:
             # An earlier try landed and its answer was lost, or another writer committed what was prepared here.
             if head.committed == attempt:
@@ -153,7 +157,9 @@ class Owner:
                 raise await self.explain(store, base, head, attempt, stands_on())
             # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
             # it a delayed swap that waits for that version.
-            return await edit_pointer(head, _successor(head, self.writer_on(head), host.token(32)))
+            nonce = host.token(32)
+            nonces.add(nonce)
+            return await edit_pointer(head, _successor(head, self.writer_on(head), nonce))
 
         head = await cas_loop(store, base.head, plan_swap)
         owned, owns = self.owns(base.head), self.owns(head)
@@ -161,7 +167,8 @@ class Owner:
             epoch = self.writer_on(head).epoch
             log_safely(logging.INFO, "%s: this writer took over (as writer %d)", store.url, epoch)
         overtaken = await self.overtaken(store, base, head, attempt) if owned and not owns else None
-        return Swapped(head, owns, overtaken)
+        is_new = head.pointer is not None and head.pointer.nonce in nonces
+        return Swapped(head, is_new, owns, overtaken)
 
     async def explain(
         self, store: Store, base: Base, head: Head, attempt: Ref, stands_on: Base | None

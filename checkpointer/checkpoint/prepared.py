@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import Enum
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.fencing import Base, ViewOnly
+from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
@@ -125,9 +125,7 @@ class Prepared:
             head = await self._session.swap_pointer(self.base, self._ref, edit_pointer)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
                 raise InvalidStateError(f"{self._session.store.url}: {self.id} {Outcome.COMMITTED.value}")
-            # An older checkpoint that was restored meanwhile stays one to view. Nothing can be saved on top of it.
-            if not isinstance(self._session.standing, ViewOnly):
-                self._session.rebase(replace(self.base, head=head))
+            self._session.move_to(self.base, head)
             self._decided(Outcome.ABORTED, None)
 
     def found_committed(self) -> None:

@@ -158,6 +158,11 @@ class Session:
         """Save on top of `base` from now on."""
         self._set_standing(base)
 
+    def move_to(self, base: Base, head: Head) -> None:
+        """Save on `head`, a version that commits what `base` does. A view or a migration that was restored stays."""
+        if not isinstance(self._standing, ViewOnly):
+            self._set_standing(replace(self.restored or base, head=head))
+
     def invalidate(self, why: str) -> None:
         """Refuse every write until `restore()` is called. `why` says what happened."""
         self._set_standing(MustRestore(why))
@@ -260,11 +265,15 @@ class Session:
             return replace(pointer, committed=ref)
 
         swapped = await self._swap(base, ref, edit_pointer or commit)
-        if swapped.head.committed == ref and swapped.is_own:
-            self.rebase(Base(swapped.head, manifest))
-        # A second handle of a prepared checkpoint finds it committed. This session may have gone on from there.
-        elif not (swapped.is_own and self.restored and self.restored.parent == swapped.head.committed):
+        # A second handle of a prepared checkpoint finds it committed. This session may have gone on from there, or view
+        # an older one.
+        stays = not swapped.is_new and (
+            isinstance(self._standing, ViewOnly) or (self.restored and self.restored.parent == swapped.head.committed)
+        )
+        if not swapped.is_own or (swapped.head.committed != ref and not stays):
             self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
+        elif not stays:
+            self._set_standing(Base(swapped.head, manifest))
 
     async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:
         """Swap the pointer in this session's name, and return its new version.

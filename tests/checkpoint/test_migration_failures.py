@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, OutcomeUnknownError
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.table.schema import CHANGE
 from pyspark_checkpointer.testing.crashes import crash_points
 from tests.checkpoint.migrations import CHANGES, JOB, MAP, check_migrated, fails, old_job, restored
@@ -33,6 +34,28 @@ def test_a_migration_stays_pending_until_it_is_committed(world: World, client: A
     assert contents(restored(world.actor())) == old
     prepared = client.begin().prepare()
     prepared.commit()
+    check_migrated(restored(world.actor()))
+
+
+def test_a_migration_outlives_the_abort_of_an_attempt_begun_before_it(world: World, client: Actor) -> None:
+    cp = client.begin()
+    late = client.faults.late(times=MAX_SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        cp.prepare()
+    restored(client, **CHANGES)
+    cp.abort()
+    assert not any(swap.land() for swap in late)
+    with client.begin():
+        pass
+    check_migrated(restored(world.actor()))
+
+
+def test_a_migration_outlives_an_attempt_that_was_prepared_and_aborted_after_it(world: World, client: Actor) -> None:
+    cp = client.begin()
+    restored(client, **CHANGES)
+    cp.prepare().abort()
+    with client.begin():
+        pass
     check_migrated(restored(world.actor()))
 
 

@@ -419,6 +419,64 @@ def test_a_second_handle_of_what_was_committed_stops_nobody(world: World, commit
     assert len(writer.list_checkpoints()) == commits + 2
 
 
+def test_a_second_handle_of_what_was_committed_gives_no_migration_up(world: World) -> None:
+    attempt(world.actor(), b"1").prepare()
+    writer = world.actor()
+    one, two = writer.restore().prepared, writer.restore().prepared
+    one.commit()
+    writer.restore(rename={"op": "renamed"})
+    two.commit()
+    with writer.begin():
+        pass
+    assert world.actor().restore().operators == ["renamed"]
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_second_handle_of_what_was_committed_does_not_let_a_session_write_that_may_only_view(
+    world: World, commits: int
+) -> None:
+    (first,) = line(world.actor(), 1)
+    attempt(world.actor(), b"2").prepare()
+    writer = world.actor()
+    one, two = writer.restore().prepared, writer.restore().prepared
+    one.commit()
+    for number in range(commits):
+        put(writer, b"%d" % (number + 3))
+    assert got(writer.restore(first)) == b"1"
+    two.commit()
+    with pytest.raises(InvalidStateError, match="is not the committed checkpoint"):
+        writer.begin()
+    writer.rollback(first)
+    assert latest(world.actor()) == b"1"
+
+
+def test_a_prepare_does_not_let_a_session_write_that_may_only_view(world: World) -> None:
+    writer = world.actor()
+    (first, _) = line(writer, 2)
+    running = attempt(writer, b"3")
+    assert got(writer.restore(first)) == b"1"
+    prepared = running.prepare()
+    prepared.abort()
+    with pytest.raises(InvalidStateError, match="is not the committed checkpoint"):
+        writer.begin()
+    assert latest(writer) == b"2"
+
+
+@pytest.mark.parametrize("how", ["commit", "promote"])
+def test_an_attempt_from_before_an_older_checkpoint_was_viewed_is_committed(world: World, how: str) -> None:
+    writer = world.actor()
+    (first, _) = line(writer, 2)
+    running = attempt(writer, b"3")
+    assert got(writer.restore(first)) == b"1"
+    if how == "commit":
+        running.commit()
+    else:
+        running.prepare().commit()
+    assert latest(world.actor()) == b"3"
+    put(writer, b"4")
+    assert latest(world.actor()) == b"4"
+
+
 def test_an_abort_after_the_commit_is_refused(world: World) -> None:
     writer = world.actor()
     prepared = attempt(writer, b"1").prepare()
