@@ -11,7 +11,7 @@ from pyspark_checkpointer.checkpoint import download, placement
 from pyspark_checkpointer.checkpoint.chains import ChainPlan, OperatorChange
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
-from pyspark_checkpointer.checkpoint.upload import ChainSlot, EncodedBlob
+from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, ChainSlot, EncodedBlob
 from pyspark_checkpointer.compaction import opaque_fold_start
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs, object_paths
@@ -20,6 +20,9 @@ from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chai
 
 MAX_RAW_DELTAS = 1000
 """Deltas of opaque bytes above one snapshot. Nobody but the caller can merge them."""
+
+MAX_CONCURRENT_CHECKS = 256
+"""Attached artifacts that are looked for at one time. A store has a limit of its own for requests under way."""
 
 
 async def add(attempt: CheckpointAttempt, operator: str, partition: int, kind: Kind, data: bytes) -> None:
@@ -78,7 +81,8 @@ async def attach(attempt: CheckpointAttempt, artifact: Artifact, written_by: str
             await attempt.uploader.queue.submit(_write_folded(attempt, folded, older, None), _size(older))
     change.grow(partition)
     if written_by not in attempt.proven_executors:
-        await attempt.uploader.queue.submit(prove(attempt, written_by, artifact), 0)
+        # A check counts as a write of some size, so that no more than this many are under way.
+        await attempt.uploader.queue.submit(prove(attempt, written_by, artifact), IN_FLIGHT // MAX_CONCURRENT_CHECKS)
 
 
 async def prove(attempt: CheckpointAttempt, written_by: str | None, artifact: Artifact) -> None:

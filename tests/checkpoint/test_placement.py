@@ -113,6 +113,28 @@ def test_each_artifact_of_an_unknown_writer_is_looked_at(counted: Counted) -> No
     assert counted.spend() == {"put": 5 + 1, "get_range": 5, "swap": 1}
 
 
+def test_no_more_than_some_artifacts_are_looked_for_at_one_time(client: Checkpointer) -> None:
+    """Each that is attached goes through all that are under way."""
+    cp, pending, most = client.begin(), 0, 0
+    artifact = client.save_snapshot(cp.id, "op", 0, b"x")
+
+    store: Any = client.session.store
+
+    async def get_range(path: str, offset: int, length: int) -> bytes:
+        nonlocal pending, most
+        pending += 1
+        most = max(most, pending)
+        await asyncio.sleep(0.1)
+        pending -= 1
+        return b"x"
+
+    store.get_range = get_range
+    for _ in range(2000):
+        cp.attach(artifact)
+    cp.commit()
+    assert 1 < most <= save_bytes.MAX_CONCURRENT_CHECKS + 1
+
+
 def test_an_outage_while_looking_is_no_verdict(world: World) -> None:
     client = world.actor(retries=False)
     put(client, b"first")
