@@ -413,8 +413,8 @@ class Verifier:
                 self.unread += 1
             self.objects += 1
             self.bytes += _size(artifacts)
-            held = next((artifact for artifact in artifacts if artifact.length), None)
-            if found is not None and self._check_places is not None and table is not None and held is not None:
+            if found is not None and self._check_places is not None and table is not None:
+                held = next(artifact for artifact in artifacts if artifact.length)
                 async with self._decoding:
                     await self._check_places(self._store, self._host, *table, held)
 
