@@ -34,8 +34,6 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 LONGEST_GRACE = timedelta(days=36_500)
 """A grace period that keeps all that `retired` in `_latest` still lists.
 
@@ -89,7 +87,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> tup
     try:
         await _sweep_deleted(session, deletion.ref)
     except CheckpointError as error:  # The checkpoint is deleted; its objects are garbage like any other.
-        logger.warning("%s: the next cleanup deletes the objects of %s: %s", url, checkpoint, error)
+        log_safely(logging.WARNING, "%s: the next cleanup deletes the objects of %s: %s", url, checkpoint, error)
     return deletion.ended
 
 

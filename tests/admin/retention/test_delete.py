@@ -135,6 +135,21 @@ def test_a_delete_is_refused_where_the_rollback_made_it_the_committed_one_again(
     assert ids[0] not in world.contents()
 
 
+def test_a_filter_of_messages_that_fails_makes_no_failure_of_a_delete(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(record: logging.LogRecord) -> bool:
+        raise ZeroDivisionError
+
+    ids = line(world.actor(), 3)
+    client = world.actor(retries=False)
+    client.faults.fail("delete", times=100)
+    monkeypatch.setattr(logging.getLogger("pyspark_checkpointer"), "filters", [fail])
+    client.delete_checkpoint(ids[0])
+    assert client.faults.counts["delete"]
+    assert world.actor().list_checkpoints() == ids[1:]
+
+
 @pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 1), (1, 1)])
 def test_the_boundary_never_moves_back(world: World, first: int, second: int) -> None:
     writer, other = world.actor(), world.actor()
