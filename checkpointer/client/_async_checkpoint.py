@@ -329,11 +329,16 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def abort(self) -> None:
         """Give up, leaving nothing visible.
 
-        This does nothing once the commit has begun to swap the pointer.
+        This does nothing once the commit has begun to swap the pointer. The abort of a prepared checkpoint takes over,
+        as a commit does: a writer that owned the root before can never commit again.
 
         Raises:
-            ConflictError: It was prepared, and another checkpoint was prepared since.
+            ConflictError: It was prepared, and another checkpoint was prepared since, or another writer took over.
+                Restore.
             InvalidStateError: It was prepared, and is committed by now.
+            FencedError: It was prepared, and another writer took over. This checkpointer can never commit again.
+            OutcomeUnknownError: It was prepared, the swap was sent, and nothing proves whether it took effect.
+                `restore()` tells.
 
         Examples:
             >>> await cp.snapshot("totals", 0, b"ann=1")
