@@ -50,37 +50,41 @@ Every reader accepts so many. Python cannot copy values that are nested a few ti
 """
 
 
-def check_json_fields(*, positions: Json, watermark: Json, properties: Json) -> dict[str, Json]:
+def check_json_fields(
+    *, positions: Json, watermark: Json, properties: Json, max_levels: int | None = MAX_LEVELS
+) -> dict[str, Json]:
     """Return the values by name as they will be read back.
 
-    Raises `IllegalArgumentError` for a value that JSON would change.
+    Raises `IllegalArgumentError` as `check_json` does.
     """
+    # These two are dicts of values.
+    of_dict = None if max_levels is None else max_levels + 1
     return {
-        # These two are dicts of values.
-        "positions": check_json("positions", positions, MAX_LEVELS + 1),
-        "watermark": check_json("watermark", watermark),
-        "properties": check_json("properties", properties, MAX_LEVELS + 1),
+        "positions": check_json("positions", positions, of_dict),
+        "watermark": check_json("watermark", watermark, max_levels),
+        "properties": check_json("properties", properties, of_dict),
     }
 
 
-def check_json(what: str, value: Json, max_levels: int = MAX_LEVELS) -> Json:
+def check_json(what: str, value: Json, max_levels: int | None = MAX_LEVELS) -> Json:
     """Return a value as it will be read back.
 
-    Raises `IllegalArgumentError`, which names the value, where JSON would change it, or readers may refuse it.
+    Raises `IllegalArgumentError`, which names the value, where JSON would change it, or readers may refuse it. What a
+    stored object has already is written again at any depth: `max_levels` is None.
     """
     try:
         # Tuples come back as lists and numbers as keys come back as text: comparing shows what a type check would have
         # to list.
         copy = json.loads(dump(value), parse_int=_finite_integer)
+        is_changed = copy != value
     except (TypeError, ValueError, RecursionError) as error:
         raise IllegalArgumentError(f"{what}: not a JSON value: {error}") from None
-    # Before the two are compared, which is limited by Python's stack.
-    if _is_deeper(copy, max_levels):
+    if max_levels is not None and _is_deeper(copy, max_levels):
         raise IllegalArgumentError(
             f"{what}: a value has more than {MAX_LEVELS} levels of lists and dicts inside each other, which not every "
             "reader accepts: nest it less deeply, or give it as text"
         )
-    if copy != value:
+    if is_changed:
         raise IllegalArgumentError(
             f"{what}: JSON would change it (tuples and keys that are no strings do): {show(value)}"
         )

@@ -158,8 +158,12 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "created": None if manifest.created is None else format_time(manifest.created),
         "job": None if manifest.job is None else encode_job(manifest.job),
         "operators": {name: _encode_operator(name, op) for name, op in sorted(manifest.operators.items())},
+        # At any depth: a rollback writes again what a stored manifest has. Where values enter, their depth is checked.
         **check_json_fields(
-            positions=dict(manifest.positions), watermark=manifest.watermark, properties=dict(manifest.properties)
+            positions=dict(manifest.positions),
+            watermark=manifest.watermark,
+            properties=dict(manifest.properties),
+            max_levels=None,
         ),
         **_encode_clock(manifest.clock),
         **_encode_cost(manifest.cost),
@@ -247,7 +251,7 @@ def _encode_operator(name: str, operator: Operator) -> Json:
         "partitions": operator.partitions,
         "partitioner": operator.partitioner,
         "codec": operator.codec,
-        "schema": check_json(f"operator {name!r}: schema", operator.schema),
+        "schema": check_json(f"operator {name!r}: schema", operator.schema, max_levels=None),
     }
     if operator.segments:
         body: dict[str, Json] = {"segments": [[s.path, s.size, s.raw_size, s.entries] for s in operator.segments]}

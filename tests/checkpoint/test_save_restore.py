@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint import metadata, save_bytes
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import (
@@ -17,7 +17,7 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     SavepointNotFoundError,
 )
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import json_text, object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
 from pyspark_checkpointer.runtime import run_sync
 from tests.world import Actor, World, attempt, contents, got, latest, line, put
@@ -328,6 +328,38 @@ def test_a_value_that_is_nested_too_deeply_to_be_read_is_refused(world: World, f
         assert getattr(restored(world.actor()), field) == value
         assert getattr(client.begin(), field) == value
     put(client, b"3")
+
+
+def test_a_value_that_is_stored_already_may_be_nested_more_deeply(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root of another writer is not given up: what a reader takes can be brought back, copied and got rid of."""
+    client, deep = world.actor(), nested(260)
+    with monkeypatch.context() as patched:
+        patched.setattr(json_text, "MAX_LEVELS", 300)
+        for function in (json_text.check_json, json_text.check_json_fields):
+            patched.setattr(function, "__kwdefaults__", function.__kwdefaults__ and {"max_levels": 300})
+            patched.setattr(function, "__defaults__", function.__defaults__ and (300,))
+        cp = attempt(client, b"1")
+        save_bytes.declare(cp.attempt, "other", deep)
+        cp.snapshot("other", 0, b"1")
+        cp.positions["deep"], cp.properties["deep"], cp.watermark = deep, deep, deep
+        cp.commit()
+        put(client, b"2")
+    client = world.actor()
+    client.rollback(cp.id)
+    found = restored(world.actor())
+    assert (found.positions["deep"], found.properties["deep"], found.watermark) == (deep, deep, deep)
+    copy = World()
+    client.export(None, copy.store.url)
+    assert contents(restored(copy.actor())) == contents(found)
+    with pytest.raises(IllegalArgumentError, match=r"positions: .* more than 250 levels"):
+        put(client, b"3")
+    cp = attempt(client, b"3")
+    del cp.positions["deep"], cp.properties["deep"]
+    cp.watermark = None
+    cp.commit()
+    assert latest(world.actor()) == b"3"
 
 
 @pytest.mark.parametrize("epoch", [2**63, "1", 1.0, True])
