@@ -159,7 +159,7 @@ class Session:
         self._set_standing(base)
 
     def move_to(self, base: Base, head: Head) -> None:
-        """Save on `head`, a version that commits what `base` does. A view or a migration that was restored stays."""
+        """Save on `head`, which commits what `base` does. Views and migrations stay."""
         if not isinstance(self._standing, ViewOnly):
             self._set_standing(replace(self.restored or base, head=head))
 
