@@ -212,7 +212,7 @@ class StatefulSink:
                 run.end()
             raise InvalidStateError(
                 f"{root}: batch {batch_id} came in a second call: give all of its rows to one call. If the first call "
-                f"was committed, the rows of the others are missing in it: go back with `checkpointer rewind`"
+                "was committed, the rows of the others are missing in it: go back with `checkpointer rewind`"
             )
         try:
             self._run_first_call(batch, batch_id, job, query)

@@ -49,9 +49,9 @@ class TaskRoot:
         if (why := _why_no_tables(client, spark)) is not None:
             raise InvalidStateError(why)
         ensure_interpreter(spark, client.root)
-        # As bytes it is hashable, which the cache of `_client` needs.
         # With an external shuffle service an executor that ends leaves its folder, and the next begins another one.
         keeps_copies = not _encrypts_files(spark) and not _is_set(spark, "spark.shuffle.service.enabled")
+        # As bytes it is hashable, which the cache of `_client` needs.
         return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), keeps_copies)
 
     def open(self) -> Checkpointer:
