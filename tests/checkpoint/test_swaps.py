@@ -10,7 +10,6 @@ import pytest
 from pyspark_checkpointer import RetentionPolicy
 from pyspark_checkpointer.checkpoint import fencing
 from pyspark_checkpointer.checkpoint import latest as pointer_swaps
-from pyspark_checkpointer.client._sync_checkpoint import Prepared
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -24,7 +23,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import Job, Manifest
 from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
-from tests.world import Actor, World, attempt, got, latest, line, put
+from tests.world import Actor, World, attempt, latest, line, put
 
 # ---- who is the writer -----------------------------------------------------------------------------------------------
 
@@ -254,263 +253,6 @@ def test_a_swap_that_cannot_be_read_back_is_unknown(world: World) -> None:
     assert latest(writer) == b"2"
 
 
-# ---- prepare and abort -----------------------------------------------------------------------------------------------
-
-
-def test_an_abort_kills_a_prepare_that_is_still_under_way(folder: World) -> None:
-    # In a folder the version of an object is the digest of its bytes: what was written before could come back.
-    writer = folder.actor()
-    line(writer, 1)
-    late = writer.faults.late(times=MAX_SENDS)
-    running = attempt(writer, b"2")
-    with pytest.raises(OutcomeUnknownError):
-        running.prepare()
-    running.abort()
-    assert len(late) == MAX_SENDS
-    assert not any(swap.land() for swap in late)
-    assert folder.actor().restore().prepared is None
-    writer.restore()
-    put(writer, b"another 2")
-    assert latest(folder.actor()) == b"another 2"
-
-
-def test_every_swap_writes_a_value_never_seen_before(folder: World) -> None:
-    seen = []
-    for _ in range(3):
-        writer = folder.actor()
-        writer.restore()
-        put(writer, b"same")
-        seen.append(folder.latest())
-        for _ in range(2):
-            running = attempt(writer, b"2")
-            running.prepare().abort()
-            seen.append(folder.latest())
-        folder.actor().savepoint("s")
-        seen.append(folder.latest())
-        folder.actor().delete_savepoint("s")
-        seen.append(folder.latest())
-    assert len(set(seen)) == len(seen)
-
-
-def test_an_abort_that_has_nothing_to_clear_swaps_all_the_same(world: World) -> None:
-    writer = world.actor()
-    line(writer, 1)
-    prepared = attempt(writer, b"2").prepare()
-    writer.restore().prepared.abort()
-    before = world.latest()
-    prepared.abort()
-    assert world.latest() != before
-    before = world.latest()
-    prepared.abort()  # this one knows that it is decided
-    assert world.latest() == before
-    with pytest.raises(InvalidStateError, match="aborted"):
-        prepared.commit()
-
-
-def test_a_prepared_checkpoint_is_promoted_by_one_swap(world: World) -> None:
-    writer = world.actor()
-    line(writer, 1)
-    prepared = attempt(writer, b"2").prepare()
-    writer.faults.forget()
-    prepared.commit()
-    assert writer.faults.counts == {"swap": 1}
-    prepared.commit()  # again is no error
-    assert latest(world.actor()) == b"2"
-
-
-@pytest.mark.parametrize("decision", ["commit", "abort"])
-def test_a_restart_is_handed_the_prepared_checkpoint_and_decides(world: World, decision: str) -> None:
-    crashed = world.actor()
-    line(crashed, 1)
-    attempt(crashed, b"2").prepare()
-    heir = world.actor()
-    restored = heir.restore()
-    assert got(restored) == b"1"
-    getattr(restored.prepared, decision)()
-    assert latest(world.actor()) == (b"2" if decision == "commit" else b"1")
-    put(heir, b"3")
-    assert latest(world.actor()) == b"3"
-
-
-def test_a_first_checkpoint_can_be_prepared_on_an_empty_root(world: World) -> None:
-    attempt(world.actor(), b"1").prepare()
-    heir = world.actor()
-    restored = heir.restore()
-    assert (restored.id, restored.operators, restored.positions) == (None, [], {})
-    assert heir.read_latest() is None
-    assert heir.list_checkpoints() == []
-    restored.prepared.commit()
-    assert latest(world.actor()) == b"1"
-
-
-def test_what_somebody_else_prepared_must_be_decided_before_the_next_attempt(world: World) -> None:
-    attempt(world.actor(), b"1").prepare()
-    heir = world.actor()
-    with pytest.raises(InvalidStateError, match="prepared"):
-        heir.begin()
-    restored = heir.restore()
-    with pytest.raises(InvalidStateError, match="prepared"):
-        heir.begin()
-    restored.prepared.abort()
-    put(heir, b"another 1")
-    assert latest(world.actor()) == b"another 1"
-
-
-@pytest.mark.parametrize("second", ["commit", "prepare"])
-def test_an_attempt_begun_before_another_was_prepared_does_not_push_it_aside(world: World, second: str) -> None:
-    writer = world.actor()
-    line(writer, 1)
-    one, two = attempt(writer, b"one"), attempt(writer, b"two")
-    prepared = one.prepare()
-    with pytest.raises(InvalidStateError, match="prepared"):
-        getattr(two, second)()
-    prepared.commit()
-    assert latest(world.actor()) == b"one"
-
-
-def test_a_prepared_checkpoint_that_was_dropped_cannot_be_committed(world: World) -> None:
-    writer = world.actor()
-    line(writer, 1)
-    prepared = attempt(writer, b"2").prepare()
-    writer.restore().prepared.abort()
-    with pytest.raises(ConflictError, match="no longer prepared"):
-        prepared.commit()
-    assert latest(world.actor()) == b"1"
-
-
-@pytest.mark.parametrize("who", ["the writer itself", "another"])
-def test_a_promotion_never_lands_on_top_of_a_rollback_that_cleared_it(world: World, who: str) -> None:
-    writer = world.actor()
-    (first, _) = line(writer, 2)
-    prepared = attempt(writer, b"3").prepare()
-    if who == "another":
-        # Between the promotion's plan and its swap, which is refused and planned again.
-        writer.faults.call(lambda _: world.actor().rollback(first), "swap")
-    else:
-        writer.rollback(first)
-    with pytest.raises(CheckpointError) as raised:
-        prepared.commit()
-    assert not isinstance(raised.value, OutcomeUnknownError)
-    assert latest(world.actor()) == b"1"
-    assert world.pointer().prepared is None
-
-
-def test_a_promotion_that_was_taken_over_after_it_landed_is_a_success(world: World) -> None:
-    writer, other = world.actor(), world.actor()
-    line(writer, 1)
-    prepared = attempt(writer, b"2").prepare()
-    writer.faults.call(lambda _: put(other, b"3"), "get", path="_latest")
-    writer.faults.drop_answer()
-    prepared.commit()
-    assert latest(world.actor()) == b"3"
-
-
-@pytest.mark.parametrize("commits", [0, 1, 2])
-def test_a_second_handle_of_what_was_committed_stops_nobody(world: World, commits: int) -> None:
-    attempt(world.actor(), b"1").prepare()
-    writer = world.actor()
-    one, two = writer.restore().prepared, writer.restore().prepared
-    one.commit()
-    for number in range(commits):
-        put(writer, b"%d" % (number + 2))
-    two.commit()
-    put(writer, b"last")
-    assert latest(world.actor()) == b"last"
-    assert len(writer.list_checkpoints()) == commits + 2
-
-
-def test_a_second_handle_of_what_was_committed_gives_no_migration_up(world: World) -> None:
-    attempt(world.actor(), b"1").prepare()
-    writer = world.actor()
-    one, two = writer.restore().prepared, writer.restore().prepared
-    one.commit()
-    writer.restore(rename={"op": "renamed"})
-    two.commit()
-    with writer.begin():
-        pass
-    assert world.actor().restore().operators == ["renamed"]
-
-
-@pytest.mark.parametrize("commits", [0, 1])
-def test_a_second_handle_of_what_was_committed_does_not_let_a_session_write_that_may_only_view(
-    world: World, commits: int
-) -> None:
-    (first,) = line(world.actor(), 1)
-    attempt(world.actor(), b"2").prepare()
-    writer = world.actor()
-    one, two = writer.restore().prepared, writer.restore().prepared
-    one.commit()
-    for number in range(commits):
-        put(writer, b"%d" % (number + 3))
-    assert got(writer.restore(first)) == b"1"
-    two.commit()
-    with pytest.raises(InvalidStateError, match="is not the committed checkpoint"):
-        writer.begin()
-    writer.rollback(first)
-    assert latest(world.actor()) == b"1"
-
-
-def test_a_prepare_does_not_let_a_session_write_that_may_only_view(world: World) -> None:
-    writer = world.actor()
-    (first, _) = line(writer, 2)
-    running = attempt(writer, b"3")
-    assert got(writer.restore(first)) == b"1"
-    prepared = running.prepare()
-    prepared.abort()
-    with pytest.raises(InvalidStateError, match="is not the committed checkpoint"):
-        writer.begin()
-    assert latest(writer) == b"2"
-
-
-@pytest.mark.parametrize("how", ["commit", "promote"])
-def test_an_attempt_from_before_an_older_checkpoint_was_viewed_is_committed(world: World, how: str) -> None:
-    writer = world.actor()
-    (first, _) = line(writer, 2)
-    running = attempt(writer, b"3")
-    assert got(writer.restore(first)) == b"1"
-    if how == "commit":
-        running.commit()
-    else:
-        running.prepare().commit()
-    assert latest(world.actor()) == b"3"
-    put(writer, b"4")
-    assert latest(world.actor()) == b"4"
-
-
-def test_an_abort_after_the_commit_is_refused(world: World) -> None:
-    writer = world.actor()
-    prepared = attempt(writer, b"1").prepare()
-    prepared.commit()
-    with pytest.raises(InvalidStateError, match="committed already"):
-        prepared.abort()
-    assert latest(world.actor()) == b"1"
-
-
-def test_an_abort_of_what_another_promoted_and_built_upon_is_refused(world: World) -> None:
-    writer, other = world.actor(), world.actor()
-    line(writer, 1)
-    prepared = attempt(writer, b"2").prepare()
-    other.restore().prepared.commit()
-    put(other, b"3")
-    with pytest.raises(InvalidStateError, match="committed already"):
-        prepared.abort()
-    assert prepared.id in world.actor().list_checkpoints()
-
-
-def test_an_abort_does_not_let_a_session_write_that_may_only_view(world: World) -> None:
-    ids = line(world.actor(), 2)
-    attempt(world.actor(), b"3").prepare()
-    writer = world.actor()
-    prepared = writer.restore().prepared
-    assert got(writer.restore(ids[0])) == b"1"
-    prepared.abort()
-    with pytest.raises(InvalidStateError, match="is not the committed checkpoint"):
-        writer.begin()
-    assert latest(writer) == b"2"
-    put(writer, b"another 3")
-    assert latest(world.actor()) == b"another 3"
-
-
 # ---- the version has changed -----------------------------------------------------------------------------------------
 
 
@@ -730,19 +472,6 @@ def test_what_a_disk_has_not_confirmed_is_written_again(world: World) -> None:
     assert latest(world.actor()) == b"2"
 
 
-def test_an_old_handle_drops_no_newer_prepared_checkpoint(world: World) -> None:
-    writer = world.actor()
-    line(writer, 1)
-    old = attempt(writer, b"old").prepare()
-    writer.restore().prepared.abort()
-    new = attempt(writer, b"new").prepare()
-    with pytest.raises(ConflictError, match="another checkpoint is prepared"):
-        old.abort()
-    assert world.pointer().prepared.id == new.id
-    world.actor().restore().prepared.commit()
-    assert latest(world.actor()) == b"new"
-
-
 def test_below_the_history_an_outcome_is_unknown_and_never_a_failure(world: World) -> None:
     writer, other = world.actor(), world.actor()
     (first,) = line(writer, 1)
@@ -767,46 +496,6 @@ def test_two_attempts_of_one_session_cannot_both_be_committed(world: World) -> N
         two.commit()
     put(writer, b"3")
     assert latest(world.actor()) == b"3"
-
-
-def prepared_and_overtaken(world: World, more: bool) -> tuple[Actor, Prepared]:
-    """Who prepared, was not answered, and finds it promoted by another, with or without `more` on top."""
-    client, other = world.actor(retries=False), world.actor()
-    line(client, 1)
-    cp = attempt(client, b"2")
-    client.faults.drop_answer("swap")
-
-    def promote(_: object) -> None:
-        restored = other.restore()
-        assert restored is not None
-        assert restored.prepared is not None
-        restored.prepared.commit()
-        if more:
-            put(other, b"3")
-
-    client.faults.call(promote, "get", path="_latest")
-    return client, cp.prepare()
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_who_prepared_what_another_promoted_commits_nothing_before_it_was_restored(world: World, more: bool) -> None:
-    client, prepared = prepared_and_overtaken(world, more)
-    before = world.latest()
-    with pytest.raises((FencedError, InvalidStateError)):
-        put(client, b"a lost update")
-    with pytest.raises(InvalidStateError, match="was committed already"):
-        prepared.abort()
-    assert world.latest() == before, "and nobody was fenced"
-    assert latest(world.actor()) == (b"3" if more else b"2")
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_who_prepared_what_another_promoted_is_told_that_it_is_committed(world: World, more: bool) -> None:
-    client, prepared = prepared_and_overtaken(world, more)
-    prepared.commit()
-    with pytest.raises((FencedError, InvalidStateError)):
-        put(client, b"a lost update")
-    assert latest(world.actor()) == (b"3" if more else b"2")
 
 
 @pytest.mark.parametrize("two_phases", [False, True])
