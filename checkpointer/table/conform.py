@@ -46,9 +46,7 @@ def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
     wide = values.cast(pa.decimal256(76, field.type.scale)) if is_counted else values
     try:
         found = wide.cast(field.type)
-        decimal_digits.check(found)
-        for chunk in found.chunks:
-            _check_map_keys(chunk)
+        check_values(found)
     except TypeError as error:
         raise IllegalArgumentError(f"{what}: column {field.name!r}: {error}") from None
     except pa.ArrowException as error:
@@ -57,6 +55,16 @@ def _column(what: str, values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedAr
             f"{what}: column {field.name!r}: expected {field.type}, found {values.type}: {said}"
         ) from None
     return found
+
+
+def check_values(values: pa.ChunkedArray) -> None:
+    """Refuse values that Arrow takes, and that readers would not find again.
+
+    Raises `ArrowInvalid` for a decimal of too many digits, and `TypeError` for a map with two equal keys.
+    """
+    decimal_digits.check(values)
+    for chunk in values.chunks:
+        _check_map_keys(chunk)
 
 
 def _first_too_large(values: pa.ChunkedArray, kind: pa.DataType) -> int:
@@ -212,4 +220,4 @@ def _is_same(given: Any, back: Any) -> bool:
     return bool(given == back or (given != given and back != back))
 
 
-__all__ = ["conform", "exact_array", "table_of"]
+__all__ = ["check_values", "conform", "exact_array", "table_of"]

@@ -13,6 +13,7 @@ from pyspark_checkpointer.compaction import is_small_partition
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
+from pyspark_checkpointer.table.conform import check_values
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.opening import partition_reader, table_version
@@ -175,7 +176,9 @@ class _TableTransform:
         try:
             made.validate()  # Not `full`: Spark has strings that are not UTF-8.
             rows = made.select(arrow.names).cast(arrow)
-        except (pa.ArrowException, ValueError) as error:
+            for values in rows.columns:
+                check_values(values)
+        except (pa.ArrowException, ValueError, TypeError) as error:
             raise IllegalArgumentError(f"{where}: its transform returned rows that cannot be stored: {error}") from None
         return in_order(canonical_rows(rows, self.schema), self.schema.key)
 

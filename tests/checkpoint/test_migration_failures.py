@@ -13,6 +13,7 @@ from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.table.schema import CHANGE
 from pyspark_checkpointer.testing.crashes import crash_points
 from tests.checkpoint.migrations import CHANGES, JOB, MAP, check_migrated, fails, old_job, restored
+from tests.table.tables import long_decimals
 from tests.world import Actor, World, contents
 
 
@@ -232,6 +233,18 @@ CONTENT: dict[str, tuple[str, Callable[..., Any], str]] = {
         "rows",
         lambda rows: rows.set_column(1, "n", rows["n"].cast(pa.string())),
         "sum of string is not defined",
+    ),
+    "a decimal of too many digits": (
+        "rows",
+        lambda rows: rows.append_column("x", long_decimals(pa.decimal128(5, 2), *[100_000] * rows.num_rows)),
+        "operator 'rows', partition 0: its transform returned rows that cannot be stored",
+    ),
+    "a map with a key twice": (
+        "rows",
+        lambda rows: rows.append_column(
+            "x", pa.array([[("a", 1), ("a", 2)]] * rows.num_rows, pa.map_(pa.string(), pa.int64()))
+        ),
+        "cannot be stored: a map has the key 'a' twice",
     ),
 }
 
