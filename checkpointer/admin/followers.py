@@ -134,12 +134,12 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
     back. Raises `RetiredError` if the checkpoint is not live any more.
     """
     object_paths.encode_name("follower", name)
-    is_new = False
+    before: FollowerPosition | None = None
+    has_moved = False
 
     def plan(known: FollowerPositions) -> FollowerPositions | None:
-        nonlocal is_new
+        nonlocal before, has_moved
         old = known.by_name.get(name)
-        is_new = is_new or old is None
         if old is not None and old.operator != operator:
             raise IllegalArgumentError(
                 f"follower {name!r}: follows {old.operator!r} already, and retention keeps what it has yet to read: "
@@ -148,20 +148,31 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
             )
         if old is not None and old.checkpoint == checkpoint:
             return None
+        before, has_moved = old, True
         return _with(session, known, FollowerPosition(name, operator, checkpoint, session.host.now()))
+
+    def put_back(known: FollowerPositions) -> FollowerPositions | None:
+        now = known.by_name.get(name)
+        # Somebody else may have changed the position since.
+        if not has_moved or now is None or now.checkpoint != checkpoint:
+            return None
+        return _without(known, name) if before is None else _with(session, known, before)
 
     await _require_live(session, name, checkpoint)
     await _change(session, plan)
-    # Whoever plans a retirement without this position has to plan again. Also where the position was there before: an
-    # earlier call may have died at this point.
     try:
-        await cas_loop(session.store, await read_head(session.store), lambda head: _touch(session, head))
+        # Also where the position was there before: an earlier call may have died at this point.
+        await _touch(session)
+        await _require_live(session, name, checkpoint)
+    # A signer who may consume, and not swap `_latest`: retention would wait for one who never reads.
     except InvalidStateError:
-        # Such as a signer who may consume, and not swap `_latest`: retention would wait for one who never reads.
-        if is_new:
-            await _change(session, lambda known: _without(known, name))
+        await _change(session, put_back)
         raise
-    await _require_live(session, name, checkpoint)
+    # A retirement came first. What the follower has yet to read after its old position is kept again.
+    except RetiredError:
+        await _change(session, put_back)
+        await _touch(session)
+        raise
     logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
 
 
@@ -175,8 +186,16 @@ async def hold(session: Session, name: str, operator: str) -> None:
         await register(session, name, operator, history.ancestry[-1][0].id)
 
 
-async def _touch(session: Session, head: Head) -> Pointer | None:
-    return None if head.pointer is None else replace(head.pointer, nonce=session.host.token(32))
+async def _touch(session: Session) -> None:
+    """Change the version of `_latest`.
+
+    Whoever plans a retirement with other positions has to plan again.
+    """
+
+    async def plan_swap(head: Head) -> Pointer | None:
+        return None if head.pointer is None else replace(head.pointer, nonce=session.host.token(32))
+
+    await cas_loop(session.store, await read_head(session.store), plan_swap)
 
 
 async def _require_live(session: Session, name: str, checkpoint: CheckpointId | None) -> None:

@@ -5,6 +5,7 @@ import itertools
 import random
 import re
 import shlex
+import threading
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -296,6 +297,67 @@ def test_a_registration_that_died_halfway_is_made_whole_by_the_next(
     monkeypatch.setattr(retire, "pointer_without", between)
     ck.copy().clean(newest())
     assert ck.list_checkpoints() == ids[1:]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_registration_that_comes_too_late_leaves_the_position_as_it_was(
+    ck: Checkpointer, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """A cleanup retires the checkpoint between the first look at it and the change of the position."""
+    ids = commit(ck, 6)
+    if is_known:
+        register(ck, "copy", ids[4])
+    change, times = followers._change, itertools.count()
+
+    async def after_a_cleanup(*args: Any) -> Any:
+        if next(times) == 0:
+            await asyncio.to_thread(ck.copy().clean, newest())
+        return await change(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(followers, "_change", after_a_cleanup)
+        with pytest.raises(RetiredError):
+            register(ck, "copy", ids[1])
+    assert [(one.checkpoint, one.behind) for one in ck.followers()] == ([(ids[4], 1)] if is_known else [])
+    ck.clean(newest())
+    assert ck.list_checkpoints() == (ids[4:] if is_known else ids[5:])
+
+
+def test_a_retirement_beside_a_registration_that_is_put_back_outruns_nobody(
+    ck: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was planned with the position that came too late, and swaps after that was put back."""
+    ids = commit(ck, 6)
+    register(ck, "copy", ids[4])
+    change, pointer, times = followers._change, retire.pointer_without, itertools.count()
+    has_planned, may_swap = threading.Event(), threading.Event()
+
+    def clean() -> None:
+        ck.copy().clean(newest())
+
+    async def wait_after_the_plan(*args: Any) -> Any:
+        planned = await pointer(*args)
+        has_planned.set()
+        await asyncio.to_thread(may_swap.wait, 60)
+        return planned
+
+    cleaner = threading.Thread(target=clean)
+
+    async def between(*args: Any) -> Any:
+        if next(times) == 0:
+            await asyncio.to_thread(clean)
+        else:  # the position is about to be put back
+            monkeypatch.setattr(retire, "pointer_without", wait_after_the_plan)
+            cleaner.start()
+            await asyncio.to_thread(has_planned.wait, 60)
+        return await change(*args)
+
+    monkeypatch.setattr(followers, "_change", between)
+    with pytest.raises(RetiredError):
+        register(ck, "copy", ids[1])
+    may_swap.set()
+    cleaner.join(60)
+    assert ck.list_checkpoints() == ids[4:]
 
 
 def test_random_histories_never_outrun_a_registered_follower() -> None:
