@@ -87,14 +87,19 @@ class Checkpoints:
                 f"partition {new.partition_id!r}: expected a lease of it, got the one of {lease.partition_id!r}"
             )
         # A lease that is known to be lost is refused before any request.
-        hold = lease.hold
+        lease.hold.check()
         # Once the store was seen, updates do not look again: each would cost one more request.
         if not self._store_seen:
             await self._expect_store()
         self._write_behind.check_open()
         if not self._write_behind.coalesces:
             await self._write(lease, new)
-        elif lease.accept(new):
+            return
+        # The write may come later than the lease lasts. Before the update is accepted, so that it can be made again if
+        # the renewal fails.
+        await lease.renew_if_due()
+        hold = lease.hold  # raises if the renewal found the lease lost
+        if lease.accept(new):
             # Releasing the lease first writes what was updated under it.
             hold.flush = lambda: self._write_behind.flush(lambda other: other is lease)
             hold.flush_kept = lambda: self._write_behind.flush_for_read(lambda other: other is lease)

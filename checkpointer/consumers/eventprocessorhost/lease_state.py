@@ -22,6 +22,8 @@ class LeaseState:
     """The underlying lease, from the acquisition to the release."""
     renewed_at: int = 0
     """When it was renewed last, in nanoseconds of the host's monotonic clock."""
+    is_releasing: bool = False
+    """True if a release of the hold has begun. If it failed, the row may still name this host."""
     accepted: CheckpointInfo | None = None
     """The last checkpoint that may wait to be written under the hold; None until one was compared with it."""
 
@@ -37,7 +39,7 @@ class LeaseState:
 
     def hold_on(self, hold: Lease, now: int) -> None:
         """Note that this host acquired it, with a request that began at `now`."""
-        self.hold, self.renewed_at = hold, now
+        self.hold, self.renewed_at, self.is_releasing = hold, now, False
         self.row = replace(self.row, owner=hold.owner, epoch=hold.epoch)
         # Another host may have recorded checkpoints since the last hold, so the next comparison begins with what stood
         # there now.
@@ -45,5 +47,5 @@ class LeaseState:
 
     def let_go(self) -> None:
         """Note that it was released."""
-        self.hold, self.live = None, False
+        self.hold, self.live, self.is_releasing = None, False, False
         self.row = replace(self.row, owner="")

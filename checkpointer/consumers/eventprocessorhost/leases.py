@@ -241,9 +241,11 @@ class HostLeases:
         """Give a lease back. See `LeaseManager.release_lease`."""
         state = self._state_of(lease)
         self._used.discard(state)
-        if state.is_lost:
+        # A release that failed has ended the hold too. Called again, it gives the row back.
+        if state.is_lost and not state.is_releasing:
             return
         if state.hold is not None:
+            state.is_releasing = True
             await self.leases.release(state.hold)
         # The row names this host, perhaps from an earlier process, so there is no hold to release.
         elif state.row.owner == self.leases.worker:

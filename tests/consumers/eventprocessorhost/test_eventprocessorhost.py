@@ -309,6 +309,11 @@ def test_what_leases_cost(root: Root) -> None:
     root.manager.update_checkpoint(lease, at(1))
     assert host.counts(lambda: host.release_lease(lease)) == {"swap": 1}
     assert host.counts(lambda: host.acquire_lease(lease)) == {"swap": 2}  # its checkpoint proves the holder old
+    host.release_lease(lease)
+    other = root.leases("other")
+    seen = other.get_lease("0")
+    assert seen is not None
+    assert other.counts(lambda: other.acquire_lease(seen)) == {"get": 1, "swap": 2}  # new to it, with a checkpoint
 
 
 def test_creating_what_is_there_is_one_look(root: Root) -> None:
@@ -534,6 +539,38 @@ def test_leases_of_one_flush_are_renewed_together(root: Root) -> None:
     assert host.counts(manager.flush) == {"swap": len(PARTITIONS) + 1}
 
 
+def test_updates_that_wait_renew_their_lease_too(root: Root) -> None:
+    host, other = root.leases("host"), root.leases("other")
+    manager = root.checkpoints(max_updates=1000, interval=1000)
+    lease = host.acquired()
+    other.get_all_leases()
+    for number in range(4):
+        manager.update_checkpoint(lease, at(number))
+        host.wait(LEASE / 2)
+        other.wait(LEASE / 2)
+        seen = other.get_lease("0")
+        assert seen is not None
+        assert seen.is_owned
+    manager.flush()
+    assert root.number() == 3
+
+
+def test_an_update_that_would_wait_is_refused_if_its_renewal_finds_the_lease_lost(root: Root) -> None:
+    host, other = root.leases("host"), root.leases("other")
+    manager = root.checkpoints(max_updates=1000, interval=1000)
+    lease = host.acquired()
+    manager.update_checkpoint(lease, at(1))
+    manager.flush()
+    seen = other.get_lease("0")
+    assert seen is not None
+    assert other.acquire_lease(seen)
+    host.wait(LEASE / 2)
+    with pytest.raises(LeaseLostError):
+        manager.update_checkpoint(lease, at(2))
+    manager.flush()
+    assert root.number() == 1
+
+
 def test_a_coalesced_update_knows_what_stood_when_the_lease_was_acquired(root: Root) -> None:
     host = root.leases("host")
     lease = host.acquired()
@@ -597,6 +634,29 @@ def test_a_checkpoint_of_another_partition_is_refused(root: Root) -> None:
     run_sync(store.put(object_paths.position(FOLDER, "0"), copied))
     with pytest.raises(CorruptionError, match="holds the position of partition '1'"):
         root.manager.get_checkpoint("0")
+
+
+def test_a_release_that_failed_is_made_when_it_is_called_again(root: Root) -> None:
+    host = root.leases("host")
+    lease = host.acquired()
+    host.faults.fail("swap", path="ownership", times=5)
+    with pytest.raises(Exception, match="not known whether it took effect"):
+        host.release_lease(lease)
+    host.release_lease(lease)
+    seen = root.leases("other").get_lease("0")
+    assert seen is not None
+    assert seen.owner == ""
+
+
+def test_a_release_that_is_called_again_leaves_a_later_owner_alone(root: Root) -> None:
+    host, other = root.leases("host"), root.leases("other")
+    lease = host.acquired()
+    host.faults.fail("swap", path="ownership", times=5)
+    with pytest.raises(Exception, match="not known whether it took effect"):
+        host.release_lease(lease)
+    taken = other.acquired()
+    host.release_lease(lease)
+    assert other.renew_lease(taken)
 
 
 def test_a_release_writes_first_what_waits(root: Root) -> None:
