@@ -124,9 +124,9 @@ class Shards:
         self._note_renewal(began)
         lost = self._drop_lost()
         gained, failed = [], dict(changes.failed)
-        # All that are held, and not only those gained in this round: a position that could not be decoded is tried
-        # again.
-        for shard, lease in self.leases.held.items():
+        # All that are held, and not only those gained in this round: a call of `take()` that was interrupted may have
+        # left one without a checkpointer. A copy, since a lease whose position cannot be decoded is let go.
+        for shard, lease in [*self.leases.held.items()]:
             # A lease that another thread is just taking is that thread's.
             if shard not in self.checkpointers and shard not in self._taking:
                 try:
@@ -186,7 +186,12 @@ class Shards:
         self._renewed_at = max(self._renewed_at, began)
 
     def _checkpointer(self, lease: Lease) -> RecordCheckpointer:
-        return RecordCheckpointer(lease, self._initial, self._write_behind)
+        try:
+            return RecordCheckpointer(lease, self._initial, self._write_behind)
+        except CheckpointError:
+            # A lease keeps the value that was there when it was taken. Only another one reads the position again.
+            self.leases.let_go(lease)
+            raise
 
     def _drop_lost(self) -> tuple[RecordCheckpointer, ...]:
         lost = tuple(one for one in self.checkpointers.values() if one.lost)

@@ -247,6 +247,18 @@ def test_a_value_of_another_form_is_named_and_spoils_no_other(one: Node, two: No
     assert list(two.held) == ["t"]
 
 
+def test_a_value_of_another_form_that_was_mended_is_read_by_the_next_round(world: World, one: Node, two: Node) -> None:
+    mine = taken(one)
+    mine.checkpoint()
+    whole = world.read(POSITION)
+    run(mine._lease.write(lambda value: {"checkpoint": "9"}))
+    one.release(mine)
+    for _ in range(2):
+        assert "s" in two.balance().failed
+    world.put(POSITION, whole)
+    assert [at(gained) for gained in two.balance().gained] == ["9"]
+
+
 @pytest.mark.parametrize(
     "value",
     [
