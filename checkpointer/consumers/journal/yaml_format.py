@@ -179,9 +179,9 @@ def max_entry_bytes(state: EventLogState) -> int:
 
     It holds for all numbers that the entry may have, and counts no other fields.
     """
-    # PyYAML escapes a character as at most ten, `\U` and eight digits. The rest is the field names, the number and the
-    # time.
-    return 200 + 10 * len(state.name)
+    # PyYAML escapes a character as at most ten, `\U` and eight digits, and one of printable ASCII as at most two. The
+    # rest is the field names, the number and the time.
+    return 200 + sum(2 if " " <= character <= "~" else 10 for character in state.name)
 
 
 def encode(content: JournalContent, now: datetime, nonce: str) -> bytes:
@@ -313,8 +313,8 @@ def check_state(name: object, record_number: object, timestamp: object, other: M
         raise IllegalArgumentError(f"name: expected text, found {show(name)}")
     if isinstance(record_number, bool) or not isinstance(record_number, int) or not 0 <= record_number < 2**64:
         raise IllegalArgumentError(f"record_number: expected an integer below 2**64, found {show(record_number)}")
-    # Subclasses become plain values, since the safe dumper refuses them.
-    return EventLogState(str(name), int(record_number), _time(timestamp), other)
+    # Subclasses become plain values, since the safe dumper refuses them. By `str(name)` an enum would say another name.
+    return EventLogState(str.__str__(name), int(record_number), _time(timestamp), other)
 
 
 def _in_utc(at: datetime) -> datetime:

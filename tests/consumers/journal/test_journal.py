@@ -4,6 +4,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,17 @@ def test_what_was_persisted_is_there_after_shutdown(place: Place) -> None:
         assert again.recovered_from is None
         again.states().clear()
         assert again.states() == expected
+
+
+class Log(str, Enum):  # noqa: UP042  # A StrEnum would be its text also by `str`.
+    SECURITY = "Security"
+
+
+def test_a_name_that_is_a_member_of_an_enum_is_its_text(local: Place) -> None:
+    with local.open() as journal:
+        journal.persist(Log.SECURITY, 7, AT)
+        assert journal.states()[Log.SECURITY] == EventLogState("Security", 7, AT)
+    assert local.numbers() == {"Security": 7}
 
 
 def test_enough_updates_are_written_without_waiting(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pyspark_checkpointer.consumers import journal as module
 from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.errors import IllegalArgumentError
-from tests.consumers.journal.journals import AT
+from tests.consumers.journal.journals import AT, Place
 
 
 class Limit(int):
@@ -50,7 +51,7 @@ def test_the_room_of_a_log_stays_taken_when_another_thread_is_refused_it(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One takes the room; the other was compared while a third log was tried, which was too much."""
-    room = 200 + 10 * len("log")
+    room = module.max_entry_bytes(module.check_state("log", 1, AT, {}))
     monkeypatch.setattr(module, "MAX_FILE_BYTES", journal._size + room)
     journal._reserve_space(module.check_state("log", 1, AT, {}))
     monkeypatch.setattr(module, "MAX_FILE_BYTES", 0)
@@ -60,3 +61,14 @@ def test_the_room_of_a_log_stays_taken_when_another_thread_is_refused_it(
     journal._reserve_space(module.check_state("log", 3, AT, {}))
     with pytest.raises(IllegalArgumentError, match="might not fit"):
         journal._reserve_space(module.check_state("log 2", 1, AT, {}))
+
+
+def test_a_log_has_room_after_a_restart_too(tmp_path: Path) -> None:
+    """What the file has already counts twice then, so it must not be reckoned far too large."""
+    place = Place(str(tmp_path))
+    with place.open() as journal:
+        for number in range(1000):
+            journal.persist(f"Microsoft-Windows-{number:04}-{'x' * 40}/Operational", 1, AT)
+    assert len(place.read()) < module.MAX_FILE_BYTES / 4
+    with place.open() as again:
+        again.persist("one more", 1, AT)
