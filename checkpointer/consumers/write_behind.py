@@ -14,6 +14,7 @@ Keys do not affect each other: each is written, kept, given up and reported by i
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -371,8 +372,15 @@ def _on_timer_if_alive(reference: "weakref.ref[WriteBehind[Any, Any]]") -> None:
 _all: "weakref.WeakSet[WriteBehind[Any, Any]]" = weakref.WeakSet()
 
 
+def _everyone() -> "list[WriteBehind[Any, Any]]":
+    while True:
+        # A thread may make another one meanwhile, and then Python ends the iteration.
+        with contextlib.suppress(RuntimeError):
+            return [*_all]
+
+
 def _after_fork() -> None:
-    for write_behind in _all:
+    for write_behind in _everyone():
         # What was held is the parent's to write. The lock and the timer belong to the parent's event loop, which does
         # not run here.
         write_behind._reset()
@@ -388,7 +396,9 @@ def _first_at_exit() -> None:
     Cloud clients look names up in a pool. Both calls at the end of the process share one limit of time.
     """
     begin = time.monotonic()
-    _write_at_exit(EXIT_FLUSH_SECONDS * _FIRST_SHARE)
+    # Ctrl-C ends the waiting. What else is finished at the end of the process must be finished all the same.
+    with contextlib.suppress(KeyboardInterrupt):
+        _write_at_exit(EXIT_FLUSH_SECONDS * _FIRST_SHARE)
     global _seconds_used
     _seconds_used = min(time.monotonic() - begin, EXIT_FLUSH_SECONDS * _FIRST_SHARE)
 
@@ -406,7 +416,7 @@ def _write_at_exit(seconds: float) -> None:
     # After a `close()` that failed, its caller was told what was not written, and decides what to do.
     left = [
         write_behind
-        for write_behind in _all
+        for write_behind in _everyone()
         if not write_behind._has_told and (held := write_behind.pending) and held != _hung.get(write_behind)
     ]
     if left:

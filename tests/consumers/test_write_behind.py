@@ -493,6 +493,25 @@ def test_an_interrupted_close_leaves_the_rest_to_the_end_of_the_process(
     assert caplog.text == ""
 
 
+def test_an_interrupt_at_the_end_of_the_process_keeps_nobody_else_from_finishing(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python calls no further function after one that raised, and another one waits for commits."""
+    write_behind = target.write_behind()
+    put(write_behind, a=1)
+
+    def interrupted(work: Coroutine[Any, Any, Any]) -> None:
+        work.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_all", {write_behind})
+        patch.setattr(module.runtime, "run_sync", interrupted)
+        module._first_at_exit()
+    run_sync(write_behind.close())
+    assert target.batches == [{"a": 1}]
+
+
 def test_what_failed_at_once_at_the_end_of_the_process_is_tried_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
