@@ -72,13 +72,27 @@ async def read_consumers(store: Store) -> ConsumersOverview:
     positions: dict[tuple[tuple[str, ...], str], Position] = {}
     for name, value in zip(names, found, strict=True):
         if isinstance(value, Ownership):
-            rows |= {(name.group, row.partition): row for row in value.rows.values()}
+            rows |= {(name.group, _comparable(name, row.partition)): row for row in value.rows.values()}
         elif isinstance(value, Position):
-            positions[name.group, value.partition] = value
+            positions[name.group, _comparable(name, value.partition)] = value
     # Partitions are often numbers: by length first, so that 9 comes before 10.
     keys = sorted(rows.keys() | positions.keys(), key=lambda key: (key[0], len(key[1]), key[1]))
-    partitions = [ConsumedPartition(*key, row=rows.get(key), position=positions.get(key)) for key in keys]
+    partitions = [_partition(key[0], rows.get(key), positions.get(key)) for key in keys]
     return ConsumersOverview(tuple(partitions), tuple(sorted(damage)))
+
+
+def _partition(group: tuple[str, ...], row: Row | None, position: Position | None) -> ConsumedPartition:
+    named = position if row is None else row
+    assert named is not None
+    return ConsumedPartition(group, named.partition, row=row, position=position)
+
+
+def _comparable(name: object_paths.PositionPath, partition: str) -> str:
+    """Return the name of a partition as its interface compares it.
+
+    Event Hubs compares names without case. An owner and a position may spell one differently.
+    """
+    return partition.lower() if name.group[0] == "eventhub" else partition
 
 
 _DECODERS: dict[str, tuple[Callable[[str, bytes], Ownership | Position | Marker], int]] = {
@@ -105,12 +119,10 @@ def _check(name: object_paths.PositionPath, position: Position) -> None:
 
     A position is not in its place if it belongs to another path.
     """
-    interface = name.group[0]
-    # Event Hubs compares names without case, so the path has the name in lower case.
-    partition = position.partition.lower() if interface == "eventhub" else position.partition
+    partition = _comparable(name, position.partition)
     if name.path.rpartition("/")[2] != f"{object_paths.encode_part(partition)}.json":
         raise misplaced(name.path, partition)
-    _VALUE_CHECKS[interface](name.path, position)
+    _VALUE_CHECKS[name.group[0]](name.path, position)
 
 
 async def _read(

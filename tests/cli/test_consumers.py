@@ -34,6 +34,14 @@ def test_it_shows_owners_and_positions(root: Path, run: Run) -> None:
     assert '{"sequence_number": 41, "offset": "4100"}' in lines[4]
 
 
+def test_two_spellings_are_one_partition_of_event_hubs(tmp_path: Path, run: Run) -> None:
+    with CheckpointStore(tmp_path) as store:
+        store.claim_ownership([claim("P0", "ann")])
+        store.update_checkpoint(checkpoint("p0", 41, "4100"))
+    (one,) = json.loads(run("consumers", tmp_path, "--json").out)
+    assert (one["partition"], one["owner"], one["position"]["sequence_number"]) == ("P0", "ann", 41)
+
+
 def test_json_says_everything(root: Path, run: Run) -> None:
     found = {one["partition"]: one for one in json.loads(run("consumers", root, "--json").out)}
     assert {**found["3"], "renewed": "", "recorded": ""} == {
