@@ -52,12 +52,27 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class ViewOnly:
-    """A checkpoint was restored that is not the committed one.
+    """A checkpoint was restored that is not the committed one, or has a damaged one on top of it.
 
     Nothing can be saved on top of it.
     """
 
     checkpoint: CheckpointId
+    replaces_damaged: bool
+    """True if a newer one is damaged: the committed one, or the one that is prepared."""
+
+    @property
+    def why(self) -> str:
+        """Return what happened and what to do."""
+        if self.replaces_damaged:
+            return (
+                f"{self.checkpoint} was restored because a newer one is damaged: go on from it with rollback(to=…), "
+                "also before a migration; or bring back what is damaged from a copy, and call restore()"
+            )
+        return (
+            f"{self.checkpoint} was restored, and it is not the committed checkpoint: make it so with rollback(to=…), "
+            "also before a migration; or call restore() to go on from the committed one"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ def _restored(session: Session, base: Base | None, reader: CheckpointReader | No
     if base is not None:
         session.stand_on_restored(base)
     elif reader is not None and reader.manifest is not None:
-        session.stand_on_restored(ViewOnly(reader.manifest.id))
+        session.stand_on_restored(ViewOnly(reader.manifest.id, replaces_damaged=bool(reader.skipped)))
     return reader
 
 

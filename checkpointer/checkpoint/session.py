@@ -73,11 +73,7 @@ class Session:
         self.check_may_write()
         await self._refuse_cleaner()
         if isinstance(self._standing, ViewOnly):
-            raise InvalidStateError(
-                f"{self.store.url}: {self._standing.checkpoint} was restored, and it is not the committed "
-                "checkpoint: make it so with rollback(to=…), also before a migration; or call restore() to go "
-                "on from the committed one"
-            )
+            raise InvalidStateError(f"{self.store.url}: {self._standing.why}")
         if self.restored is None:
             base = await self.read_base()
             if self._standing is not None:  # another call has restored or failed meanwhile, and that counts

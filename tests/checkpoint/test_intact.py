@@ -239,6 +239,8 @@ def test_a_prepared_checkpoint_is_handed_on_only_where_all_is_whole(world: World
     assert restored.prepared is None
     assert restored.id == (ids[0] if damaged == "committed" else ids[1])
     assert len(restored.skipped) == 1
+    with pytest.raises(InvalidStateError, match="because a newer one is damaged"):
+        client.begin()
     client.rollback(to=restored.id)
     assert world.actor().restore().prepared is None
     put(client, b"on it goes")
