@@ -131,6 +131,8 @@ class ExpiringPartition(MapPartition):
                 key = self.stored_key(key)
                 self._mark_dirty({key: self.data[key]})
         self.touched = {}
+        # The clock may have gone back since `expire` looked at all entries: by a rollback.
+        self._oldest = min(self._oldest, now)
         for key, value in self.dirty.items():
             if value is None:
                 self.times.pop(key, None)

@@ -139,6 +139,23 @@ def test_what_a_save_that_failed_was_to_write_is_set_and_not_expired(world: Worl
     assert saved(world) == state.to_dict()
 
 
+def test_what_is_set_after_a_rollback_to_an_earlier_clock_expires_by_its_own_time(world: World) -> None:
+    client, state = world.actor(), KeyedState({"a": 1}, partitions=1)
+    state.set_rule(5, NOW)
+    save(client, state)
+    first = client.read_latest()
+    assert first is not None
+    state["b"] = 2
+    save(client, state, 100)
+    state.expire(NOW + 101)  # it looks at the times of all entries
+    client.rollback(first)
+    state["c"] = 3
+    save(client, state, 1)
+    assert saved(world) == state.to_dict() == {"b": 2, "c": 3}
+    save(client, state, 50)
+    assert saved(world) == state.to_dict() == {"b": 2}
+
+
 @pytest.mark.parametrize("is_restored", [False, True])
 @pytest.mark.parametrize("change", [False, True])
 def test_what_expired_stays_away_after_a_rollback_to_an_earlier_clock(
