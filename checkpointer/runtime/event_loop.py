@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this process; start it if it is not running yet."""
-    running: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
+    running = _begun()
     if running.is_running():
         return running
     creating = fsspec.asyn.get_lock()
@@ -38,8 +38,32 @@ def loop() -> asyncio.AbstractEventLoop:
                 fsspec.asyn.loop[0] = None
         finally:
             creating.release()
-    begun: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
-    return begun
+    return _begun()
+
+
+def _begun() -> asyncio.AbstractEventLoop:
+    """Return fsspec's loop; let fsspec begin it if there is none."""
+    found: asyncio.AbstractEventLoop | None = fsspec.asyn.loop[0]
+    if found is not None:
+        return found
+    answers: queue.SimpleQueue[asyncio.AbstractEventLoop | BaseException] = queue.SimpleQueue()
+
+    def begin() -> None:
+        try:
+            answers.put(fsspec.asyn.get_loop())
+        except BaseException as error:
+            answers.put(error)
+
+    if threading.current_thread() is threading.main_thread():
+        # fsspec holds a lock meanwhile. A signal handler, which always runs in the main thread, would wait for it for
+        # ever if it had interrupted its holder.
+        threading.Thread(target=begin, name="checkpointer-begin", daemon=True).start()
+    else:
+        begin()
+    answer = answers.get()
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _is_starting() -> bool:

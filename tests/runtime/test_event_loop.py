@@ -85,6 +85,43 @@ def test_threads_that_use_it_first_at_the_same_time_find_it_whole() -> None:
     assert done.stdout.split() == ["True", "True", "False"], done.stderr
 
 
+INTERRUPTED_FIRST_USE = """if True:
+    import asyncio, signal, threading
+    from pyspark_checkpointer.runtime import run_sync
+
+    async def work():
+        return 7
+
+    answers, left = [], [1]
+    signal.signal(signal.SIGUSR1, lambda *_: answers.append(run_sync(work())))
+
+    def interrupt():
+        if left and left.pop():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    new, start = asyncio.new_event_loop, threading.Thread.start
+
+    def new_interrupted():
+        if AT == "new":
+            interrupt()
+        return new()
+
+    def start_interrupted(thread):
+        if AT == "start" and thread.name == "fsspecIO":
+            interrupt()
+        start(thread)
+
+    asyncio.new_event_loop, threading.Thread.start = new_interrupted, start_interrupted
+    answers.append(run_sync(work()))
+    print(answers)
+"""
+
+
+@pytest.mark.parametrize("at", ["new", "start"])
+def test_a_signal_handler_may_interrupt_the_first_use(at: str) -> None:
+    assert run_python(INTERRUPTED_FIRST_USE.replace("AT", repr(at))) == "[7, 7]\n"
+
+
 class Work:
     """Slow work that notes how it ended."""
 
