@@ -148,15 +148,19 @@ def catalog(owner: CheckpointId, digest: str) -> str:
     return f"{CATALOGS}{owner}.{digest}.json"
 
 
+def artifacts(operator: str) -> str:
+    """Return the folder of an operator's artifacts, with its slash."""
+    return f"{ARTIFACTS}{encode_name('operator', operator)}/"
+
+
 def artifact(operator: str, partition: int, owner: CheckpointId, kind: Kind, digest: str, codec: str) -> str:
     """Return the path of an artifact that is an object of its own."""
-    folder = encode_name("operator", operator)
-    return f"{ARTIFACTS}{folder}/{check_partition(partition)}/{owner}.{kind}.{digest}.{codec}"
+    return f"{artifacts(operator)}{check_partition(partition)}/{owner}.{kind}.{digest}.{codec}"
 
 
 def pack(operator: str, owner: CheckpointId, digest: str, codec: str) -> str:
     """Return the path of an object that holds several artifacts of an operator."""
-    return f"{ARTIFACTS}{encode_name('operator', operator)}/packs/{owner}.{digest}.{codec}"
+    return f"{artifacts(operator)}packs/{owner}.{digest}.{codec}"
 
 
 def is_manifest(path: str) -> bool:

@@ -15,6 +15,7 @@ bytes wait in a pack until then; larger ones are on their way since `save` was c
 `save.py` has the calls on an open attempt, and what is written meanwhile. `session.py` moves the pointer.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -234,11 +235,27 @@ async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) 
     """
     if not isinstance(failure, StoreRefusedError):
         return
-    store = attempt.session.store
     # The caller has to learn of the refusal, not of a request that failed after it.
     with suppress(CheckpointError):
-        head = await find_head(store)
-        # A store may say "refused" of a swap that took effect, because something after it failed. The pointer tells.
-        is_prepared = head.prepared is not None and head.prepared.id == attempt.id
-        if head.committed == attempt.base.head.committed and not is_prepared:
-            await store.delete([object_paths.manifest(attempt.id), *attempt.uploader.paths])
+        await _delete_unseen(attempt, [object_paths.manifest(attempt.id), *attempt.uploader.paths])
+
+
+async def discard(attempt: CheckpointAttempt, operators: Iterable[str]) -> None:
+    """Delete what was written to some operators for a failed attempt.
+
+    For tasks that a store refused to take more from: `_make_room` does not know of their objects.
+    """
+    store, paths = attempt.session.store, list[str]()
+    for operator in operators:
+        entries = await store.list(object_paths.artifacts(operator))
+        paths += [entry.path for entry in entries if object_paths.owner(entry.path) == attempt.id]
+    await _delete_unseen(attempt, paths)
+
+
+async def _delete_unseen(attempt: CheckpointAttempt, paths: list[str]) -> None:
+    store = attempt.session.store
+    head = await find_head(store)
+    # A store may say "refused" of a swap that took effect, because something after it failed. The pointer tells.
+    is_prepared = head.prepared is not None and head.prepared.id == attempt.id
+    if head.committed == attempt.base.head.committed and not is_prepared:
+        await store.delete(paths)

@@ -12,13 +12,15 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
+from pyspark_checkpointer.checkpoint.commit import discard
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.keyed.state import DEFAULT_MAP_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.arguments import TableDefinition
 from pyspark_checkpointer.spark.job_clock import JobClock
@@ -210,8 +212,8 @@ class BatchAttempt:
             table.finish()
         self.others.record()
 
-    def abort(self) -> None:
-        """End the run and abort the checkpoint.
+    def abort(self, error: BaseException | None = None) -> None:
+        """End the run and abort the checkpoint, after an error of the callback or of the commit.
 
         No reader sees this batch, even if the abort fails.
         """
@@ -219,10 +221,13 @@ class BatchAttempt:
         self.operations.abandon()
         self.run.end()
         self._discard_emitted()
-        try:
+        # The error that made the batch fail is the one to report.
+        with suppress(CheckpointError):
             self.checkpoint.abort()
-        except CheckpointError:  # The error that made the batch fail is the one to report.
-            return
+            # Also a refusal that the callback swallowed. A full disk would stay full: no cleanup may delete what this
+            # batch wrote before the next one is committed.
+            if any(isinstance(one, StoreRefusedError) for one in (error, self.operations.failure)):
+                run_sync(discard(self.checkpoint.attempt, [*self.used_names]))
 
     def _discard_emitted(self) -> None:
         """Remove the objects with emitted rows.

@@ -19,7 +19,7 @@ from pyspark_checkpointer.checkpoint.metering import blocking
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import as_bytes
-from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 from pyspark_checkpointer.runtime import run_sync
@@ -30,8 +30,10 @@ from pyspark_checkpointer.spark.versions import KEYED_PARTITIONS, refuse_before
 from pyspark_checkpointer.table.types import plain_type
 
 _PARTITION = "__partition"
-_RESULT = "path string, size bigint, written_by string"
-_ARROW_RESULT = pa.schema([("path", pa.string()), ("size", pa.int64()), ("written_by", pa.string())])
+_RESULT = "path string, size bigint, written_by string, refused string"
+_ARROW_RESULT = pa.schema(
+    [("path", pa.string()), ("size", pa.int64()), ("written_by", pa.string()), ("refused", pa.string())]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,11 @@ def write_partitions(
         keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by the index of a task: adaptive execution moves rows between tasks.
         written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
-    rows = [(row["path"], row["size"], row["written_by"]) for row in written.collect()]
-    for artifact, place in _artifacts(operator, rows):
+    rows = written.collect()
+    # The error comes back as a value, since Spark would run a task again that raises it.
+    if refused := [row["refused"] for row in rows if row["refused"]]:
+        raise StoreRefusedError(refused[0])
+    for artifact, place in _artifacts(operator, [(row["path"], row["size"], row["written_by"]) for row in rows]):
         run_sync(save_bytes.attach(attempt, artifact, place))
 
 
@@ -179,15 +184,20 @@ class _PartitionTask:
         client = self.root.open()
         result = self.write(partition, batches)
         if result is None:
-            return pa.table({"path": [], "size": [], "written_by": []}, schema=_ARROW_RESULT)
+            return _ARROW_RESULT.empty_table()
         if not isinstance(result, Snapshot | Delta):
             raise IllegalArgumentError(
                 f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
             )
-        with explain_unanswered():
-            artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
-        row = {"path": [artifact.path], "size": [artifact.size], "written_by": [self.root.executor]}
-        return pa.table(row, schema=_ARROW_RESULT)
+        try:
+            with explain_unanswered():
+                artifact = self._save(
+                    client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data
+                )
+        except StoreRefusedError as error:
+            return pa.Table.from_pylist([{"refused": str(error)}], schema=_ARROW_RESULT)
+        row = {"path": artifact.path, "size": artifact.size, "written_by": self.root.executor}
+        return pa.Table.from_pylist([row], schema=_ARROW_RESULT)
 
     def _save(self, client: Checkpointer, partition: int, kind: Kind, data: bytes) -> Artifact:
         save = client.save_snapshot if kind == SNAPSHOT else client.save_delta

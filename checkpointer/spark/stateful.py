@@ -239,14 +239,14 @@ class StatefulSink:
             attempt = BatchAttempt(run, job, run.client.begin_batch(batch_id, job))
             self._callback(batch, batch_id, State(batch.sparkSession, attempt))
             attempt.commit()
-        except BaseException:
+        except BaseException as error:
             # The maps of this run may hold uncommitted changes. So the next call begins a new run, from the committed
             # checkpoint.
             self._runs.pop(job.run_id, None)
             if attempt is None:
                 run.end()
             else:
-                attempt.abort()
+                attempt.abort(error)
             raise
         # Outside of the try: the batch is committed, and a failure here must not end its run.
         if self._cleaner is not None:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -76,6 +77,28 @@ def test_snapshots_deltas_and_partitions_left_alone(job: Job) -> None:
     job.run(update)
     assert stored(job.root, "raw") == {0: [b"new", b"more"]}
     assert seen == [[], [b"new"], [b"new", b"more"]]
+
+
+def test_a_batch_of_which_the_store_refuses_a_partition_leaves_none(job: Job) -> None:
+    """Its disk may be full, and no cleanup may delete the others before the next commit, which finds no room then."""
+
+    def write(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
+        return Snapshot(b"of a partition")
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.write_partitions("raw", batch.repartition(2), write)
+
+    folder = Path(job.root) / "artifacts" / "raw"
+    folder.mkdir(parents=True)
+    (folder / "1").touch()  # where the store needs a folder
+    job.feed(("a", 1), ("b", 2))
+    with pytest.raises(StreamingQueryException, match="expected a folder and found a file"):
+        job.run(update)
+    assert [path for path in folder.rglob("*") if path.is_file()] == [folder / "1"]
+    (folder / "1").unlink()
+    job.run(update)
+    assert stored(job.root, "raw") == {number: [b"of a partition"] for number in range(2)}
 
 
 def test_a_task_that_fails_for_good_fails_the_batch(job: Job) -> None:

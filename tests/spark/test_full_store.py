@@ -1,0 +1,75 @@
+"""A store without room for a batch of tables: what the batch has written goes, since no cleanup may delete it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyspark_checkpointer.checkpoint import metadata, upload
+from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark import State
+from tests.spark.expiring import Place, given
+
+
+def objects(place: Place) -> set[str]:
+    return {entry.path for entry in run_sync(place.client.session.store.list(""))}
+
+
+async def refuse(*_: Any, **__: Any) -> None:
+    raise StoreRefusedError("No space left on device: free space there, or move the root")
+
+
+def run(place: Place, callback: Callable[[State], None]) -> None:
+    """What the sink does with a batch."""
+    state = place.begin(1)
+    try:
+        callback(state)
+        place.commit(state)
+    except CheckpointError as error:
+        state._attempt.abort(error)
+        raise
+
+
+@pytest.mark.parametrize("is_swallowed", [False, True])
+def test_a_batch_of_which_a_table_is_refused_leaves_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_swallowed: bool
+) -> None:
+    place.batch(0, given((1, 0)))
+    before = objects(place)
+
+    def callback(state: State) -> None:
+        first, second = (state.table(name, ["k"], num_partitions=2) for name in ("first", "second"))
+        first.upsert(place.frame(given((1, 1), (2, 1))))
+        first.read()  # so that its changes are written
+        assert objects(place) > before
+        monkeypatch.setattr(upload, "put_once", refuse)
+        try:
+            second.upsert(place.frame(given((1, 1))))
+            second.read()
+        except StoreRefusedError:
+            if not is_swallowed:
+                raise
+
+    with pytest.raises(InvalidStateError, match="No space left"):
+        run(place, callback)
+    monkeypatch.undo()
+    assert objects(place) == before
+    place.batch(2, given((3, 2)))
+    assert [row["k"] for row in place.rows()] == [1, 3]
+
+
+def test_a_batch_whose_manifest_is_refused_leaves_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.batch(0, given((1, 0)))
+    before = objects(place)
+
+    def callback(state: State) -> None:
+        state.table("t", ["k"], num_partitions=2).upsert(place.frame(given((1, 1), (2, 1))))
+
+    monkeypatch.setattr(metadata, "put_manifest", refuse)
+    with pytest.raises(StoreRefusedError, match="No space left"):
+        run(place, callback)
+    monkeypatch.undo()
+    assert objects(place) == before
+    place.batch(2, given((3, 2)))
+    assert [row["k"] for row in place.rows()] == [1, 3]
