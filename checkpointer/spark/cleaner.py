@@ -47,8 +47,14 @@ class Cleaner:
         """
         if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
             # A daemon, as a cleanup must not keep the driver from ending for long.
-            self._running = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
-            self._running.start()
+            cleanup = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
+            # The batch is committed, and must not fail where a container has no thread left.
+            try:
+                cleanup.start()
+            except RuntimeError as error:
+                logger.warning("%s: no cleanup was begun, and the next one does its work: %s", self._client.root, error)
+                return
+            self._running = cleanup
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_running": None}

@@ -632,6 +632,26 @@ def test_a_cleanup_that_fails_is_logged_and_harms_nothing(job: Job, caplog: pyte
     assert "a mistake of the user" in caplog.text
 
 
+def test_a_cleanup_that_gets_no_thread_harms_nothing(
+    job: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "checkpointer-clean":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    sink = summing(job.root, retention=RetentionPolicy(keep_last=2), clean_every=1)
+    job.feed(("a", 1))
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
+        job.run(sink)
+        sink._cleaner.wait()
+    assert totals(job.root) == {"a": 1}
+    assert "no cleanup was begun" in caplog.text
+
+
 @pytest.mark.parametrize("options", [{"retention": 5}, {"clean_every": 0}, {"clean_every": True}])
 def test_retention_that_cannot_be_right_is_refused(job: Job, options: dict[str, Any]) -> None:
     with pytest.raises(IllegalArgumentError):
