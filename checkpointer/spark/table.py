@@ -284,7 +284,8 @@ class TableState(NotPicklable):
     def read(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Return all rows as they are now.
 
-        The DataFrame stays as it is, whatever is written later.
+        Read the DataFrame within the batch. It stays as it is, whatever the batch writes later. After the batch a
+        cleanup may delete what the batch wrote and replaced; `read_state` reads what was committed.
 
         Args:
             columns: The columns to read; by default all.
@@ -303,7 +304,7 @@ class TableState(NotPicklable):
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
         """Return the rows with these keys.
 
-        Only partitions and row groups that may hold them are read.
+        Only partitions and row groups that may hold them are read. Read the DataFrame within the batch, as with `read`.
 
         Args:
             keys: Rows with the key columns.
@@ -328,7 +329,7 @@ class TableState(NotPicklable):
         Rows that this batch has written with a time that had passed already are returned as their call has left them.
         Each row is returned in one batch, and in the same batch again if Spark repeats it. Call this in every batch,
         after the batch has written to the table. Rows that expire in a batch without this call are not returned later.
-        Row groups that cannot hold an expired row are not read.
+        Row groups that cannot hold an expired row are not read. Read the DataFrame within the batch, as with `read`.
 
         Args:
             columns: The columns to read; by default all.
