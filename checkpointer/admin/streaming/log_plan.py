@@ -69,10 +69,18 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewin
             elif path not in wanted or new is not None:
                 cut.append(path)
     write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
-    following = f"{OFFSETS}{job.batch_id + 1}"
-    if before is not None and not write and cut == [following] and await _is_readable(store, following, job):
-        cut = []  # The undo is complete, and the query has planned its next batch since.
+    if before is not None and not write and await _has_gone_on(store, job, cut):
+        cut = []  # The undo is complete, and the query was started since.
     return LogPlan(tuple(cut), write, tuple(sorted(here)))
+
+
+async def _has_gone_on(store: Store, job: Job, paths: Collection[str]) -> bool:
+    """Return whether these are the files that Spark writes after a batch, and can read.
+
+    It commits the batch, unless it had, and plans the next one.
+    """
+    jobs = {f"{COMMITS}{job.batch_id}": None, f"{OFFSETS}{job.batch_id + 1}": job}
+    return {*paths} <= jobs.keys() and all([await _is_readable(store, path, jobs[path]) for path in paths])
 
 
 def _can_start(paths: Collection[str]) -> bool:
