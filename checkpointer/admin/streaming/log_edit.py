@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_checkpointer.admin.streaming.offset_log import read_file
-from pyspark_checkpointer.errors import ConflictError
-from pyspark_checkpointer.storage.base import ObjectExistsError, Store
+from pyspark_checkpointer.errors import ConflictError, CorruptionError
+from pyspark_checkpointer.storage.base import ObjectExistsError, ObjectNotFoundError, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,28 @@ async def remove_file(store: Store, path: str) -> None:
 async def put_new(store: Store, path: str, data: bytes) -> bool:
     """Write a new file; return False where another one of this name has other content."""
     # Not every store refuses to overwrite a file, so look first.
-    there = await read_file(store, path)
-    if there is not None:
-        return there == data
+    same = await _has_content(store, path, data)
+    if same is not None:
+        return same
     # Of a file that was here before, the checksum may be left: Spark would compare the new file with it.
     await store.delete(_checksums(path))
     try:
         await store.put(path, data)
     # Somebody wrote it since the look; only the same content counts as success.
     except ObjectExistsError:
-        return await read_file(store, path) == data
+        return bool(await _has_content(store, path, data))
     return True
+
+
+async def _has_content(store: Store, path: str, data: bytes) -> bool | None:
+    """Return whether a file has this content, of any size; None where there is no file."""
+    try:
+        return (await store.get(path, limit=len(data))).data == data
+    except ObjectNotFoundError:
+        return None
+    # It is larger.
+    except CorruptionError:
+        return False
 
 
 async def _copy_aside(store: Store, path: str, data: bytes) -> None:

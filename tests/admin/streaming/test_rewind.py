@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from pyspark_checkpointer.admin import rollback
-from pyspark_checkpointer.admin.streaming import log_edit, rewind_attempt
+from pyspark_checkpointer.admin.streaming import fork, log_edit, offset_log, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
 from pyspark_checkpointer.checkpoint import upload
@@ -161,6 +161,18 @@ def test_an_undo_called_again_leaves_what_the_query_has_begun_since(query: Query
     assert query.run() == LAST + 1
 
 
+def test_an_undo_called_again_leaves_a_batch_that_was_repeated_and_the_next_one(query: Query) -> None:
+    Checkpointer(query.root).rewind(to=BACK)
+    Checkpointer(query.root).undo_rewind()
+    assert query.run() == LAST  # Spark had not finished it, and the state has it
+    assert not Checkpointer(query.root).undo_rewind().changes
+    query.begin(step=13)  # planned, then killed; some sink may know this batch by now
+    planned = query.text(f"offsets/{LAST + 1}")
+    assert not Checkpointer(query.root).undo_rewind().changes
+    assert query.text(f"offsets/{LAST + 1}") == planned
+    assert query.run() == LAST + 1
+
+
 def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -> None:
     done = Checkpointer(query.root).rewind(to=BACK)
     Checkpointer(query.root).delete_savepoint(str(done.savepoint))
@@ -210,6 +222,20 @@ def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
     assert Checkpointer(query.root).restore().epoch == TO  # type: ignore[union-attr]
     Checkpointer(query.root).undo_rewind()
     assert query.files() == before
+
+
+def test_a_fork_that_was_interrupted_after_a_long_list_of_files_is_finished(
+    query: Query, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compacted list has all files that Spark ever read, and is larger than its other files."""
+    monkeypatch.setattr(offset_log, "MAX_FILE", 1000)
+    query.write("sources/0/99", "v1\n" + "0" * 2000)
+    places = tmp_path / "copy", tmp_path / "copy-spark"
+    with monkeypatch.context() as patched, pytest.raises(CrashError):
+        patched.setattr(fork, "check_lists", _stop)
+        Checkpointer(query.root).fork("latest", *places)
+    assert Checkpointer(query.root).fork("latest", *places).batch == LAST
+    assert Query(str(tmp_path / "copy")).run() == LAST
 
 
 async def _stop(*_: object) -> None:
