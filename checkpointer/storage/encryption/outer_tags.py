@@ -22,6 +22,9 @@ from pyspark_checkpointer.manifests.digest import Bytes
 KEY_BYTES = 32
 TAG_BYTES = 16
 
+PIECE_BYTES = 1 << 30
+"""The most bytes that OpenSSL is given at once, which counts them in a signed number of 32 bits."""
+
 # Each message has a key of its own, so the same nonce is never used twice with one key.
 _NONCE = bytes(12)
 
@@ -45,7 +48,9 @@ class OuterTag:
 
     def update(self, piece: Bytes) -> None:
         """Take the next bytes of the message."""
-        self._gmac.authenticate_additional_data(piece)
+        view = memoryview(piece)
+        for start in range(0, len(view), PIECE_BYTES):
+            self._gmac.authenticate_additional_data(view[start : start + PIECE_BYTES])
 
     def value(self) -> bytes:
         """Return the tag of all bytes that were taken."""

@@ -1,6 +1,7 @@
 """The functions of `cryptography` that encryption relies on pass Wycheproof's vectors, as it calls them."""
 
 import json
+import mmap
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, PassphraseFile, UnwrapError
+from pyspark_checkpointer.storage.encryption.outer_tags import KEY_BYTES, OuterTag
 
 Case = dict[str, Any]
 
@@ -23,6 +25,16 @@ def cases(name: str) -> list[Any]:
 
 def bytes_of(case: Case, *names: str) -> list[bytes]:
     return [bytes.fromhex(case[name]) for name in names]
+
+
+def test_a_tag_of_more_bytes_than_a_signed_number_of_32_bits_counts() -> None:
+    # Pages that nobody has written are one page of zeros, so that this takes no memory.
+    message = memoryview(mmap.mmap(-1, 2**31 + 17, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    whole, pieces = (OuterTag(bytes(KEY_BYTES), b"salt", b"context") for _ in range(2))
+    whole.update(message)
+    for start in range(0, len(message), 1 << 26):
+        pieces.update(message[start : start + (1 << 26)])
+    assert whole.value() == pieces.value()
 
 
 @pytest.mark.parametrize("case", cases("aes_gcm_256_96.json"))
