@@ -212,3 +212,18 @@ def test_the_pointer_of_the_samples_can_be_changed_by_these_tests() -> None:
     assert isinstance(POINTER, Pointer)
     assert POINTER.boundary > 1
     assert POINTER.catalog is not None
+
+
+def test_what_is_made_anew_by_a_slower_clock_is_refused_by_who_saw_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is a documented limit. To forget an old version once it is missing would let it be put back unnoticed."""
+    ahead, here = datetime.now(UTC) + timedelta(minutes=5), Newest[datetime]()
+    monkeypatch.setattr(versions, "TIMES", here)
+    old = Blob(sign("host", POSITION, at=ahead), "1")
+    versions.open_object(URL, POSITION, old, RULES, versions.seen_before(URL, POSITION))
+    monkeypatch.setattr(versions, "TIMES", Newest())  # in another process, after it was deleted
+    anew = Blob(sign("host", POSITION, at=versions.next_time(URL, RULES, POSITION)), "2")
+    monkeypatch.setattr(versions, "TIMES", here)
+    with pytest.raises(UntrustedError, match="an older version was put back"):
+        versions.open_object(URL, POSITION, anew, RULES, versions.seen_before(URL, POSITION))
+    monkeypatch.setattr(versions, "TIMES", Newest())  # started again
+    versions.open_object(URL, POSITION, anew, RULES, versions.seen_before(URL, POSITION))
