@@ -192,5 +192,5 @@ def parse_duration(context: click.Context, parameter: click.Parameter, value: st
         raise click.BadParameter(f"{value!r}: write 90s, 30min, 12h, 7d, 4w, or 1d12h", context, parameter)
     try:
         return sum((timedelta(**{_UNITS[unit]: int(number)}) for number, unit in parts), timedelta(0))
-    except OverflowError:
-        raise click.BadParameter(f"{value!r} is too long", context, parameter) from None
+    except (OverflowError, ValueError):  # Python reads no number of more than 4,300 digits.
+        raise click.BadParameter(f"{value!r:.60} is too long", context, parameter) from None

@@ -17,6 +17,9 @@ _POWERS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgt]i?)?b?", re.IGNORECASE)
 
+_MOST_BYTES = 1 << 60
+"""Bytes of an operator, and of what a batch changes, at most."""
+
 _MOST = 10_000
 """Partitions and tasks of an operator, at most."""
 
@@ -34,7 +37,8 @@ def _size(text: str) -> int | None:
     if found is None:
         return None
     number, unit = found[1], (found[2] or "").lower()
-    return int(float(number) * (_POWERS | _BINARY)[unit])
+    size = float(number) * (_POWERS | _BINARY)[unit]
+    return int(size) if size <= _MOST_BYTES else None
 
 
 def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[OperatorLoad]:
@@ -43,7 +47,7 @@ def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[s
 
     def fail(text: str, why: str) -> click.BadParameter:
         example = "state=50MB,change=200kB" if kind == "map" else "state=20GB,change=2MB,partitions=64"
-        return click.BadParameter(f"{text!r}: {why}: write it like --{kind} {example}", context, parameter)
+        return click.BadParameter(f"{text!r:.80}: {why}: write it like --{kind} {example}", context, parameter)
 
     def parse_one(text: str) -> OperatorLoad:
         values: dict[str, int] = {}
@@ -53,11 +57,11 @@ def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[s
             if name not in known:
                 raise fail(text, f"{name!r} is none of {', '.join(known)}")
             # What is no count is a size, which has a unit.
-            number = int(value) if name in _COUNTS and value.isascii() and value.isdigit() else None
-            found = number if name in _COUNTS else _size(value)
+            is_number = value.isascii() and value.isdigit() and len(value) <= len(str(_MOST))
+            found = (int(value) if is_number else None) if name in _COUNTS else _size(value)
             if found is None or found < 1 or (name in _COUNTS and found > _MOST):
                 what = f"a number from 1 to {_MOST}" if name in _COUNTS else "a size of at least 1 byte, such as 20kB"
-                raise fail(text, f"{name}={value}: expected {what}")
+                raise fail(text, f"{name}={value:.40}: expected {what}")
             values[name] = found
         if missing := [name for name in ("state", "change") if name not in values]:
             raise fail(text, f"{' and '.join(missing)} is missing")

@@ -66,7 +66,7 @@ def command(
     if found.is_complete:
         print_line(f"from {found.since} on, the first checkpoint")
     else:
-        had = "had no such key" if found.first is None else f"had {to_text(found.first)}"
+        had = "had no such key, or null" if found.first is None else f"had {to_text(found.first)}"
         print_line(f"after {found.since}, which {had}")
 
 

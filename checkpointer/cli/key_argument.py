@@ -49,7 +49,16 @@ class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from c
             return value
         try:
             return _untag(found)
-        except (ValueError, TypeError, KeyError, InvalidOperation, OverflowError, RecursionError) as error:
+        # An AttributeError: a zone, or a fold, of what has none.
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            InvalidOperation,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise Mistyped(f"KEY {value[:80]}: expected a key as `cat` prints it: {error}") from None
 
 

@@ -60,7 +60,7 @@ def test_each_change_and_where_the_history_begins(tmp_path: Path, run: Run) -> N
     assert said[-1] == f"from {ids[0]} on, the first checkpoint"
     assert said[3].split()[-3:] == ['{"$tuple":', "[1,", "2]}"]
     said = run("history", root, "seen", "bob", "--after", "epoch=0").out.splitlines()
-    assert said == ['seen, "bob"', "no checkpoint changed it", f"after {ids[0]}, which had no such key"]
+    assert said == ['seen, "bob"', "no checkpoint changed it", f"after {ids[0]}, which had no such key, or null"]
 
 
 def test_a_row_of_a_table(tmp_path: Path, run: Run) -> None:
@@ -71,7 +71,15 @@ def test_a_row_of_a_table(tmp_path: Path, run: Run) -> None:
     assert [(c["change"], c["after"]["n"]) for c in found["changes"]] == [("insert", 1), ("update", 2), ("update", 3)]
 
 
-@pytest.mark.parametrize(("key", "message"), [('{"$none": 1}', "is none of"), ('{"$date": "x"}', "expected a key")])
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ('{"$none": 1}', "is none of"),
+        ('{"$date": "x"}', "expected a key"),
+        ('{"$decimal": "1", "zone": "UTC"}', "expected a key"),
+        ('{"$integer": "7", "fold": 0}', "expected a key"),
+    ],
+)
 def test_a_key_that_cannot_be_one_is_a_mistake(tmp_path: Path, run: Run, key: str, message: str) -> None:
     write(tmp_path / "root")
     done = run("history", tmp_path / "root", "table", key)

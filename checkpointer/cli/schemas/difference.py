@@ -85,5 +85,5 @@ class KeyHistory(TypedDict):
     key: Json
     since: Annotated[Id, "the checkpoint with which the history begins"]
     complete: Annotated[bool, "`since` is the first checkpoint of the store, and its change is among these"]
-    first: Annotated[Json, "value or row in `since`, where the history is not complete"]
+    first: Annotated[Json, "value or row in `since`, where the history is not complete; null without one"]
     changes: list[HistoryChange]
