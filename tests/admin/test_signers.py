@@ -301,6 +301,25 @@ def test_a_second_owner_takes_over(keys: Path) -> None:
                 read()
 
 
+def test_a_second_owner_takes_over_what_the_first_one_signed(keys: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    fill(client_of(root))
+    client_of(root).restore().prepared.abort()  # type: ignore[union-attr]
+    sign(root, keys)
+    both = keys / "both.pub"
+    both.write_bytes((keys / "owner.pub").read_bytes() + (keys / "other.pub").read_bytes())
+    driver = client_of(root, f"trust:{both},sign:{keys / 'driver.pem'}")
+    driver.restore()
+    with driver.begin(epoch=9) as cp:
+        cp.save("totals", KeyedState({"a": 3}))
+    client, after = client_of(root, f"trust:{both}"), client_of(root, f"trust:{keys / 'other.pub'}")
+    before = states(client)
+    client.change_signers(keys / "other.pem", allow={keys / "owner.pub": ["commit", "clean", "consume"]})
+    client.change_signers(keys / "other.pem", revoke=["owner"])
+    assert states(after) == before
+    assert after.verify()
+
+
 def test_who_may_clean_does_not_get_to_commit_too(keys: Path) -> None:
     """Its `_latest` holds that of one who may commit, and nobody who may commit writes such a one."""
     root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
