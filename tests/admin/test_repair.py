@@ -458,6 +458,20 @@ def test_of_two_repairs_one_wins(world: World) -> None:
         assert latest(one) == b"1"
 
 
+def test_another_candidate_is_chosen_after_the_wrong_one_once_the_pointer_is_deleted(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    client.savepoint("s", ids[0])
+    missing(world)
+    world.actor().repair(ids[1])
+    with pytest.raises(InvalidStateError, match="nothing to repair"):
+        world.actor().repair(ids[2])
+    missing(world)
+    world.actor().repair(ids[2])
+    assert latest(world.actor()) == b"3"
+    assert got(world.actor().restore(savepoint="s")) == b"1"
+
+
 def test_what_became_of_the_catalog_meanwhile_counts(world: World) -> None:
     client = world.actor()
     ids = line(client, 3)

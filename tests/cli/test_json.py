@@ -22,6 +22,7 @@ from tests.cli import schema
 from tests.cli.conftest import Run
 from tests.cli.every import calls
 from tests.damage import flip
+from tests.docs.pages import Reader, blocks
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "json.md"
 
@@ -155,6 +156,22 @@ def test_a_damaged_store_ends_with_3_and_findings_with_1(root: Path, run: Run) -
     assert run("list", root).status == 3
     assert failure(run, "show", root, "--json")[1]["type"] == "DigestMismatchError"
     assert run("verify", root, "--json").status == 1
+
+
+def test_the_example_calls_only_damage_damage(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    Checkpointer(root).begin(epoch=1).commit()
+    reader = Reader.with_commands(tmp_path / "work", tmp_path / "commands")
+    (example,) = [block.text for block in blocks(DOCUMENT) if block.language == "sh"]
+    functions = 'page() { echo "$1"; }; jq() { cat "$3"; }'
+
+    def pages(place: Path) -> str:
+        return reader.run("sh", "-c", f"ROOT={place}\n{functions}\n{example}")
+
+    assert pages(root) == ""
+    assert pages(tmp_path / "nothing").startswith("cannot verify: ")
+    flip(max((root / "manifests").glob("*.json")))
+    assert pages(root).startswith("damage: ")
 
 
 def test_a_key_that_was_not_given_is_no_damage(tmp_path: Path, run: Run) -> None:

@@ -180,6 +180,16 @@ def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -
     assert query.run() == LAST
 
 
+def test_an_undo_of_a_rewind_that_was_retired_names_its_savepoint(query: Query) -> None:
+    done = Checkpointer(query.root).rewind(to=BACK)
+    for _ in range(3):
+        query.run()
+    Checkpointer(query.root).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    with pytest.raises(InvalidStateError, match=f"rewind to {done.savepoint} instead"):
+        Checkpointer(query.root).undo_rewind()
+    assert Checkpointer(query.root).rewind(to=str(done.savepoint)).batch == LAST
+
+
 def test_lines_of_batches_are_not_mixed(query: Query) -> None:
     """Rewind, replay in other batches, rewind to the first line, and back: each file follows the last."""
     query.run()
