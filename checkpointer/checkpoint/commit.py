@@ -241,11 +241,14 @@ async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) 
 
 
 async def discard(attempt: CheckpointAttempt, operators: Iterable[str]) -> None:
-    """Delete what was written to some operators for a failed attempt.
+    """Delete what was written for an attempt that failed, also by tasks to some operators.
 
-    For tasks that a store refused to take more from: `_make_room` does not know of their objects.
+    Where the store refused to take more from tasks, `_make_room` knows neither of that nor of their objects. Does
+    nothing while the attempt may go on, as it does in the parent of a forked process.
     """
-    store, paths = attempt.session.store, list[str]()
+    if attempt.state not in (AttemptState.ABORTED, AttemptState.FAILED):
+        return
+    store, paths = attempt.session.store, [*attempt.uploader.paths]
     for operator in operators:
         entries = await store.list(object_paths.artifacts(operator))
         paths += [entry.path for entry in entries if object_paths.owner(entry.path) == attempt.id]

@@ -52,9 +52,9 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class ViewOnly:
-    """A checkpoint was restored that is not the committed one, or has a damaged one on top of it.
+    """A checkpoint was restored that is not the newest one.
 
-    Nothing can be saved on top of it.
+    It is not the committed one, or a damaged one is prepared on top of it. Nothing can be saved on top of it.
     """
 
     checkpoint: CheckpointId

@@ -213,9 +213,9 @@ class BatchAttempt:
         self.others.record()
 
     def abort(self, error: BaseException | None = None) -> None:
-        """End the run and abort the checkpoint, after an error of the callback or of the commit.
+        """End the run and abort the checkpoint.
 
-        No reader sees this batch, even if the abort fails.
+        `error` is that of the callback or of the commit. No reader sees this batch, even if the abort fails.
         """
         # Writes are refused before the abort, because a thread of the callback may still run.
         self.operations.abandon()

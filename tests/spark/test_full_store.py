@@ -7,7 +7,7 @@ import pytest
 
 from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, StoreRefusedError
-from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.runtime import forks, run_sync
 from pyspark_checkpointer.spark import State
 from tests.spark.expiring import Place, given
 
@@ -73,3 +73,13 @@ def test_a_batch_whose_manifest_is_refused_leaves_nothing(place: Place, monkeypa
     assert objects(place) == before
     place.batch(2, given((3, 2)))
     assert [row["k"] for row in place.rows()] == [1, 3]
+
+
+def test_a_forked_child_leaves_the_batch_of_its_parent_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = place.begin(0)
+    state.table("t", ["k"], num_partitions=2).upsert(place.frame(given((1, 0))))
+    written = objects(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(forks, "current", forks.Process())  # as in a forked child
+        state._attempt.abort(StoreRefusedError("No space left on device"))
+    assert objects(place) == written

@@ -23,7 +23,7 @@ class LeaseState:
     renewed_at: int = 0
     """When it was renewed last, in nanoseconds of the host's monotonic clock."""
     is_releasing: bool = False
-    """True if a release of the hold has begun. If it failed, the row may still name this host."""
+    """True if giving the hold back failed: the row may still name this host."""
     accepted: CheckpointInfo | None = None
     """The last checkpoint that may wait to be written under the hold; None until one was compared with it."""
 

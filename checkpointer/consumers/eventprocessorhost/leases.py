@@ -245,8 +245,13 @@ class HostLeases:
         if state.is_lost and not state.is_releasing:
             return
         if state.hold is not None:
-            state.is_releasing = True
-            await self.leases.release(state.hold)
+            hold, was_held = state.hold, not state.is_lost
+            try:
+                await self.leases.release(hold)
+            except BaseException:
+                # Not if a delayed update could not be written: then the lease is held as before.
+                state.is_releasing |= was_held and hold.lost
+                raise
         # The row names this host, perhaps from an earlier process, so there is no hold to release.
         elif state.row.owner == self.leases.worker:
             await self.leases.release_seen(state.row)

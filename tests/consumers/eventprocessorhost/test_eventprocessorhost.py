@@ -648,6 +648,23 @@ def test_a_release_that_failed_is_made_when_it_is_called_again(root: Root) -> No
     assert seen.owner == ""
 
 
+def test_a_lease_that_is_lost_after_a_release_that_could_not_write_stays_lost(root: Root) -> None:
+    host, thief = root.leases("host"), root.leases("thief")
+    manager = root.checkpoints(max_updates=1000, interval=1000)
+    lease = host.acquired()
+    manager.update_checkpoint(lease, at(8))
+    host.faults.fail("swap", path="positions", times=5)
+    with pytest.raises(Exception, match="not known whether it took effect"):
+        host.release_lease(lease)
+    stolen = thief.acquired()
+    assert not host.renew_lease(lease)
+    assert host.counts(lambda: host.release_lease(lease)) == {}
+    thief.release_lease(stolen)
+    assert not host.acquire_lease(lease)
+    with pytest.raises(LeaseLostError):  # nothing waits any more at the end of the process
+        manager.flush()
+
+
 def test_a_release_that_is_called_again_leaves_a_later_owner_alone(root: Root) -> None:
     host, other = root.leases("host"), root.leases("other")
     lease = host.acquired()
