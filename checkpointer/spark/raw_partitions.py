@@ -7,8 +7,9 @@ object. No manifest names the others, and cleanup removes them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -24,9 +25,8 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
-from pyspark_checkpointer.spark.failure import explain_unanswered
+from pyspark_checkpointer.spark.dataframes import map_batches, quote
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.versions import KEYED_PARTITIONS, refuse_before
 from pyspark_checkpointer.table.types import plain_type
 
 _PARTITION = "__partition"
@@ -97,8 +97,21 @@ def partitioning(operator: str, frame: DataFrame, key: Sequence[str] | None, num
         return None
     names = check_names(f"operator {operator!r}: key", key)
     number = check_num_partitions(f"operator {operator!r}", num_partitions)
-    types = [plain_type(field.dataType.jsonValue()) for field in frame.select(*names).schema]
+    fields = frame.select(*_columns(frame, names)).schema.fields
+    for field in fields:
+        # Spark gives equal collated texts different hashes, so rows of one key would lie in several partitions.
+        if " collate " in (shown := field.dataType.simpleString()):
+            raise IllegalArgumentError(
+                f"operator {operator!r}: key: column {field.name!r} is {shown}, which cannot be a key: use a text made of "
+                "it, such as collate(…, 'UTF8_BINARY') or lower(…)"
+            )
+    types = [plain_type(field.dataType.jsonValue()) for field in fields]
     return {"key": names, "types": types, "num_partitions": number}
+
+
+def _columns(frame: DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the names as Spark takes them. One that is no column may be the path of a field in a column."""
+    return [quote(name) if name in frame.columns else name for name in names]
 
 
 @blocking
@@ -122,25 +135,21 @@ def write_partitions(
             f"operator {operator!r}: write_partitions(): write={write!r:.80}: expected a function of a partition's "
             "number and its record batches, as in write(partition, batches)"
         )
-    # Lambdas: Spark looks at the signature of the function, which a bound method hides.
     task = _PartitionTask(TaskRoot.of(client, frame.sparkSession), attempt.id, operator, write)
     if key is None:
-        written = frame.mapInArrow(lambda batches: task.run_partition(batches), _RESULT)
+        written = map_batches(frame, task.run_partition, _RESULT)
     else:
         assert num_partitions is not None
-        refuse_before(
-            KEYED_PARTITIONS,
-            f"operator {operator!r}: write_partitions() with a key",
-            "keep the rows in a table, or leave out key and num_partitions: then the partitions of the DataFrame count",
-        )
         # Spark takes names that differ in case alone for one, and would replace the column.
         if taken := [column for column in frame.columns if column.lower() == _PARTITION]:
             raise IllegalArgumentError(
                 f"operator {operator!r}: column {taken[0]!r}: the name is taken, rename the column"
             )
-        keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*key), F.lit(num_partitions)))
         # By a column and never by the index of a task: adaptive execution moves rows between tasks.
-        written = keyed.groupBy(_PARTITION).applyInArrow(lambda key, rows: task.run_group(key, rows), _RESULT)
+        keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*_columns(frame, key)), F.lit(num_partitions)))
+        # Not by `applyInArrow`, which takes texts of one width alone: that which the session has set for Arrow.
+        placed = keyed.repartition(_PARTITION).sortWithinPartitions(_PARTITION)
+        written = map_batches(placed, task.run_partitions, _RESULT)
     rows = written.collect()
     # The error comes back as a value, since Spark would run a task again that raises it.
     if refused := [row["refused"] for row in rows if row["refused"]]:
@@ -162,6 +171,25 @@ def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple
     return list(artifacts.values())
 
 
+def _partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    """Yield the rows of each partition. They come in order of the partitions, whose numbers are in the last column."""
+    number, held = -1, list[pa.RecordBatch]()
+    for batch in batches:
+        numbers = batch.column(batch.num_columns - 1).to_numpy()
+        rows = batch.select(range(batch.num_columns - 1))
+        cuts = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
+        for start, end in pairwise([0, *cuts, len(numbers)]):
+            if start == end:
+                continue  # a batch without rows
+            if held and numbers[start] != number:
+                yield number, held
+                held = []
+            number = int(numbers[start])
+            held.append(rows.slice(start, end - start))
+    if held:
+        yield number, held
+
+
 @dataclass(frozen=True, slots=True)
 class _PartitionTask:
     """The task for executors: the root and the user's function."""
@@ -177,8 +205,9 @@ class _PartitionTask:
         # Without a key the partitions are those of the DataFrame, whose index is the only name that they have.
         yield from self._store(context.partitionId(), batches).to_batches()
 
-    def run_group(self, key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
-        return self._store(key[0].as_py(), iter(rows.drop_columns([_PARTITION]).to_batches()))
+    def run_partitions(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for partition, rows in _partitions(batches):
+            yield from self._store(partition, iter(rows)).to_batches()
 
     def _store(self, partition: int, batches: Iterator[pa.RecordBatch]) -> pa.Table:
         client = self.root.open()
@@ -190,10 +219,7 @@ class _PartitionTask:
                 f"partition {partition}: return Snapshot, Delta or None, not {type(result).__name__}"
             )
         try:
-            with explain_unanswered():
-                artifact = self._save(
-                    client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data
-                )
+            artifact = self._save(client, partition, SNAPSHOT if isinstance(result, Snapshot) else DELTA, result.data)
         except StoreRefusedError as error:
             return pa.Table.from_pylist([{"refused": str(error)}], schema=_ARROW_RESULT)
         row = {"path": artifact.path, "size": artifact.size, "written_by": self.root.executor}

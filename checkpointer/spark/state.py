@@ -296,7 +296,8 @@ class State(NotPicklable):
             write: A function `write(partition, batches)` of the number of a partition and its rows as Arrow record
                 batches. It returns `Snapshot(bytes)`, `Delta(bytes)`, or None to leave the partition as it is.
             key: Columns by which rows are brought together: partition `pmod(hash(key), num_partitions)`, the same in
-                every batch, so their types must stay. Without it the partitions are those of the DataFrame, by index.
+                every batch, so their types must stay. Without it the partitions are those of the DataFrame, by index;
+                those that it does not have in this batch stay as they were.
             num_partitions: The number of partitions, with `key`.
 
         Raises:

@@ -39,9 +39,6 @@ ALL_TYPES = "4.0"
 SPARK_CONNECT = "4.0"
 """The first PySpark whose sessions of Spark Connect are used here."""
 
-KEYED_PARTITIONS = "4.0"
-"""The first PySpark with `applyInArrow`, which writes raw partitions by a key."""
-
 _SOURCE_IDS = "4.2"
 """The first PySpark in which the sources of a query have ids of their own, and may have names."""
 
@@ -204,7 +201,6 @@ __all__ = [
     "DATA_SOURCES",
     "HAS_ALL_TYPES",
     "HAS_DATA_SOURCES",
-    "KEYED_PARTITIONS",
     "OLDEST",
     "SPARK_CONNECT",
     "frame_of_rows",

@@ -15,7 +15,6 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
 from tests.spark.conftest import Job
-from tests.spark.needs import KEYED_PARTITIONS, needs_spark
 from tests.spark.tables import artifacts, once, rows
 
 
@@ -112,7 +111,6 @@ def together(*work: Callable[[], None]) -> None:
             done.result()
 
 
-@needs_spark("4.0", KEYED_PARTITIONS)
 def test_threads_of_one_callback_lose_nothing(job: Job, spark: SparkSession) -> None:
     def body(batch: DataFrame, batch_id: int, state: State) -> None:
         opened = state.table("one", ["id"], num_partitions=2), state.table("two", ["id"], num_partitions=2)
