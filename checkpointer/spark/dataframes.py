@@ -109,14 +109,17 @@ def _with_partition(frame: DataFrame, cells: Sequence[Column | str], schema: Tab
     # The hash is of the columns as the table stores them, since 5 as an integer and as a long have different hashes.
     # It is a column because adaptive execution moves rows between tasks: no index of a task says where a row belongs.
     # As text it takes fewer calls of the JVM than column by column.
-    number = f"pmod(hash({', '.join(map(quote, schema.key))}), {partitions}) AS {PARTITION}"
-    names = [cell for cell in cells if isinstance(cell, str)]
+    names, key = [cell for cell in cells if isinstance(cell, str)], [*map(quote, schema.key)]
+    # In a text a session may take other names for patterns (spark.sql.parser.quotedRegexColumnNames).
+    if not all(re.fullmatch(r"`\w+`", name, re.ASCII) for name in (*names, *key)):
+        return frame.select(*cells).select("*", F.pmod(F.hash(*key), F.lit(partitions)).alias(PARTITION))
+    number = f"pmod(hash({', '.join(key)}), {partitions}) AS {PARTITION}"
     if len(names) == len(cells):
         return frame.selectExpr(*names, number)  # Nothing changes its type, so one step is enough.
     return frame.select(*cells).selectExpr("*", number)
 
 
-def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
+def map_batches(frame: DataFrame, work: Work, result: StructType | str) -> DataFrame:
     """Call `mapInArrow` for columns of any name.
 
     It does not quote the names by which it looks columns up. So unless all names are plain, the columns have numbers as
@@ -128,7 +131,7 @@ def map_batches(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
     return run_tasks(frame, lambda batches: work(batch.rename_columns(names) for batch in batches), result)
 
 
-def run_tasks(frame: DataFrame, work: Work, result: StructType) -> DataFrame:
+def run_tasks(frame: DataFrame, work: Work, result: StructType | str) -> DataFrame:
     """Call `mapInArrow` with the work of a task."""
 
     # A function of its own: Spark looks at the signature of the function, which a bound method hides.

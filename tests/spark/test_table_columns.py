@@ -194,3 +194,17 @@ def test_a_wider_key_finds_and_deletes_what_the_table_has(job: Job, spark: Spark
     assert read_state(spark, job.root, "t").count() == 1
     once(job, lambda batch, _, state: state.table("t", ["k", "p"]).upsert(everything))
     assert read_state(spark, job.root, "t").count() == len(shared) + len(beyond)
+
+
+def test_a_name_is_no_pattern_where_a_session_takes_quoted_names_for_some(job: Job, spark: SparkSession) -> None:
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table("t", ["key"], combine={"sum(amount)": "sum"})
+        table.upsert(batch.groupBy("key").sum("amount"))
+
+    spark.conf.set("spark.sql.parser.quotedRegexColumnNames", "true")
+    try:
+        for _ in range(2):
+            once(job, body)
+    finally:
+        spark.conf.unset("spark.sql.parser.quotedRegexColumnNames")
+    assert rows(read_state(spark, job.root, "t")) == [("x", 2)]
