@@ -50,7 +50,12 @@ class TaskRoot:
             raise InvalidStateError(why)
         ensure_interpreter(spark, client.root)
         # With an external shuffle service an executor that ends leaves its folder, and the next begins another one.
-        keeps_copies = not _encrypts_files(spark) and not _is_set(spark, "spark.shuffle.service.enabled")
+        # A limit of the memory of Python workers counts the copies that they map, and other work would have no room.
+        keeps_copies = (
+            not _encrypts_files(spark)
+            and not _is_set(spark, "spark.shuffle.service.enabled")
+            and not spark.conf.get("spark.executor.pyspark.memory", "")
+        )
         # As bytes it is hashable, which the cache of `_client` needs.
         return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), keeps_copies)
 
