@@ -64,7 +64,8 @@ class ApplyTask:
     def in_driver(self, root: DriverRoot) -> "ApplyTask":
         """Return the task as it works in the driver.
 
-        It has a copy of the user's function, as each task on an executor.
+        It has a copy of the user's function, as each task on an executor. A function of an imported module is pickled by
+        its name, so it is itself its copy, with the module as the driver has it.
         """
         copied: UserFunction = cloudpickle.loads(cloudpickle.dumps(self.function))  # type: ignore[no-untyped-call]
         return replace(self, target=replace(self.target, root=root), function=copied)
@@ -227,11 +228,13 @@ def whole_keys(batches: Iterator[pa.RecordBatch], key: list[str]) -> Iterator[pa
     """
     held: list[pa.RecordBatch] = []
     most_rows, most_bytes = MAX_CALL_ROWS, MAX_CALL_BYTES
+    held_rows = held_bytes = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
         held.append(batch)
-        if sum(b.num_rows for b in held) < most_rows and sum(b.nbytes for b in held) < most_bytes:
+        held_rows, held_bytes = held_rows + batch.num_rows, held_bytes + batch.nbytes
+        if held_rows < most_rows and held_bytes < most_bytes:
             continue
         rows = pa.Table.from_batches(held)
         # The last key may go on in the next batch.
@@ -239,6 +242,7 @@ def whole_keys(batches: Iterator[pa.RecordBatch], key: list[str]) -> Iterator[pa
         if last:
             yield rows.slice(0, last)
             held = rows.slice(last).to_batches()
+            held_rows, held_bytes = rows.num_rows - last, sum(b.nbytes for b in held)
             most_rows, most_bytes = MAX_CALL_ROWS, MAX_CALL_BYTES
         else:
             # One key has all of these rows. Looking for its end in every batch would take quadratic time.

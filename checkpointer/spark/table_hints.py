@@ -26,7 +26,7 @@ one, before either of them does anything.
 class TableHints:
     """Hints of the last changes of a table for the next ones, in one run of a query.
 
-    No result depends on them.
+    No result depends on them, unless a function gives another one in the driver than in a worker.
     """
 
     shuffle_first: bool = False

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.spark import Change, State, read_state, stateful
+from pyspark_checkpointer.spark.apply_task import whole_keys
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from tests.spark.conftest import Job
@@ -117,6 +118,28 @@ def test_settings_with_which_there_are_no_copies_are_taken_in_any_case(
     client = Checkpointer(tmp_path)
     assert not TaskRoot.of(client, session).keeps_copies
     assert (DriverRoot.of(client, session).copies() is not None) == driver
+
+
+def test_there_are_no_copies_where_the_memory_of_python_workers_is_limited(spark: SparkSession, tmp_path: Path) -> None:
+    """What a worker has mapped counts, so that other work would have no room."""
+    conf = SimpleNamespace(
+        get=lambda name, *default: "4g" if name == "spark.executor.pyspark.memory" else spark.conf.get(name, *default)
+    )
+    session: Any = SimpleNamespace(conf=conf, sparkContext=spark.sparkContext)
+    assert TaskRoot.of(Checkpointer(tmp_path), spark).keeps_copies
+    assert not TaskRoot.of(Checkpointer(tmp_path), session).keeps_copies
+
+
+def test_many_small_batches_take_the_time_of_their_rows() -> None:
+    def seconds(size: int) -> float:
+        batches = [pa.RecordBatch.from_pydict({"k": [*range(n, n + size)]}) for n in range(0, 20_000, size)]
+        begin = time.process_time()
+        parts = list(whole_keys(iter(batches), ["k"]))
+        assert sum(part.num_rows for part in parts) == 20_000
+        return time.process_time() - begin
+
+    # It takes 100 times as long where all rows that are held are counted for each batch.
+    assert seconds(1) < 30 * seconds(10)
 
 
 def _encrypted(of: Any, client: Checkpointer, spark: SparkSession) -> TaskRoot:

@@ -1,6 +1,7 @@
 """Few rows are written by the driver without tasks, and nobody can tell from the state who did it."""
 
 import asyncio
+import importlib
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -137,6 +138,35 @@ def test_an_error_of_the_function_is_that_of_a_task(job: Job, spark: SparkSessio
     restored = Checkpointer(job.root).restore()
     assert restored is not None
     assert restored.epoch == 0
+
+
+@pytest.mark.parametrize("by_value", [False, True])
+def test_a_module_that_the_program_changed_goes_along_if_it_is_pickled_by_value(
+    job: Job, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_value: bool
+) -> None:
+    """As docs/tables.md says. By its name alone workers import the module as its source is."""
+    name = f"rules_{by_value}".lower()
+    source = tmp_path / f"{name}.py"
+    source.write_text(
+        "from pyspark import TaskContext\n"
+        "from pyspark_checkpointer.spark import Change\n\n"
+        "LIMIT = 1\n\n\n"
+        "def decide(key, given, row):\n"
+        "    place = 'driver' if TaskContext.get() is None else 'task'\n"
+        "    return Change(output=[{'place': f'{place} {LIMIT}'}])\n"
+    )
+    spark.sparkContext.addPyFile(str(source))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rules: Any = importlib.import_module(name)
+    rules.LIMIT = 2
+    if by_value:
+        cloudpickle.register_pickle_by_value(rules)  # type: ignore[no-untyped-call]
+    try:
+        places = run(job, spark, [40, 40], rules.decide)
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(rules)  # type: ignore[no-untyped-call]
+    assert places == [{f"task {2 if by_value else 1}"}, {"driver 2"}]
 
 
 def test_what_a_function_keeps_for_itself_is_lost_after_each_batch(job: Job, spark: SparkSession) -> None:
