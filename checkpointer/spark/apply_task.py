@@ -64,8 +64,8 @@ class ApplyTask:
     def in_driver(self, root: DriverRoot) -> "ApplyTask":
         """Return the task as it works in the driver.
 
-        It has a copy of the user's function, as each task on an executor. A function of an imported module is pickled by
-        its name, so it is itself its copy, with the module as the driver has it.
+        It has a copy of the user's function, as each task on an executor. A function of an imported module is pickled
+        by its name, so it is itself its copy, with the module as the driver has it.
         """
         copied: UserFunction = cloudpickle.loads(cloudpickle.dumps(self.function))  # type: ignore[no-untyped-call]
         return replace(self, target=replace(self.target, root=root), function=copied)

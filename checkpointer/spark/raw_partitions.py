@@ -102,8 +102,8 @@ def partitioning(operator: str, frame: DataFrame, key: Sequence[str] | None, num
         # Spark gives equal collated texts different hashes, so rows of one key would lie in several partitions.
         if " collate " in (shown := field.dataType.simpleString()):
             raise IllegalArgumentError(
-                f"operator {operator!r}: key: column {field.name!r} is {shown}, which cannot be a key: use a text made of "
-                "it, such as collate(…, 'UTF8_BINARY') or lower(…)"
+                f"operator {operator!r}: key: column {field.name!r} is {shown}, which cannot be a key: use a text "
+                "made of it, such as collate(…, 'UTF8_BINARY') or lower(…)"
             )
     types = [plain_type(field.dataType.jsonValue()) for field in fields]
     return {"key": names, "types": types, "num_partitions": number}
