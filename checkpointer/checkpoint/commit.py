@@ -241,10 +241,10 @@ async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) 
 
 
 async def discard(attempt: CheckpointAttempt, operators: Iterable[str]) -> None:
-    """Delete what was written for an attempt that failed, also by tasks to some operators.
+    """Delete what was written for an attempt that failed.
 
-    Where the store refused to take more from tasks, `_make_room` knows neither of that nor of their objects. Does
-    nothing while the attempt may go on, as it does in the parent of a forked process.
+    Also what tasks wrote to some operators. If the store refused to take more from them, `_make_room` knows neither of
+    that nor of their objects. Does nothing while the attempt may go on, as it does in the parent of a forked process.
     """
     if attempt.state not in (AttemptState.ABORTED, AttemptState.FAILED):
         return

@@ -60,7 +60,7 @@ def _loads(context: click.Context, parameter: click.Parameter, texts: Sequence[s
             is_number = value.isascii() and value.isdigit() and len(value) <= len(str(_MOST))
             found = (int(value) if is_number else None) if name in _COUNTS else _size(value)
             if found is None or found < 1 or (name in _COUNTS and found > _MOST):
-                what = f"a number from 1 to {_MOST}" if name in _COUNTS else "a size of at least 1 byte, such as 20kB"
+                what = f"a number from 1 to {_MOST}" if name in _COUNTS else "a size from 1 byte to 1 EiB, such as 20kB"
                 raise fail(text, f"{name}={value:.40}: expected {what}")
             values[name] = found
         if missing := [name for name in ("state", "change") if name not in values]:

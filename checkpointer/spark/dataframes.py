@@ -20,7 +20,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.spark.failure import explain_unanswered
-from pyspark_checkpointer.spark.versions import refuse_types
+from pyspark_checkpointer.spark.versions import is_at_least, refuse_types
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema, missing
 from pyspark_checkpointer.table.schema import Column as TableColumn
 from pyspark_checkpointer.table.types import is_float, is_wider, plain_type, show_type
@@ -167,7 +167,12 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
         value, kind = F.col(quote(column.name)), given[column.name]
         if is_wider(column.type, kind):
             # A key that changes when it is cast to the narrower type and back is one that the table cannot hold.
-            narrow = F.expr(f"try_cast({quote(column.name)} AS {field.dataType.simpleString()})")
+            # PySpark 3.5 has it as a text alone, in which a session may take the name for a pattern.
+            narrow = (
+                value.try_cast(field.dataType)
+                if is_at_least("4.0")
+                else F.expr(f"try_cast({quote(column.name)} AS {field.dataType.simpleString()})")
+            )
             frame = frame.where(narrow.cast(frame.schema[column.name].dataType).eqNullSafe(value))
             value = narrow.alias(column.name)
         elif is_collated(frame.schema[column.name].dataType):

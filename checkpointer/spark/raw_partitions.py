@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -27,6 +26,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
 from pyspark_checkpointer.spark.dataframes import map_batches, quote
 from pyspark_checkpointer.spark.task_client import TaskRoot
+from pyspark_checkpointer.table import row_order
 from pyspark_checkpointer.table.types import plain_type
 
 _PARTITION = "__partition"
@@ -103,14 +103,17 @@ def partitioning(operator: str, frame: DataFrame, key: Sequence[str] | None, num
         if " collate " in (shown := field.dataType.simpleString()):
             raise IllegalArgumentError(
                 f"operator {operator!r}: key: column {field.name!r} is {shown}, which cannot be a key: use a text "
-                "made of it, such as collate(…, 'UTF8_BINARY') or lower(…)"
+                "made of it, such as lower(collate(…, 'UTF8_BINARY'))"
             )
     types = [plain_type(field.dataType.jsonValue()) for field in fields]
     return {"key": names, "types": types, "num_partitions": number}
 
 
 def _columns(frame: DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the names as Spark takes them. One that is no column may be the path of a field in a column."""
+    """Return the names as Spark takes them.
+
+    One that is no column may be the path of a field in a column.
+    """
     return [quote(name) if name in frame.columns else name for name in names]
 
 
@@ -172,19 +175,22 @@ def _artifacts(operator: str, written: list[tuple[str, int, str]]) -> list[tuple
 
 
 def _partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-    """Yield the rows of each partition. They come in order of the partitions, whose numbers are in the last column."""
+    """Yield the rows of each partition.
+
+    They come in order of the partitions, whose numbers are in the last column.
+    """
     number, held = -1, list[pa.RecordBatch]()
     for batch in batches:
-        numbers = batch.column(batch.num_columns - 1).to_numpy()
+        numbers = batch.column(batch.num_columns - 1)
         rows = batch.select(range(batch.num_columns - 1))
-        cuts = (np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()
-        for start, end in pairwise([0, *cuts, len(numbers)]):
-            if start == end:
-                continue  # a batch without rows
-            if held and numbers[start] != number:
+        # A batch without rows has no start.
+        starts = row_order.key_starts(pa.table({_PARTITION: numbers}), [_PARTITION]).tolist()
+        for start, end in pairwise([*starts, batch.num_rows]):
+            found = numbers[start].as_py()
+            if held and found != number:
                 yield number, held
                 held = []
-            number = int(numbers[start])
+            number = found
             held.append(rows.slice(start, end - start))
     if held:
         yield number, held

@@ -142,11 +142,17 @@ def test_an_error_of_the_function_is_that_of_a_task(job: Job, spark: SparkSessio
 
 @pytest.mark.parametrize("by_value", [False, True])
 def test_a_module_that_the_program_changed_goes_along_if_it_is_pickled_by_value(
-    job: Job, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_value: bool
+    job: Job,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    by_value: bool,
 ) -> None:
     """As docs/tables.md says. By its name alone workers import the module as its source is."""
     name = f"rules_{by_value}".lower()
-    source = tmp_path / f"{name}.py"
+    # Spark may fetch the file again in a later test, so it stays as long as Spark does.
+    folder = tmp_path_factory.mktemp("rules")
+    source = folder / f"{name}.py"
     source.write_text(
         "from pyspark import TaskContext\n"
         "from pyspark_checkpointer.spark import Change\n\n"
@@ -156,7 +162,7 @@ def test_a_module_that_the_program_changed_goes_along_if_it_is_pickled_by_value(
         "    return Change(output=[{'place': f'{place} {LIMIT}'}])\n"
     )
     spark.sparkContext.addPyFile(str(source))
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(folder))
     rules: Any = importlib.import_module(name)
     rules.LIMIT = 2
     if by_value:

@@ -79,6 +79,7 @@ def test_a_forked_child_leaves_the_batch_of_its_parent_alone(place: Place, monke
     state = place.begin(0)
     state.table("t", ["k"], num_partitions=2).upsert(place.frame(given((1, 0))))
     written = objects(place)
+    assert written
     with monkeypatch.context() as patch:
         patch.setattr(forks, "current", forks.Process())  # as in a forked child
         state._attempt.abort(StoreRefusedError("No space left on device"))

@@ -72,7 +72,7 @@ async def put_new(store: Store, path: str, data: bytes) -> bool:
 
 
 async def _has_content(store: Store, path: str, data: bytes) -> bool | None:
-    """Return whether a file has this content, of any size; None where there is no file."""
+    """Return whether a file has this content, of any size; None if there is none."""
     try:
         return (await store.get(path, limit=len(data))).data == data
     except ObjectNotFoundError:

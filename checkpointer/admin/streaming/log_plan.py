@@ -75,7 +75,7 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewin
 
 
 async def _has_gone_on(store: Store, job: Job, paths: Collection[str]) -> bool:
-    """Return whether these are the files that Spark writes after a batch, and can read.
+    """Return whether these are files that Spark writes after a batch, and can read.
 
     It commits the batch, unless it had, and plans the next one.
     """

@@ -29,7 +29,8 @@ def bytes_of(case: Case, *names: str) -> list[bytes]:
 
 def test_a_tag_of_more_bytes_than_a_signed_number_of_32_bits_counts() -> None:
     # Pages that nobody has written are one page of zeros, so that this takes no memory.
-    message = memoryview(mmap.mmap(-1, 2**31 + 17, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    message = memoryview(mmap.mmap(-1, 2**31 + 17, flags=flags, prot=mmap.PROT_READ))
     whole, pieces = (OuterTag(bytes(KEY_BYTES), b"salt", b"context") for _ in range(2))
     whole.update(message)
     for start in range(0, len(message), 1 << 26):
