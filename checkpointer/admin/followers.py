@@ -179,11 +179,13 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
 async def hold(session: Session, name: str, operator: str) -> None:
     """Keep all that is live for a follower whose position is not known yet.
 
-    A follower that is registered stays at its position. Raises what `register` raises.
+    A follower that is registered stays at its position, unless it is lost. Raises what `register` raises.
     """
-    if name not in (await read_positions(session.store)).by_name:
-        history = await read_consistent(session.store, lambda head: read_history(session.store, head))
-        await register(session, name, operator, history.ancestry[-1][0].id)
+    known = (await read_positions(session.store)).by_name.get(name)
+    ancestry = (await read_consistent(session.store, lambda head: read_history(session.store, head))).ancestry
+    begins = ancestry[-1][1].parent is None
+    if known is None or needed_by([ref for ref, _ in ancestry], begins, known.checkpoint) is None:
+        await register(session, name, operator, ancestry[-1][0].id)
 
 
 async def _touch(session: Session) -> None:

@@ -75,16 +75,31 @@ class FeedStreamReader(DataSourceStreamReader):
     """
 
     def __init__(
-        self, client: Checkpointer, operator: str, after: str | None, known: ChangeFeed, follower: str | None = None
+        self,
+        client: Checkpointer,
+        operator: str,
+        after: str | None,
+        known: ChangeFeed,
+        follower: str | None = None,
+        asked: str | None = None,
     ) -> None:
         self._client = client
         self._operator = operator
         self._after = after
+        self._asked = asked
+        """`after` as the user has given it, where it is an id by now."""
         self._known = known
         self._follower = follower
         self._is_registered = False
+        self._is_held = False
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        # Spark asks again where the first batch was not committed, and has noted nothing but the end of that batch.
+        if self._asked is not None and CheckpointSelector.parse(self._asked).kind in (LATEST, "at"):
+            raise IllegalArgumentError(
+                f"option after: {self._asked!r} may be another checkpoint when the query is started again and Spark "
+                f"repeats its first batch: say option('after', {self._after!r})"
+            )
         selector = None if self._after is None else CheckpointSelector.parse(self._after)
         after = None if selector is None else run_sync(find(self._client.session, selector))
         self._register(after)
@@ -123,17 +138,26 @@ class FeedStreamReader(DataSourceStreamReader):
         # A query that goes on asks for nothing else while nothing is new, and has to be registered then too.
         if isinstance(start, dict):
             self._register(_checkpoint_of(start))
-        elif self._follower is not None and not self._is_registered:  # PySpark before 4.2 gives no arguments.
-            run_sync(followers.hold(self._client.session, self._follower, self._operator))
+        else:  # PySpark before 4.2 gives no arguments.
+            self._hold()
         latest = self._client.read_latest()
         assert latest is not None, "a store never goes back to nothing, and there was a table"
         return {"checkpoint": str(latest)}
 
+    def _hold(self) -> None:
+        """Keep what a follower may need whose position is not known yet, once for each start of the query."""
+        if self._follower is not None and not self._is_registered and not self._is_held:
+            run_sync(followers.hold(self._client.session, self._follower, self._operator))
+            self._is_held = True
+
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         shown, after = self._known.shown, start["checkpoint"] or None
-        self._register(_checkpoint_of(start))
+        # So Spark asks first at each start, with the end of the batch that it has planned last. It may have to repeat
+        # that batch, so this is not the position from which the follower continues.
         if start == end:
+            self._hold()
             return input_partitions(self._known)
+        self._register(_checkpoint_of(start))
         found = self._read_range(after, end["checkpoint"])
         # What is older is shown in the columns of today, as in any feed.
         is_later = found.last.id.sequence > self._known.to.sequence

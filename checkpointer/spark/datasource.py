@@ -92,6 +92,7 @@ class CheckpointerSource(DataSource):
             schema: The columns, as `schema` returned them.
         """
         if self._feed is not None:
+            self._check_columns(self._feed, schema)
             client, request = self._request.client(), self._request
             if request.follower is not None:
                 raise IllegalArgumentError(
@@ -122,7 +123,23 @@ class CheckpointerSource(DataSource):
                 "option('view', 'changes'), option('operator', …) and, if it shall not begin with the first "
                 "checkpoint, option('after', …)"
             )
-        return FeedStreamReader(request.client(), request.operator, request.after, self._feed, request.follower)
+        self._check_columns(self._feed, schema)
+        return FeedStreamReader(
+            request.client(), request.operator, request.after, self._feed, request.follower, request.asked
+        )
+
+    def _check_columns(self, feed: ChangeFeed, schema: StructType) -> None:
+        """Raise `IllegalArgumentError` for other columns than those of the feed.
+
+        PySpark 4.0 takes columns by their places, whatever their names are.
+        """
+        # By name and type, as nullability varies between runs.
+        own, asked = ([(field.name, field.dataType) for field in each.fields] for each in (feed.schema(), schema))
+        if own != asked:
+            raise IllegalArgumentError(
+                f"table {self._request.operator!r}: its changes have the columns {feed.schema().simpleString()}, and "
+                f"were asked for as {schema.simpleString()}: leave the schema out, and cast what was read"
+            )
 
 
 @dataclass

@@ -21,7 +21,7 @@ from pyspark_checkpointer.spark.scan import scan
 from pyspark_checkpointer.spark.versions import is_variant
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.table.row_times import latest_times
-from pyspark_checkpointer.table.types import is_wider, plain_type
+from pyspark_checkpointer.table.types import common_type, is_wider, plain_type
 from pyspark_checkpointer.table.version import TableVersion
 
 DIFF_KINDS = ("inserted", "updated", "deleted", "expired")
@@ -80,7 +80,9 @@ def diff(
     sides = [restore(client, target) for target in (a, b)]
     versions = [version_of(side, operator) for side in sides]
     old, new = versions
-    if old.schema.key != new.schema.key:
+    pairs = zip(old.schema.key_columns, new.schema.key_columns, strict=False)
+    # A key may have been widened. Of other types Spark would cast one.
+    if old.schema.key != new.schema.key or any(common_type(a.type, b.type) is None for a, b in pairs):
         raise IllegalArgumentError(f"table {operator!r}: its keys differ: {old.schema} and {new.schema}")
     # Equal chains hold equal rows only under one schema and one number of partitions. Else everything is compared.
     partitions: list[list[int] | None] = [None, None]

@@ -52,6 +52,8 @@ class ReadRequest:
     """The checkpoint to read, in the grammar of `Checkpointer.restore`; None for the last one."""
     columns: tuple[str, ...] | None
     after: str | None
+    asked: str | None
+    """`after` as it was given. `pin` replaces `after` by the id that it means now."""
     to: str | None
     follower: str | None
     storage_options: dict[str, Any] | None = field(repr=False)
@@ -109,6 +111,7 @@ class ReadRequest:
             checkpoint=_checkpoint(given),
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             after=given.get("after"),
+            asked=given.get("after"),
             to=given.get("to"),
             follower=given.get("follower"),
             storage_options=storage,

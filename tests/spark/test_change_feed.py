@@ -17,7 +17,7 @@ from pyspark_checkpointer.errors import (
     OperatorNotFoundError,
     RetiredError,
 )
-from pyspark_checkpointer.spark import Expire, State, read_changes, read_state, stateful
+from pyspark_checkpointer.spark import Expire, State, diff, read_changes, read_state, stateful
 from tests.spark.conftest import Job
 from tests.spark.needs import DATA_SOURCES, skip_before
 from tests.spark.tables import Body, once
@@ -274,3 +274,42 @@ def test_a_stream_stops_where_the_columns_change_and_goes_on_with_the_new_ones(
     query.processAllAvailable()
     query.stop()
     assert [(row["k"], row.get("x")) for row in found] == [(1, None), (5, 1.5)]
+
+
+def test_a_follower_whose_batch_fails_again_and_again_loses_nothing(
+    job: Job, spark: SparkSession, tmp_path: Path
+) -> None:
+    for values in ("(1, 'a')", "(2, 'b')", "(3, 'c')"):
+        once(job, upsert(values))
+
+    def run(function: Any) -> None:
+        feed = source(spark, job.root, stream=True, operator="t", follower="copy")
+        writer = feed.writeStream.foreachBatch(function).option("checkpointLocation", str(tmp_path / "follower"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def fail(batch: DataFrame, batch_id: int) -> None:
+        raise ValueError("the sink is down")
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        found.extend(row.k for row in batch.orderBy("k").collect())
+
+    found: list[int] = []
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="the sink is down"):
+            run(fail)
+    Checkpointer(job.root).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    run(keep)
+    assert found == [1, 2, 3]
+
+
+@pytest.mark.parametrize("row", ["SELECT '1' AS k, 'a' AS v", "SELECT 1 AS j, 'a' AS v"])
+def test_a_difference_over_another_key_is_refused(job: Job, spark: SparkSession, row: str) -> None:
+    def remake(batch: DataFrame, batch_id: int, state: State) -> None:
+        rows = batch.sparkSession.sql(row)
+        state.drop("t")
+        state.table("t", [rows.columns[0]], num_partitions=2).upsert(rows)
+
+    once(job, upsert("(1, 'a')"))
+    once(job, remake)
+    with pytest.raises(IllegalArgumentError, match="its keys differ"):
+        diff(spark, job.root, "epoch=0", "epoch=1", "t")

@@ -1,5 +1,6 @@
 """The stream that follows a table, asked as Spark asks it: what it does where retention and repairs have been."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 pytest.importorskip("pyspark.sql.datasource", reason="PySpark 4.0 is the first with data sources in Python")
 
@@ -140,9 +142,61 @@ def test_a_stream_waits_while_the_table_is_dropped(store: Store) -> None:
     assert read(reader, offsets[-1], offsets[-1]) == []
 
 
+@pytest.mark.parametrize("moving", ["latest", "at=2999-01-01"])
+def test_a_stream_begins_with_a_checkpoint_that_stays_the_same(store: Store, moving: str) -> None:
+    """Spark notes where its first batch ends, and asks again where it begins if it has to repeat it."""
+    store.batch(upsert(k=[1]))
+    said = f"option('after', '{store.client.read_latest()}')"
+    with pytest.raises(IllegalArgumentError, match=re.escape(said)):
+        stream(store, after=moving).initialOffset()
+
+
+def test_retention_waits_for_a_batch_that_is_repeated_after_a_restart(store: Store) -> None:
+    """At each start Spark asks for an empty range first, at the end of the batch that it has planned last."""
+    for key in (1, 2, 3):
+        store.batch(upsert(k=[key]))
+    reader = stream(store, follower="copy", after="epoch=0")
+    start, end = reader.initialOffset(), reader.latestOffset()
+    read(reader, start, end)  # Its sink failed: the batch is planned, and not committed.
+    again = stream(store, follower="copy", after="epoch=0")
+    again.partitions(end, end)
+    assert [one.behind for one in store.client.followers()] == [2]
+    store.client.clean(NEWEST)
+    assert read(again, start, end) == [("insert", 2), ("insert", 3)]
+
+
+@pytest.mark.parametrize("tells_start", [True, False])
+def test_a_follower_that_was_outrun_is_kept_again_while_nothing_is_new(store: Store, tells_start: bool) -> None:
+    for key in (1, 2, 3):
+        store.batch(upsert(k=[key]))
+    stream(store, follower="copy", after="epoch=0").initialOffset()  # A position is one batch old.
+    offset = {"checkpoint": str(store.client.read_latest())}
+    store.client.clean(RetentionPolicy(keep_last=1, max_follower_lag=1, grace=timedelta(0)))
+    assert [one.behind for one in store.client.followers()] == [None]
+    again = stream(store, follower="copy")
+    again.latestOffset(*([offset] if tells_start else []))
+    for key in (4, 5):
+        store.batch(upsert(k=[key]))
+    store.client.clean(NEWEST)
+    assert read(again, offset, again.latestOffset()) == [("insert", 4), ("insert", 5)]
+
+
+def test_a_feed_is_not_read_under_other_columns(store: Store) -> None:
+    store.batch(upsert(k=[1], v=[7]))
+    source = CheckpointerSource({"path": store.client.root, "view": "changes", "operator": "t"})
+    own: Any = source.schema()
+    exchanged = StructType([*own.fields[:4], *reversed(own.fields[4:])])
+    other = StructType([*own.fields[:-1], StructField(own.fields[-1].name, StringType())])
+    for schema in (exchanged, other, StructType(own.fields[:-1])):
+        for ask in (source.reader, source.streamReader):
+            with pytest.raises(IllegalArgumentError, match="leave the schema out"):
+                ask(schema)
+    assert source.reader(own)
+
+
 def test_a_stream_sees_a_rollback_as_changes(store: Store) -> None:
     store.batch(upsert(k=[1]))
-    reader = stream(store, after="latest")
+    reader = stream(store, after=str(store.client.read_latest()))
     began = reader.initialOffset()
     store.batch(upsert(k=[2]))
     middle = reader.latestOffset()
