@@ -19,6 +19,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
+from pyspark_checkpointer.client.arguments import check_flags, check_names, check_progress
 from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
 from pyspark_checkpointer.client.seam import AsyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
@@ -129,6 +130,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> str(await ck.read_latest())[:10]
             '0000000002'
         """
+        check_flags(background=background)
         return self.begin_batch(epoch, None, background)
 
     def begin_batch(self, epoch: int | None, job: Job | None, background: bool = False) -> AsyncCheckpoint:
@@ -368,6 +370,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> cleaned.retired, cleaned.deleted.objects
             ((), 0)
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 
         return await self._run(apply_plan(self.session, plan, progress))
@@ -399,6 +402,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> len(await ck.list_checkpoints())
             1
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 
         return await self._run(retire_and_sweep(self.session, policy, progress))
@@ -430,6 +434,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> state["ann"]
             1
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin import rollback
 
         return await self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
@@ -473,6 +478,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> restored.epoch
             1
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin import export
 
         target = self._connect(to_root, to_storage_options, fencing, encryption, signing)
@@ -516,6 +522,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> [(operator.name, operator.rows) for operator in exported.operators]
             [('visits', 1)]
         """
+        check_progress(progress)
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
@@ -570,6 +577,8 @@ class AsyncCheckpointer(AsyncFace):
             >>> rewind.changes, rewind.batch, (await shop.restore()).properties.get("mistake")
             (True, 0, None)
         """
+        check_flags(stopped=stopped, dry_run=dry_run)
+        check_progress(progress)
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
@@ -619,6 +628,8 @@ class AsyncCheckpointer(AsyncFace):
             >>> undone.changes, (await shop.restore()).properties["right"]
             (True, 'yes')
         """
+        check_flags(stopped=stopped, dry_run=dry_run)
+        check_progress(progress)
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
@@ -656,6 +667,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> found.properties
             {'model': 'v7'}
         """
+        check_progress(progress)
         new = fix(encryption)  # it refuses what is missing by name, before the import does
         from pyspark_checkpointer.admin.encrypt import encrypt_root
 
@@ -711,6 +723,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> (await ck.change_signers("owner.pem", allow={"driver.pub": "commit"})).version
             1
         """
+        check_names(revoke=revoke)
         require("cryptography", "encryption", "signing")
         from pyspark_checkpointer.admin.signers import as_signers, change_signers
         from pyspark_checkpointer.storage.signatures.signing_keys import Signing, as_signing_key
@@ -776,6 +789,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> bool(await cleaner.verify())
             True
         """
+        check_names(allow=allow, remove=remove)
         from pyspark_checkpointer.storage.encryption.root_keys import change_cleaners
 
         fixed = [fix(one) for one in allow]  # it refuses what is missing by name
@@ -846,6 +860,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> found.properties
             {'model': 'v7'}
         """
+        check_progress(progress)
         new = fix(encryption)  # it refuses what is missing by name, before the import does
         from pyspark_checkpointer.admin.encrypt import reencrypt_root
 
@@ -902,6 +917,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> fork.batch
             0
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin.streaming import fork
 
         wanted, where = CheckpointSelector.parse(what), self.spark_location(spark_checkpoint, spark_storage_options)
@@ -967,6 +983,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> plan.losses, plan.savepoints
             ((), ())
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin import repair
 
         return await self._run(repair.plan_repair(self.session, CheckpointSelector.parse(to), progress))
@@ -1010,6 +1027,8 @@ class AsyncCheckpointer(AsyncFace):
             >>> latest == new_id
             True
         """
+        check_flags(accept_loss=accept_loss, older_partitions=older_partitions)
+        check_progress(progress)
         from pyspark_checkpointer.admin import repair
 
         return await self._run(
@@ -1272,6 +1291,7 @@ class AsyncCheckpointer(AsyncFace):
             >>> bool(verification), verification.findings
             (True, ())
         """
+        check_progress(progress)
         wanted = None if id is None else CheckpointSelector.parse(id)
         return await self._run(verify_store(self.session, wanted, operator, share, progress, check_table, since))
 

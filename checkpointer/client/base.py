@@ -18,6 +18,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Operator
 from pyspark_checkpointer.runtime import forks, run_sync
 from pyspark_checkpointer.runtime.host import Host, SystemHost
+from pyspark_checkpointer.runtime.user_functions import runs_nothing
 from pyspark_checkpointer.storage import (
     EncryptionOption,
     Fencing,
@@ -26,6 +27,7 @@ from pyspark_checkpointer.storage import (
     fix,
     fix_signing,
     open_store,
+    own_options,
 )
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.connection import is_installed
@@ -95,9 +97,8 @@ class Client:
                 "storage_options: expected a dict of options of the file system, as in {'key': …}, not "
                 f"{type(storage_options).__name__}"
             )
-        # A copy, so that the caller may change and use the dict again.
-        options = None if storage_options is None else dict(storage_options)
-        if metrics is not None and not callable(metrics):
+        options = own_options(storage_options)
+        if metrics is not None and (not callable(metrics) or runs_nothing(metrics)):
             raise IllegalArgumentError(f"metrics={metrics!r:.40}: expected a function of one record, or None")
         self._metrics = metrics
         self._config = _Config(

@@ -20,6 +20,7 @@ from pyspark_checkpointer.storage import (
     fix,
     fix_signing,
     open_store,
+    own_options,
 )
 
 T = TypeVar("T")
@@ -46,6 +47,9 @@ class StoreConfig:
     def __post_init__(self) -> None:
         # The path is resolved once: another process opens it anew, perhaps in another working directory.
         object.__setattr__(self, "url", absolute(self.url))
+        # What is no mapping is refused where the store is opened.
+        if isinstance(self.storage_options, Mapping):
+            object.__setattr__(self, "storage_options", own_options(self.storage_options))
         object.__setattr__(self, "encryption", fix(self.encryption))
         object.__setattr__(self, "signing", fix_signing(self.signing))
 

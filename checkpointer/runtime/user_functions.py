@@ -5,11 +5,12 @@ They are called in threads of their own. Handlers and filters of the log are cal
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar
 
@@ -128,6 +129,31 @@ async def call_alone(function: Callable[[], T]) -> T:
     # A thread of its own and no pool, which functions that take long, or that never return, would use up.
     threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
     return await asyncio.wrap_future(done)
+
+
+def runs_nothing(function: object) -> bool:
+    """Return whether a call only makes a coroutine or generator, of which nothing runs."""
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    called = function if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004
+    return any(kind(function) or kind(called) for kind in kinds)
+
+
+def check_runs(where: str, function: object) -> None:
+    """Refuse a function of which a call runs nothing."""
+    if runs_nothing(function):
+        raise IllegalArgumentError(f"{where}: was given a coroutine or generator function: {_PLAIN}")
+
+
+def check_has_run(where: str, returned: object) -> None:
+    """Refuse what a function returned if nothing of the function has run.
+
+    A lambda, or a decorator, may hide what it is.
+    """
+    if isinstance(returned, Coroutine | Generator | AsyncGenerator):
+        raise IllegalArgumentError(f"{where}: the function returned a {type(returned).__name__}: {_PLAIN}")
+
+
+_PLAIN = "nothing of it runs when it is called: write a plain function, which may call asyncio.run(…)"
 
 
 def log_safely(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:

@@ -25,6 +25,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import measured_by, metrics_of
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.runtime.user_functions import check_has_run, check_runs
 from pyspark_checkpointer.spark.batch import drain
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.classic_query import ClassicQuery
@@ -36,7 +37,7 @@ from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.root_uses import allow_again, claim_root, is_first_call
 from pyspark_checkpointer.spark.state import Callback, State
 from pyspark_checkpointer.spark.task_client import check_tasks
-from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption, own_options
 from pyspark_checkpointer.storage.url import absolute
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -130,7 +131,7 @@ def stateful(
     )
     cleaner = None if retention is None else Cleaner(client, retention, clean_every)
     location = None if checkpoint_location is None else absolute(checkpoint_location)
-    connect = ConnectQuery(client.root, location, storage_options)
+    connect = ConnectQuery(client.root, location, own_options(storage_options))
     return lambda callback: StatefulSink(client, callback, on_reset, cleaner, ClassicQuery(location), connect)
 
 
@@ -162,6 +163,7 @@ class StatefulSink:
                 f"stateful({client.root!r}): decorates a function of batch, batch_id and state, not "
                 f"{type(callback).__name__}: write @stateful(root) above it"
             )
+        check_runs(f"stateful({client.root!r})", callback)
         self.checkpointer = client
         self._callback = callback
         self._on_reset = on_reset
@@ -237,7 +239,8 @@ class StatefulSink:
         try:
             run.allow_changes()
             attempt = BatchAttempt(run, job, run.client.begin_batch(batch_id, job))
-            self._callback(batch, batch_id, State(batch.sparkSession, attempt))
+            returned = self._callback(batch, batch_id, State(batch.sparkSession, attempt))
+            check_has_run(self.checkpointer.root, returned)
             attempt.commit()
         except BaseException as error:
             # The maps of this run may hold uncommitted changes. So the next call begins a new run, from the committed

@@ -103,6 +103,21 @@ def open_store(
     return opened if signing is None else _signed(opened, signing)
 
 
+def own_options(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return options with dicts and lists of their own.
+
+    The caller may change and use the given ones again, and a store may be opened long after. Other values are shared:
+    some, such as credentials, cannot be copied.
+    """
+    return None if given is None else {name: _own(value) for name, value in given.items()}
+
+
+def _own(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _own(inner) for name, inner in value.items()}
+    return [*map(_own, value)] if type(value) is list else value
+
+
 def fix(encryption: EncryptionOption) -> EncryptionOption:
     """Return the provider of keys in a form that is valid in another process.
 
@@ -215,5 +230,6 @@ __all__ = [
     "fix_signing",
     "open_store",
     "options_near",
+    "own_options",
     "parse",
 ]

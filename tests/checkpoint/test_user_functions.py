@@ -5,9 +5,11 @@ import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
@@ -83,3 +85,56 @@ def test_a_restore_that_nobody_waits_for_changes_nothing_later(root: str) -> Non
     assert found is not None
     assert found.operators == ["model", "other", "third"]
     assert found.operator("model").read() == {0: [b"old"]}
+
+
+@pytest.mark.parametrize("progress", [True, 5, "yes"])
+def test_what_cannot_be_told_is_refused_before_anything_is_done(tmp_path: Path, progress: Any) -> None:
+    client = Checkpointer(tmp_path / "root")
+    for number in range(2):
+        with client.begin(number) as cp:
+            cp.snapshot("model", 0, b"%d" % number)
+    for use in (
+        lambda: client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0)), progress=progress),
+        lambda: client.export(None, tmp_path / "copy", progress=progress),
+        lambda: client.verify(progress=progress),
+    ):
+        with pytest.raises(IllegalArgumentError, match="progress="):
+            use()
+    assert len(client.list_checkpoints()) == 2
+    assert not (tmp_path / "copy").exists()
+
+
+def test_functions_of_which_a_call_runs_nothing_are_refused(tmp_path: Path) -> None:
+    async def later(*_: object) -> bool:
+        return True
+
+    for use in (
+        lambda: RetentionPolicy(keep_if=later),  # type: ignore[arg-type]
+        lambda: Checkpointer(tmp_path, metrics=later),  # type: ignore[arg-type]
+        lambda: Checkpointer(tmp_path).verify(progress=later),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(IllegalArgumentError):
+            use()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ck: ck.repair("latest", accept_loss="false"),
+        lambda ck: ck.repair("latest", accept_loss=True, older_partitions="no"),
+        lambda ck: ck.rewind(to="latest", stopped="false"),
+        lambda ck: ck.rewind(to="latest", dry_run=0),
+        lambda ck: ck.undo_rewind(stopped="false"),
+        lambda ck: ck.begin(background="false"),
+    ],
+)
+def test_a_flag_is_true_or_false(tmp_path: Path, call: Callable[[Checkpointer], object]) -> None:
+    """The text "false" would count as True."""
+    with pytest.raises(IllegalArgumentError, match="expected True or False"):
+        call(Checkpointer(tmp_path))
+
+
+@pytest.mark.parametrize("since", [pd.NaT, "2026-01-01", date(2026, 1, 1)])
+def test_a_moment_that_is_none_is_refused(tmp_path: Path, since: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="since="):
+        Checkpointer(tmp_path).verify(since=since)

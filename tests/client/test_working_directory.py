@@ -156,3 +156,13 @@ def test_what_a_root_is_called_does_not_change_with_its_copies(home: Path) -> No
     for url in ("memory://a/b", "file:///tmp/x y/%41", "/tmp/s3:b", "./odd: name"):
         client = Checkpointer(url)
         assert client.copy().root == client.root == Checkpointer(client.root).root
+
+
+def test_options_inside_of_options_are_those_of_the_call(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"client_kwargs": {"endpoint_url": "http://one"}}
+    client, store = Checkpointer(tmp_path, given), CheckpointStore(tmp_path, given)
+    given["client_kwargs"]["endpoint_url"] = "http://two"
+    given["key"] = "x"
+    wanted = {"client_kwargs": {"endpoint_url": "http://one"}}
+    assert client._config.storage_options == client.copy()._config.storage_options == wanted
+    assert store._config.storage_options == wanted

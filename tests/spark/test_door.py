@@ -137,6 +137,29 @@ def test_what_is_decorated_wrongly_is_refused_at_once(tmp_path: Path) -> None:
     assert "hidden" not in str(raised.value)
 
 
+def test_a_function_of_which_a_call_runs_nothing_is_refused(job: Job) -> None:
+    """Each batch would be committed as done, and nothing of the function would have run."""
+
+    async def later(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("seen")[batch_id] = True
+
+    def stepwise(batch: DataFrame, batch_id: int, state: State) -> Any:
+        state.map("seen")[batch_id] = True
+        yield
+
+    class Later:
+        async def __call__(self, batch: DataFrame, batch_id: int, state: State) -> None:
+            state.map("seen")[batch_id] = True
+
+    for function in (later, stepwise, functools.partial(later), Later()):
+        with pytest.raises(IllegalArgumentError, match="nothing of it runs when it is called"):
+            stateful(job.root)(function)
+    sink = stateful(job.root)(lambda *given: stepwise(*given))
+    job.feed(("a", 1))
+    assert "the function returned a generator: nothing of it runs" in failure(job, sink)
+    assert sink.checkpointer.restore() is None
+
+
 @needs_spark("4.0", DATA_SOURCES)
 def test_a_source_without_a_table_or_view_says_what_to_say(job: Job) -> None:
     with Checkpointer(job.root).begin() as cp:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
+from pyspark_checkpointer.runtime.user_functions import runs_nothing
 
 DEFAULT_GRACE = timedelta(hours=1)
 
@@ -74,7 +75,7 @@ class RetentionPolicy:
                 continue
             if not isinstance(span, timedelta) or span < timedelta(0) or (not span and name != "grace"):
                 raise IllegalArgumentError(f"{name}={span!r:.60}: expected a timedelta above zero")
-        if self.keep_if is not None and not callable(self.keep_if):
+        if self.keep_if is not None and (not callable(self.keep_if) or runs_nothing(self.keep_if)):
             raise IllegalArgumentError(f"keep_if={self.keep_if!r:.60}: expected a function of a manifest")
 
     @property
