@@ -22,9 +22,8 @@ from pyspark_checkpointer.storage.encryption.keyring import (
 )
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 from pyspark_checkpointer.storage.encryption.wrappings import (
-    allow_cleaner,
+    change_structure_keys,
     read_wrappings,
-    remove_cleaner,
     replace_wrapping,
 )
 
@@ -111,12 +110,9 @@ async def change_cleaners(
 
     Return all keys that open the root. Raises as `rekey`.
     """
-    for encryption in allow:
-        inner, owner, cleaner = _providers(store, encryption)
-        await allow_cleaner(inner, owner, cleaner)
-    for name in remove:
-        encrypted = _encrypted_store(store)
-        await remove_cleaner(encrypted.inner, _provider(encrypted), name)
+    if allow or remove:
+        encrypted, added = _encrypted_store(store), [_providers(store, encryption)[2] for encryption in allow]
+        await change_structure_keys(encrypted.inner, _provider(encrypted), added, remove)
     return await cleaners(store)
 
 

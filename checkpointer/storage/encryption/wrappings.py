@@ -56,44 +56,41 @@ async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> 
     await change.end((made, *cleaners))
 
 
-async def allow_cleaner(store: Store, owner: KeyProvider, cleaner: KeyProvider) -> None:
-    """Let another key open the structure of a root, if it does not yet.
+async def change_structure_keys(
+    store: Store, owner: KeyProvider, allow: Sequence[KeyProvider], remove: Sequence[str]
+) -> None:
+    """Let other keys open the structure of a root, if they do not yet, and take it away from cleaners.
 
-    Raises `InvalidStateError` where `owner` does not open all of the root, and `IllegalArgumentError` where `cleaner`
-    does, or where it is another passphrase than that of a cleaner.
+    All of it is one swap. `remove` has names of keys, or kinds of their providers.
+
+    Raises `InvalidStateError` where `owner` does not open all of the root. Raises `IllegalArgumentError` where one of
+    `allow` does, or is another passphrase than that of a cleaner, and where not exactly one cleaner has a name.
     """
     change = await _Change.begin(store)
-    opened = await change.unwrap(owner)
-    check_hiding(store, cleaner, change.present)
-    known = await find_wrapping(cleaner, change.present)
-    if known is None:
-        made = await wrap_key(cleaner, opened.structure())
-        await change.end((*change.present.wrappings, made))
-    elif known.opens != STRUCTURE:
-        raise IllegalArgumentError(
-            f"{store.url}: {shown_key(*known.named)} opens all of this root already: give another key to the cleaner, "
-            "and a key file if both are passphrases"
-        )
-    elif not await change.is_opened_by(cleaner):
-        raise _taken(store, known)
-
-
-async def remove_cleaner(store: Store, owner: KeyProvider, name: str) -> None:
-    """Take the structure key away from a cleaner.
-
-    `name` is that of its key, or the kind of its provider. Raises `IllegalArgumentError` where not exactly one cleaner
-    has it, and `InvalidStateError` as `allow_cleaner`.
-    """
-    change = await _Change.begin(store)
-    await change.unwrap(owner)
-    cleaners = [one for one in change.present.wrappings if one.opens == STRUCTURE]
-    gone = [one for one in cleaners if name and name in one.named]
-    if len(gone) != 1:
-        known = ", ".join(shown_key(*one.named) for one in cleaners)
-        raise IllegalArgumentError(
-            f"{store.url}: {name!r:.200}: expected the name of one cleaner's key, of these: {known or 'none'}"
-        )
-    await change.end([one for one in change.present.wrappings if one not in gone])
+    opened, before = await change.unwrap(owner), change.present.wrappings
+    for cleaner in allow:
+        check_hiding(store, cleaner, change.present)
+        known = await find_wrapping(cleaner, change.present)
+        if known is None:
+            change.plan([*change.present.wrappings, await wrap_key(cleaner, opened.structure())])
+        elif known.opens != STRUCTURE:
+            raise IllegalArgumentError(
+                f"{store.url}: {shown_key(*known.named)} opens all of this root already: give another key to the "
+                "cleaner, and a key file if both are passphrases"
+            )
+        elif not await change.is_opened_by(cleaner):
+            raise _taken(store, known)
+    for name in remove:
+        cleaners = [one for one in change.present.wrappings if one.opens == STRUCTURE]
+        gone = [one for one in cleaners if name and name in one.named]
+        if len(gone) != 1:
+            named = ", ".join(shown_key(*one.named) for one in cleaners)
+            raise IllegalArgumentError(
+                f"{store.url}: {name!r:.200}: expected the name of one cleaner's key, of these: {named or 'none'}"
+            )
+        change.plan([one for one in change.present.wrappings if one not in gone])
+    if change.present.wrappings != before:
+        await change.end(change.present.wrappings)
 
 
 class _Change:
@@ -122,6 +119,10 @@ class _Change:
         """Return whether a provider's key opens the root, or its structure."""
         return await opens(self._store, provider, self._keys, self.present)
 
+    def plan(self, wrappings: Sequence[WrappedKey]) -> None:
+        """Note what `end` is to write."""
+        self.present = replace(self.present, wrappings=tuple(wrappings))
+
     async def end(self, wrappings: Sequence[WrappedKey]) -> None:
         """Swap `_keys`; raise `ConflictError` if somebody else did so first."""
         planned = replace(self._keys, generations=(replace(self.present, wrappings=tuple(wrappings)),))
@@ -137,4 +138,4 @@ def _taken(store: Store, known: WrappedKey) -> IllegalArgumentError:
     )
 
 
-__all__ = ["allow_cleaner", "read_wrappings", "remove_cleaner", "replace_wrapping"]
+__all__ = ["change_structure_keys", "read_wrappings", "replace_wrapping"]

@@ -441,6 +441,13 @@ def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> Non
         (lambda: owner.change_cleaners(allow=[local.opened("owner")]), IllegalArgumentError, "needs a provider"),  # type: ignore[list-item]
         (lambda: owner.change_cleaners(remove=["nobody"]), IllegalArgumentError, "of these: 'key-file'"),
         (lambda: owner.change_cleaners(remove=[owner.cleaners()[0].key]), IllegalArgumentError, "of these"),
+        (
+            lambda: owner.change_cleaners(allow=[local.names["other"]], remove=["nobody"]),
+            IllegalArgumentError,
+            "of these",
+        ),
+        (lambda: owner.change_cleaners(remove=["key-file", "nobody"]), IllegalArgumentError, "of these"),
+        (lambda: owner.change_cleaners(remove="key-file"), IllegalArgumentError, "expected a list"),
         (lambda: Checkpointer(local.url).cleaners(), IllegalArgumentError, "was opened without encryption"),
         (lambda: local.client("other").change_cleaners(remove=["key-file"]), InvalidStateError, "are opened by"),
     ):
