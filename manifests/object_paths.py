@@ -121,7 +121,7 @@ def check_partition(partition: int) -> int:
     """Return the number of a partition; `IllegalArgumentError` if it cannot be one."""
     if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < 2**31:
         raise IllegalArgumentError(f"partition {partition!r:.60}: expected an integer from 0 to 2147483647")
-    return partition
+    return int(partition)  # A member of an enum would be written by its own name.
 
 
 def manifest(checkpoint: CheckpointId) -> str:

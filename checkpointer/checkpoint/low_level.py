@@ -27,6 +27,11 @@ async def save_artifact(
     """
     slot = ChainSlot(operator, object_paths.check_partition(partition), codecs.RAW.name)
     object_paths.encode_name("operator", operator)
+    # No cleanup deletes an object whose path is not exactly of the format.
+    if object_paths.owner(object_paths.manifest(checkpoint)) != checkpoint:
+        raise IllegalArgumentError(
+            f"{checkpoint}: no checkpoint can have this id: take that of a checkpoint, or new_id()"
+        )
     uploader = Uploader(session.store, session.host, checkpoint)
     await uploader.write(slot, EncodedBlob(kind, data, len(data), 1), None)
     await uploader.flush(operator, slot.codec)

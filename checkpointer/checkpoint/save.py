@@ -182,7 +182,7 @@ class CheckpointAttempt:
         Raises `IllegalArgumentError` if the parent has none.
         """
         self.check_open()
-        self._require_operator(operator, partition)
+        partition = self._require_operator(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one of its partitions, out from now on.
@@ -191,7 +191,7 @@ class CheckpointAttempt:
         until a cleanup; nothing names them.
         """
         self.check_open()
-        self._require_operator(operator, partition)
+        partition = self._require_operator(operator, partition)
         if partition is None:
             self._operators.pop(operator, None)
             self._changes.pop(operator, None)
@@ -292,13 +292,17 @@ class CheckpointAttempt:
         self._changes[operator] = change
         return change
 
-    def _require_operator(self, operator: str, partition: int | None) -> None:
+    def _require_operator(self, operator: str, partition: int | None) -> int | None:
+        """Return the number of a partition that the operator has, or None for all of it."""
         object_paths.encode_name("operator", operator)
         change, old = self._changes.get(operator), self._operators.get(operator)
         if change is None and old is None:
             raise IllegalArgumentError(
                 f"operator {operator!r}: there is none in {self.base.parent and self.base.parent.id}"
             )
-        known = set(old.chains if old else ()) | set(change.plans if change else ())
-        if partition is not None and partition not in known:
-            raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition!r:.20}")
+        if partition is None:
+            return None
+        partition = object_paths.check_partition(partition)  # 1.0 and True would be found too
+        if partition not in set(old.chains if old else ()) | set(change.plans if change else ()):
+            raise IllegalArgumentError(f"operator {operator!r}: has no partition {partition}")
+        return partition

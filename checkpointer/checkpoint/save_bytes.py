@@ -32,7 +32,7 @@ async def add(attempt: CheckpointAttempt, operator: str, partition: int, kind: K
     """
     attempt.check_open()
     object_paths.encode_name("operator", operator)
-    object_paths.check_partition(partition)
+    partition = object_paths.check_partition(partition)
     change = attempt.change(operator, codecs.RAW, partition + 1)
     slot, stored = ChainSlot(operator, partition, codecs.RAW.name), EncodedBlob(kind, data, len(data), 1)
     older: Chain = ()

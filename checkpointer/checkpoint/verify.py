@@ -85,6 +85,7 @@ async def verify_store(
     was signed before `since` is a finding.
     """
     check_share(share)
+    _check_since(since)
     checkpoint = None if wanted is None else wanted.id or await find(session, wanted)
     verifier = Verifier(session, operator, share, progress, check_places)
     head = None
@@ -102,6 +103,12 @@ async def verify_store(
     if checkpoint is None and head is not None:
         await verifier.look_above(head)
     return verifier.result()
+
+
+def _check_since(since: datetime | None) -> None:
+    # NaT of pandas is a datetime that is later than no other one, so that nothing would be checked.
+    if since is not None and (not isinstance(since, datetime) or since != since):
+        raise IllegalArgumentError(f"since={since!r:.60}: expected a datetime; one without a zone is in UTC")
 
 
 def check_share(share: float) -> None:

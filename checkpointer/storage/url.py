@@ -146,9 +146,17 @@ def _file_url(text: str, scheme: str) -> Location:
     return _local(rest)
 
 
+def _refuse_line_ends(scheme: str, text: str) -> None:
+    """Refuse a URL with characters that `urlsplit` leaves out: it would be that of another root."""
+    if any(character in text for character in "\t\r\n"):
+        # Without the text, which may hold a password.
+        raise IllegalArgumentError(f"{scheme}://…: has a tab or the end of a line in it: leave it out")
+
+
 def _in_volume(kind: StoreKind, scheme: str, text: str) -> Location:
     """Return the location of a URL that names a volume in place of a bucket."""
     assert kind.volume is not None
+    _refuse_line_ends(scheme, text)
     rest = text[len(scheme) + 1 :]
     # Three slashes are an empty host, which means the same as none.
     path = rest[2:] if rest.startswith("///") else rest
@@ -173,6 +181,7 @@ def _remote(scheme: str, text: str) -> Location:
     """
     kind = store_kind_of(scheme)
     in_cloud = kind.reach is Reach.CLOUD
+    _refuse_line_ends(scheme, text)
     try:
         split = urlsplit(text)
     except ValueError:  # brackets around no IPv6 address, or characters that look like others

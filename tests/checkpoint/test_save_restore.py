@@ -3,6 +3,8 @@
 import random
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from pyspark_checkpointer.errors import (
     SavepointNotFoundError,
 )
 from pyspark_checkpointer.manifests import json_text, object_paths
-from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT
+from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from tests.world import Actor, World, attempt, contents, got, latest, line, put
 
@@ -743,3 +745,42 @@ def test_storage_options_that_are_no_dict_are_refused_without_being_shown(given:
     with pytest.raises(IllegalArgumentError, match="storage_options: expected a dict") as raised:
         Checkpointer("s3://bucket/root", given)
     assert str(raised.value).endswith(f"not {type(given).__name__}")
+
+
+class Part(int, Enum):  # Not an IntEnum, which is its number also by `str`.
+    A, B = 1, 2
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    """A root with an operator whose chains stand in a segment."""
+    with Checkpointer(tmp_path).begin() as cp:
+        for number in range(INLINE + 1):
+            cp.snapshot("op", number, b"%d" % number)
+    return tmp_path
+
+
+@pytest.mark.parametrize("partition", [True, 1.0])
+def test_a_partition_that_only_equals_a_number_is_refused(segments: Path, partition: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="expected an integer"), Checkpointer(segments).begin() as cp:
+        cp.drop("op", partition)
+        cp.snapshot("op", 1, b"new")
+    restored = Checkpointer(segments).restore()
+    assert restored is not None
+    assert restored.operator("op").partition(1) == [b"1"]
+
+
+def test_members_of_an_enum_are_their_numbers(segments: Path) -> None:
+    with Checkpointer(segments).begin() as cp:
+        cp.snapshot("op", Part.A, b"a")
+        cp.snapshot("op", Part.B, b"b")
+    restored = Checkpointer(segments).restore()
+    assert restored is not None
+    assert restored.operator("op").read([1, 2]) == {1: [b"a"], 2: [b"b"]}
+
+
+@pytest.mark.parametrize("id", ["0000000000-1a2b3c4d", CheckpointId(7, "ABCDEF01"), CheckpointId(10**10, "1a2b3c4d")])
+def test_an_id_that_no_checkpoint_can_have_is_refused(tmp_path: Path, id: Any) -> None:
+    with pytest.raises(IllegalArgumentError, match="no checkpoint can have this id"):
+        Checkpointer(tmp_path).save_snapshot(id, "totals", 0, b"1")
+    assert [*tmp_path.rglob("*.snapshot.*")] == []

@@ -95,7 +95,9 @@ def checkpoint_of(given: Mapping[str, Any]) -> Checkpoint:
     if isinstance(offset, str) and len(offset) > MAX_OFFSET_CHARACTERS:
         raise IllegalArgumentError(f"offset: {len(offset)} characters, at most {MAX_OFFSET_CHARACTERS} are kept")
     check_json("offset", offset)
-    return Checkpoint(partition, number, None if offset is None else str(offset))
+    # Not by `str(offset)`: an enum would say its own name.
+    text = str.__str__(offset) if isinstance(offset, str) else None if offset is None else str(int(offset))
+    return Checkpoint(partition, number, text)
 
 
 def _is_integer(value: object) -> bool:

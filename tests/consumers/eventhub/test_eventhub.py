@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -438,6 +439,15 @@ def test_a_checkpoint_that_cannot_be_right_is_refused(store: Faulty, changed: di
     with pytest.raises(IllegalArgumentError, match=names):
         store.update_checkpoint({**checkpoint("0", 1, "1"), **changed})
     assert store.faults.requests == []
+
+
+class Start(str, Enum):  # noqa: UP042  # Not a StrEnum, which is its text also by `str`.
+    EARLIEST = "-1"
+
+
+def test_an_offset_that_is_a_member_of_an_enum_is_its_text(store: Faulty) -> None:
+    store.update_checkpoint(checkpoint("0", 1, Start.EARLIEST))
+    assert [found["offset"] for found in store.list_checkpoints(*HERE)] == ["-1"]
 
 
 def test_an_offset_may_come_as_an_integer(store: Faulty) -> None:
