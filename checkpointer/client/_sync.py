@@ -16,6 +16,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
+from pyspark_checkpointer.client.arguments import check_flags, check_names, check_progress
 from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
 from pyspark_checkpointer.client.seam import SyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
@@ -126,6 +127,7 @@ class Checkpointer(SyncFace):
             >>> str(ck.read_latest())[:10]
             '0000000002'
         """
+        check_flags(background=background)
         return self.begin_batch(epoch, None, background)
 
     def begin_batch(self, epoch: int | None, job: Job | None, background: bool = False) -> Checkpoint:
@@ -365,6 +367,7 @@ class Checkpointer(SyncFace):
             >>> cleaned.retired, cleaned.deleted.objects
             ((), 0)
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin.retention.garbage_collect import apply_plan
 
         return self._run(apply_plan(self.session, plan, progress))
@@ -396,6 +399,7 @@ class Checkpointer(SyncFace):
             >>> len(ck.list_checkpoints())
             1
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 
         return self._run(retire_and_sweep(self.session, policy, progress))
@@ -427,6 +431,7 @@ class Checkpointer(SyncFace):
             >>> state["ann"]
             1
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin import rollback
 
         return self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
@@ -470,6 +475,7 @@ class Checkpointer(SyncFace):
             >>> restored.epoch
             1
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin import export
 
         target = self._connect(to_root, to_storage_options, fencing, encryption, signing)
@@ -513,6 +519,7 @@ class Checkpointer(SyncFace):
             >>> [(operator.name, operator.rows) for operator in exported.operators]
             [('visits', 1)]
         """
+        check_progress(progress)
         require("pyarrow", "spark", self.root)
         from pyspark_checkpointer.table.export import export_parquet  # pyarrow, only for those who use tables
 
@@ -567,6 +574,8 @@ class Checkpointer(SyncFace):
             >>> rewind.changes, rewind.batch, (shop.restore()).properties.get("mistake")
             (True, 0, None)
         """
+        check_flags(stopped=stopped, dry_run=dry_run)
+        check_progress(progress)
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
@@ -614,6 +623,8 @@ class Checkpointer(SyncFace):
             >>> undone.changes, (shop.restore()).properties["right"]
             (True, 'yes')
         """
+        check_flags(stopped=stopped, dry_run=dry_run)
+        check_progress(progress)
         from pyspark_checkpointer.admin.streaming import rewind
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
@@ -651,6 +662,7 @@ class Checkpointer(SyncFace):
             >>> found.properties
             {'model': 'v7'}
         """
+        check_progress(progress)
         new = fix(encryption)  # it refuses what is missing by name, before the import does
         from pyspark_checkpointer.admin.encrypt import encrypt_root
 
@@ -706,6 +718,7 @@ class Checkpointer(SyncFace):
             >>> (ck.change_signers("owner.pem", allow={"driver.pub": "commit"})).version
             1
         """
+        check_names(revoke=revoke)
         require("cryptography", "encryption", "signing")
         from pyspark_checkpointer.admin.signers import as_signers, change_signers
         from pyspark_checkpointer.storage.signatures.signing_keys import Signing, as_signing_key
@@ -771,6 +784,7 @@ class Checkpointer(SyncFace):
             >>> bool(cleaner.verify())
             True
         """
+        check_names(allow=allow, remove=remove)
         from pyspark_checkpointer.storage.encryption.root_keys import change_cleaners
 
         fixed = [fix(one) for one in allow]  # it refuses what is missing by name
@@ -841,6 +855,7 @@ class Checkpointer(SyncFace):
             >>> found.properties
             {'model': 'v7'}
         """
+        check_progress(progress)
         new = fix(encryption)  # it refuses what is missing by name, before the import does
         from pyspark_checkpointer.admin.encrypt import reencrypt_root
 
@@ -897,6 +912,7 @@ class Checkpointer(SyncFace):
             >>> fork.batch
             0
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin.streaming import fork
 
         wanted, where = CheckpointSelector.parse(what), self.spark_location(spark_checkpoint, spark_storage_options)
@@ -960,6 +976,7 @@ class Checkpointer(SyncFace):
             >>> plan.losses, plan.savepoints
             ((), ())
         """
+        check_progress(progress)
         from pyspark_checkpointer.admin import repair
 
         return self._run(repair.plan_repair(self.session, CheckpointSelector.parse(to), progress))
@@ -1003,6 +1020,8 @@ class Checkpointer(SyncFace):
             >>> latest == new_id
             True
         """
+        check_flags(accept_loss=accept_loss, older_partitions=older_partitions)
+        check_progress(progress)
         from pyspark_checkpointer.admin import repair
 
         return self._run(
@@ -1265,6 +1284,7 @@ class Checkpointer(SyncFace):
             >>> bool(verification), verification.findings
             (True, ())
         """
+        check_progress(progress)
         wanted = None if id is None else CheckpointSelector.parse(id)
         return self._run(verify_store(self.session, wanted, operator, share, progress, check_table, since))
 
