@@ -24,7 +24,10 @@ def check_progress(progress: object) -> None:
 
 
 def check_names(**given: object) -> None:
-    """Refuse a text where a list of names is expected: it would be read as its letters."""
+    """Refuse a text where a list of names is expected.
+
+    It would be read as its letters.
+    """
     for name, names in given.items():
         if isinstance(names, str):
             raise IllegalArgumentError(f"{name}={names!r:.60}: expected a list of names, as in {name}=[{names!r:.40}]")

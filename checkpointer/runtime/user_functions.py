@@ -132,7 +132,10 @@ async def call_alone(function: Callable[[], T]) -> T:
 
 
 def runs_nothing(function: object) -> bool:
-    """Return whether a call only makes a coroutine or generator, of which nothing runs."""
+    """Return whether a call only makes a coroutine or generator.
+
+    Nothing of the function runs then.
+    """
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     called = function if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004
     return any(kind(function) or kind(called) for kind in kinds)

@@ -145,7 +145,10 @@ class FeedStreamReader(DataSourceStreamReader):
         return {"checkpoint": str(latest)}
 
     def _hold(self) -> None:
-        """Keep what a follower may need whose position is not known yet, once for each start of the query."""
+        """Keep what a follower may need whose position is not known yet.
+
+        This is done once for each start of the query.
+        """
         if self._follower is not None and not self._is_registered and not self._is_held:
             run_sync(followers.hold(self._client.session, self._follower, self._operator))
             self._is_held = True
