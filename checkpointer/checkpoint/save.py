@@ -182,7 +182,7 @@ class CheckpointAttempt:
         Raises `IllegalArgumentError` if the parent has none.
         """
         self.check_open()
-        partition = self._require_operator(operator, partition)
+        self._require_operator(operator, partition)
 
     def drop(self, operator: str, partition: int | None = None) -> None:
         """Leave an operator, or one of its partitions, out from now on.

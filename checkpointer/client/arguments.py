@@ -30,7 +30,10 @@ def check_names(**given: object) -> None:
     """
     for name, names in given.items():
         if isinstance(names, str):
-            raise IllegalArgumentError(f"{name}={names!r:.60}: expected a list of names, as in {name}=[{names!r:.40}]")
+            # Without the text, which may be a key.
+            raise IllegalArgumentError(
+                f"{name}: expected a list, as in {name}=[…], got a text of {len(names)} characters"
+            )
 
 
 __all__ = ["check_flags", "check_names", "check_progress"]

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark_checkpointer.admin import followers
 from pyspark_checkpointer.checkpoint.ancestry import read_live_ancestry, read_unbroken_ancestry
 from pyspark_checkpointer.checkpoint.resolve import find
-from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
+from pyspark_checkpointer.checkpoint.selector import LATEST, PREPARED, CheckpointSelector
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError, IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId
@@ -94,14 +94,14 @@ class FeedStreamReader(DataSourceStreamReader):
         self._is_held = False
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        # Spark asks again where the first batch was not committed, and has noted nothing but the end of that batch.
-        if self._asked is not None and CheckpointSelector.parse(self._asked).kind in (LATEST, "at"):
-            raise IllegalArgumentError(
-                f"option after: {self._asked!r} may be another checkpoint when the query is started again and Spark "
-                f"repeats its first batch: say option('after', {self._after!r})"
-            )
         selector = None if self._after is None else CheckpointSelector.parse(self._after)
         after = None if selector is None else run_sync(find(self._client.session, selector))
+        # Spark asks again where the first batch was not committed, and has noted nothing but the end of that batch.
+        if self._asked is not None and CheckpointSelector.parse(self._asked).kind in (LATEST, PREPARED, "at"):
+            raise IllegalArgumentError(
+                f"option after: {self._asked!r} may be another checkpoint when the query is started again and Spark "
+                f"repeats its first batch: say option('after', {str(after)!r})"
+            )
         self._register(after)
         return {"checkpoint": "" if after is None else str(after)}
 

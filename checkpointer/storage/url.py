@@ -147,7 +147,10 @@ def _file_url(text: str, scheme: str) -> Location:
 
 
 def _refuse_line_ends(scheme: str, text: str) -> None:
-    """Refuse a URL with characters that `urlsplit` leaves out: it would be that of another root."""
+    """Refuse a URL with characters that `urlsplit` leaves out.
+
+    It would be that of another root.
+    """
     if any(character in text for character in "\t\r\n"):
         # Without the text, which may hold a password.
         raise IllegalArgumentError(f"{scheme}://…: has a tab or the end of a line in it: leave it out")

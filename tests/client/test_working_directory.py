@@ -158,9 +158,9 @@ def test_what_a_root_is_called_does_not_change_with_its_copies(home: Path) -> No
         assert client.copy().root == client.root == Checkpointer(client.root).root
 
 
-def test_options_inside_of_options_are_those_of_the_call(tmp_path: Path) -> None:
+def test_options_inside_of_options_are_those_of_the_call() -> None:
     given: dict[str, Any] = {"client_kwargs": {"endpoint_url": "http://one"}}
-    client, store = Checkpointer(tmp_path, given), CheckpointStore(tmp_path, given)
+    client, store = Checkpointer("s3://bucket/root", given), CheckpointStore("s3://bucket/root", given)
     given["client_kwargs"]["endpoint_url"] = "http://two"
     given["key"] = "x"
     wanted = {"client_kwargs": {"endpoint_url": "http://one"}}

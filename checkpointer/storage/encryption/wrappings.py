@@ -59,9 +59,9 @@ async def replace_wrapping(store: Store, old: KeyProvider, new: KeyProvider) -> 
 async def change_structure_keys(
     store: Store, owner: KeyProvider, allow: Sequence[KeyProvider], remove: Sequence[str]
 ) -> None:
-    """Let other keys open the structure of a root, if they do not yet, and take it away from cleaners.
+    """Let other keys open the structure of a root, and take it away from cleaners.
 
-    All of it is one swap. `remove` has names of keys, or kinds of their providers.
+    A key that opens it already stays. All of it is one swap. `remove` has names of keys, or kinds of their providers.
 
     Raises `InvalidStateError` where `owner` does not open all of the root. Raises `IllegalArgumentError` where one of
     `allow` does, or is another passphrase than that of a cleaner, and where not exactly one cleaner has a name.

@@ -448,6 +448,7 @@ def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> Non
         ),
         (lambda: owner.change_cleaners(remove=["key-file", "nobody"]), IllegalArgumentError, "of these"),
         (lambda: owner.change_cleaners(remove="key-file"), IllegalArgumentError, "expected a list"),
+        (lambda: owner.change_cleaners(allow="0" * 64), IllegalArgumentError, "got a text of 64 characters$"),
         (lambda: Checkpointer(local.url).cleaners(), IllegalArgumentError, "was opened without encryption"),
         (lambda: local.client("other").change_cleaners(remove=["key-file"]), InvalidStateError, "are opened by"),
     ):
