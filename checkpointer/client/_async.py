@@ -19,12 +19,20 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._async_checkpoint import AsyncCheckpoint, AsyncRestored
-from pyspark_checkpointer.client.arguments import check_flags, check_names, check_progress
-from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
+from pyspark_checkpointer.client.base import (
+    as_bytes,
+    as_id,
+    as_migration,
+    as_selector,
+    check_flags,
+    check_names,
+    check_table,
+    fixed,
+)
 from pyspark_checkpointer.client.seam import AsyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 from pyspark_checkpointer.runtime import bridge
-from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.runtime.host import Progress, check_progress
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption, fix, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
@@ -130,7 +138,6 @@ class AsyncCheckpointer(AsyncFace):
             >>> str(await ck.read_latest())[:10]
             '0000000002'
         """
-        check_flags(background=background)
         return self.begin_batch(epoch, None, background)
 
     def begin_batch(self, epoch: int | None, job: Job | None, background: bool = False) -> AsyncCheckpoint:

@@ -16,12 +16,20 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.verification import Verification
 from pyspark_checkpointer.checkpoint.verify import verify_store
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint, Restored
-from pyspark_checkpointer.client.arguments import check_flags, check_names, check_progress
-from pyspark_checkpointer.client.base import as_bytes, as_id, as_migration, as_selector, check_table, fixed
+from pyspark_checkpointer.client.base import (
+    as_bytes,
+    as_id,
+    as_migration,
+    as_selector,
+    check_flags,
+    check_names,
+    check_table,
+    fixed,
+)
 from pyspark_checkpointer.client.seam import SyncFace
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Kind, Manifest
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.runtime.host import Progress
+from pyspark_checkpointer.runtime.host import Progress, check_progress
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption, fix, open_files, options_near
 from pyspark_checkpointer.storage.connection import require
 
@@ -127,7 +135,6 @@ class Checkpointer(SyncFace):
             >>> str(ck.read_latest())[:10]
             '0000000002'
         """
-        check_flags(background=background)
         return self.begin_batch(epoch, None, background)
 
     def begin_batch(self, epoch: int | None, job: Job | None, background: bool = False) -> Checkpoint:

@@ -42,6 +42,26 @@ logger = logging.getLogger("pyspark_checkpointer")
 MIN_CHAIN = 2
 
 
+def check_flags(**given: object) -> None:
+    """Refuse a flag that is neither True nor False: the text "false" would be True."""
+    for name, flag in given.items():
+        if not isinstance(flag, bool):
+            raise IllegalArgumentError(f"{name}={flag!r:.40}: expected True or False")
+
+
+def check_names(**given: object) -> None:
+    """Refuse a text where a list of names is expected.
+
+    It would be read as its letters.
+    """
+    for name, names in given.items():
+        if isinstance(names, str):
+            # Without the text, which may be a key.
+            raise IllegalArgumentError(
+                f"{name}: expected a list, as in {name}=[…], got a text of {len(names)} characters"
+            )
+
+
 async def check_table(store: Store, host: Host, name: str, operator: Operator, artifact: Artifact) -> None:
     """Check that the keys of a table's object are in their partitions.
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError
 from pyspark_checkpointer.runtime.pools import cpu_pool
-from pyspark_checkpointer.runtime.user_functions import call_alone
+from pyspark_checkpointer.runtime.user_functions import call_alone, runs_nothing
 
 T = TypeVar("T")
 
@@ -66,3 +67,12 @@ async def tell(host: Host, progress: Progress | None, done: int, total: int) -> 
     """Report how far an operation is, if anybody asked to be told."""
     if progress is not None:
         await host.call(lambda: progress(done, total))
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what is no function to report progress to.
+
+    The first report comes after the first writes.
+    """
+    if progress is not None and (not callable(progress) or runs_nothing(progress)):
+        raise IllegalArgumentError(f"progress={progress!r:.60}: expected a function of two integers, or None")

@@ -125,7 +125,6 @@ def test_functions_of_which_a_call_runs_nothing_are_refused(tmp_path: Path) -> N
         lambda ck: ck.rewind(to="latest", stopped="false"),
         lambda ck: ck.rewind(to="latest", dry_run=0),
         lambda ck: ck.undo_rewind(stopped="false"),
-        lambda ck: ck.begin(background="false"),
     ],
 )
 def test_a_flag_is_true_or_false(tmp_path: Path, call: Callable[[Checkpointer], object]) -> None:
