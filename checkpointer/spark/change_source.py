@@ -155,8 +155,8 @@ class FeedStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         shown, after = self._known.shown, start["checkpoint"] or None
-        # So Spark asks first at each start, with the end of the batch that it has planned last. It may have to repeat
-        # that batch, so this is not the position from which the follower continues.
+        # An empty range says nothing of what was read. Spark may ask for one at a start, at the end of a batch that it
+        # has planned, and has to repeat.
         if start == end:
             self._hold()
             return input_partitions(self._known)

@@ -152,7 +152,7 @@ def test_a_stream_begins_with_a_checkpoint_that_stays_the_same(store: Store, mov
 
 
 def test_retention_waits_for_a_batch_that_is_repeated_after_a_restart(store: Store) -> None:
-    """At each start Spark asks for an empty range first, at the end of the batch that it has planned last."""
+    """Spark may ask for an empty range at a start, at the end of the batch that it has planned last."""
     for key in (1, 2, 3):
         store.batch(upsert(k=[key]))
     reader = stream(store, follower="copy", after="epoch=0")
