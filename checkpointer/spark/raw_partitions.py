@@ -24,12 +24,12 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Json, Kind
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.arguments import check_frame, check_names, check_num_partitions
-from pyspark_checkpointer.spark.dataframes import map_batches, quote
+from pyspark_checkpointer.spark.dataframes import bring_together, map_batches, quote
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.table import row_order
+from pyspark_checkpointer.table.schema import PARTITION
 from pyspark_checkpointer.table.types import plain_type
 
-_PARTITION = "__partition"
 _RESULT = "path string, size bigint, written_by string, refused string"
 _ARROW_RESULT = pa.schema(
     [("path", pa.string()), ("size", pa.int64()), ("written_by", pa.string()), ("refused", pa.string())]
@@ -144,15 +144,14 @@ def write_partitions(
     else:
         assert num_partitions is not None
         # Spark takes names that differ in case alone for one, and would replace the column.
-        if taken := [column for column in frame.columns if column.lower() == _PARTITION]:
+        if taken := [column for column in frame.columns if column.lower() == PARTITION]:
             raise IllegalArgumentError(
                 f"operator {operator!r}: column {taken[0]!r}: the name is taken, rename the column"
             )
         # By a column and never by the index of a task: adaptive execution moves rows between tasks.
-        keyed = frame.withColumn(_PARTITION, F.pmod(F.hash(*_columns(frame, key)), F.lit(num_partitions)))
+        keyed = frame.withColumn(PARTITION, F.pmod(F.hash(*_columns(frame, key)), F.lit(num_partitions)))
         # Not by `applyInArrow`, which takes texts of one width alone: that which the session has set for Arrow.
-        placed = keyed.repartition(_PARTITION).sortWithinPartitions(_PARTITION)
-        written = map_batches(placed, task.run_partitions, _RESULT)
+        written = map_batches(bring_together(keyed, [PARTITION]), task.run_partitions, _RESULT)
     rows = written.collect()
     # The error comes back as a value, since Spark would run a task again that raises it.
     if refused := [row["refused"] for row in rows if row["refused"]]:
@@ -184,7 +183,7 @@ def _partitions(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[p
         numbers = batch.column(batch.num_columns - 1)
         rows = batch.select(range(batch.num_columns - 1))
         # A batch without rows has no start.
-        starts = row_order.key_starts(pa.table({_PARTITION: numbers}), [_PARTITION]).tolist()
+        starts = row_order.key_starts(pa.table({PARTITION: numbers}), [PARTITION]).tolist()
         for start, end in pairwise([*starts, batch.num_rows]):
             found = numbers[start].as_py()
             if held and found != number:

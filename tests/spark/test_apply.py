@@ -121,7 +121,7 @@ def test_settings_with_which_there_are_no_copies_are_taken_in_any_case(
 
 
 def test_there_are_no_copies_where_the_memory_of_python_workers_is_limited(spark: SparkSession, tmp_path: Path) -> None:
-    """What a worker has mapped counts, so that other work would have no room."""
+    """Leave the limit to other work: what a worker has mapped counts too."""
     conf = SimpleNamespace(
         get=lambda name, *default: "4g" if name == "spark.executor.pyspark.memory" else spark.conf.get(name, *default)
     )

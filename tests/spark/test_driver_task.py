@@ -148,7 +148,7 @@ def test_a_module_that_the_program_changed_goes_along_if_it_is_pickled_by_value(
     monkeypatch: pytest.MonkeyPatch,
     by_value: bool,
 ) -> None:
-    """As docs/tables.md says. By its name alone workers import the module as its source is."""
+    """Do as docs/tables.md says: by its name alone, workers import the module as its source is."""
     name = f"rules_{by_value}".lower()
     # Spark may fetch the file again in a later test, so it stays as long as Spark does.
     folder = tmp_path_factory.mktemp("rules")

@@ -21,7 +21,7 @@ async def refuse(*_: Any, **__: Any) -> None:
 
 
 def run(place: Place, callback: Callable[[State], None]) -> None:
-    """What the sink does with a batch."""
+    """Run a batch as the sink does."""
     state = place.begin(1)
     try:
         callback(state)

@@ -636,12 +636,17 @@ def test_a_checkpoint_of_another_partition_is_refused(root: Root) -> None:
         root.manager.get_checkpoint("0")
 
 
+def fail_to_release(host: Leases, lease: CompleteLease, folder: str) -> None:
+    """Release a lease while no swap below a folder is answered."""
+    host.faults.fail("swap", path=folder, times=5)
+    with pytest.raises(Exception, match="not known whether it took effect"):
+        host.release_lease(lease)
+
+
 def test_a_release_that_failed_is_made_when_it_is_called_again(root: Root) -> None:
     host = root.leases("host")
     lease = host.acquired()
-    host.faults.fail("swap", path="ownership", times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
-        host.release_lease(lease)
+    fail_to_release(host, lease, "ownership")
     host.release_lease(lease)
     seen = root.leases("other").get_lease("0")
     assert seen is not None
@@ -653,9 +658,7 @@ def test_a_lease_that_is_lost_after_a_release_that_could_not_write_stays_lost(ro
     manager = root.checkpoints(max_updates=1000, interval=1000)
     lease = host.acquired()
     manager.update_checkpoint(lease, at(8))
-    host.faults.fail("swap", path="positions", times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
-        host.release_lease(lease)
+    fail_to_release(host, lease, "positions")
     stolen = thief.acquired()
     assert not host.renew_lease(lease)
     assert host.counts(lambda: host.release_lease(lease)) == {}
@@ -668,9 +671,7 @@ def test_a_lease_that_is_lost_after_a_release_that_could_not_write_stays_lost(ro
 def test_a_release_that_is_called_again_leaves_a_later_owner_alone(root: Root) -> None:
     host, other = root.leases("host"), root.leases("other")
     lease = host.acquired()
-    host.faults.fail("swap", path="ownership", times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
-        host.release_lease(lease)
+    fail_to_release(host, lease, "ownership")
     taken = other.acquired()
     host.release_lease(lease)
     assert other.renew_lease(taken)
@@ -681,9 +682,7 @@ def test_a_release_writes_first_what_waits(root: Root) -> None:
     manager = root.checkpoints(max_updates=1000, interval=1000)
     lease = host.acquired()
     manager.update_checkpoint(lease, at(8))
-    host.faults.fail("swap", path="positions", times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
-        host.release_lease(lease)
+    fail_to_release(host, lease, "positions")
     assert lease.is_owned
     host.release_lease(lease)
     assert root.number() == 8

@@ -64,7 +64,7 @@ def test_the_room_of_a_log_stays_taken_when_another_thread_is_refused_it(
 
 
 def test_a_log_has_room_after_a_restart_too(tmp_path: Path) -> None:
-    """What the file has already counts twice then, so it must not be reckoned far too large."""
+    """Reckon closely: what the file has already counts twice then."""
     place = Place(str(tmp_path))
     with place.open() as journal:
         for number in range(1000):
