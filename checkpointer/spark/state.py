@@ -135,7 +135,9 @@ class State(NotPicklable):
         return self._attempt.clock.now()
 
     def advance_clock(self, to: datetime | None) -> None:
-        """Move the job's clock, for instance to the latest event time of the batch.
+        """Move the job's clock, for instance to the earliest event time of the batch.
+
+        With a later time, rows expire before the older events of the same batch reach them.
 
         From the first call on, the times of Spark's batches do not count any more. Move the clock before you use a
         table with `expire=`.

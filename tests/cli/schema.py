@@ -43,11 +43,15 @@ said no, or the class of an unexpected error. With and without `--json` the exit
 | 130, 141 | Ctrl-C, or a closed pipe, ended it |
 
 ```sh
-checkpointer verify "$ROOT" --json > found.json 2> error.json; status=$?
+for wait in 0 60 120 240; do
+  sleep $wait
+  checkpointer verify "$ROOT" --json > found.json 2> error.json; status=$?
+  [ $status = 75 ] || break
+done
 if [ $status = 1 ] && [ ! -s found.json ]; then status=refused; fi
 case $status in
   0) ;; 1) page "damage: $(jq -r '.findings[0].problem' found.json)" ;;
-  75) sleep 60 ;; *) page "cannot verify: $(cat error.json)" ;;
+  *) page "cannot verify: $(cat error.json)" ;;
 esac
 ```
 
