@@ -18,7 +18,7 @@ demo: .venv/.demo ## run the example jobs, their state in a folder or elsewhere 
 	@scripts/run python -m examples.flights $(if $(ROOT),--root $(ROOT))
 
 test: servers ## run the tests; those whose server is missing are skipped by name
-	@scripts/run python -m pytest $(AT_ONCE)
+	@scripts/run python -m pytest $(AT_ONCE) --durations 25
 
 PROOFS ?= tests
 

@@ -699,11 +699,16 @@ def test_the_decorator_alone_enters_the_meter() -> None:
     assert sorted(entries) == ["awaited", "called", "generated"]
 
 
+@pytest.fixture(scope="module")
+def told() -> str:
+    """Return what `scripts/hops` prints."""
+    return subprocess.run([sys.executable, ROOT / "scripts/hops"], check=True, capture_output=True, text=True).stdout
+
+
 @pytest.mark.parametrize(("path", "most"), [("save", (39, 143, 82)), ("restore", (37, 79, 56))])
 def test_a_reader_who_follows_a_path_enters_few_files_and_goes_between_few_pairs_of_them(
-    path: str, most: tuple[int, int, int]
+    path: str, most: tuple[int, int, int], told: str
 ) -> None:
-    told = subprocess.run([sys.executable, ROOT / "scripts/hops"], check=True, capture_output=True, text=True).stdout
     found = re.search(rf"{path}: (\d+) files, (\d+) hops between (\d+) pairs", told)
     assert found, told
     files, hops, pairs = map(int, found.groups())

@@ -155,7 +155,7 @@ def test_a_crash_at_any_request_loses_nothing(keys: Path, new_url: Callable[[], 
         client = place.client("driver", first)
         _ = client.reencrypt(place.new) if anew else client.encrypt(place.new)
 
-    died = 0
+    died = unreadable = 0
     for point in crash_points(work, new_url, setup):
         died += point.died
         if point.after == anew:
@@ -168,9 +168,11 @@ def test_a_crash_at_any_request_loses_nothing(keys: Path, new_url: Callable[[], 
                 continue
         assert all(found == place.states for found in readable)
         # Between the swaps of `_latest` and of `_signers` nobody reads it, and the same call goes on.
+        unreadable += not readable
         work(point.root)
         place.is_whole(place.new)
     assert died > 20
+    assert unreadable <= 2
 
 
 def test_who_may_not_sign_is_refused_before_anything_is_written(keys: Path, new_url: Callable[[], str]) -> None:

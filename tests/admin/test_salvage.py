@@ -37,6 +37,8 @@ from tests.proof.planted import Planted
 from tests.table.tables import rows_in
 from tests.world import World, latest, line, put
 
+SEEDS = range(12)
+
 pytestmark = pytest.mark.usefixtures("small_manifests")
 
 __all__ = ["run"]
@@ -179,7 +181,7 @@ def repair(store: Store, to: CheckpointId, *, older: bool) -> RepairPlan:
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["left out", "older"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_what_is_whole_survives_and_the_rest_is_named(seed: int, older: bool) -> None:
     salvaged(seed, older)
 
@@ -437,11 +439,11 @@ PLANTED = (
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[planted.name for planted in PLANTED])
 def test_a_salvage_without_one_of_its_rules_is_found(planted: Planted) -> None:
-    with planted(), pytest.raises((AssertionError, CheckpointError, IndexError)):
+    with planted(), pytest.raises((AssertionError, CheckpointError)):
         test_what_was_rolled_back_from_is_no_older_state(World())
         test_one_slice_of_a_pack_does_not_take_the_others_with_it(World())
         test_an_older_state_is_taken_from_an_object_that_is_damaged_elsewhere(World())
-        for seed in range(1, 12):
+        for seed in SEEDS:
             salvaged(seed, older=True)
 
 

@@ -17,6 +17,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     IllegalArgumentError,
+    InvalidStateError,
     NotFoundError,
     SavepointNotFoundError,
 )
@@ -168,7 +169,7 @@ def deleted(ck: Checkpointer, to: str, beside: Path) -> str:
         ck.delete_checkpoint(to)
         (gone,) = before - set(ck.list_checkpoints())
         return str(gone.sequence + 9)
-    with pytest.raises(Exception, match=r"0000000002-.* is kept by savepoint 'good'"):
+    with pytest.raises(InvalidStateError, match=r"0000000002-.* is kept by savepoint 'good'"):
         ck.delete_checkpoint(to)
     return str(BATCH)
 
@@ -218,7 +219,7 @@ def test_latest_is_the_committed_checkpoint_for_every_verb(told: Checkpointer, t
     for verb, work in PYTHON.items():
         if verb not in ("verify", "delete_checkpoint"):
             assert work(told, "latest", tmp_path) == "12", verb
-    with pytest.raises(Exception, match="is the committed checkpoint: roll back"):
+    with pytest.raises(InvalidStateError, match="is the committed checkpoint: roll back"):
         told.delete_checkpoint("latest")
     assert Checkpointer(tmp_path / "empty").restore("latest") is None
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint is committed yet"):
@@ -236,7 +237,7 @@ def test_what_is_prepared_can_be_looked_at_and_no_more(told: Checkpointer, tmp_p
     for verb in ("restore", "savepoint", "rollback", "export", "export_parquet"):
         with pytest.raises(CheckpointNotFoundError, match=f"no live checkpoint {prepared}: it is prepared: commit"):
             PYTHON[verb](told, wanted, tmp_path)
-    with pytest.raises(Exception, match="is prepared: abort it instead"):
+    with pytest.raises(InvalidStateError, match="is prepared: abort it instead"):
         told.delete_checkpoint(wanted)
     with pytest.raises(CheckpointNotFoundError, match="no live checkpoint of epoch 13"):
         told.restore("epoch=13")

@@ -20,7 +20,7 @@ from pyspark_checkpointer.storage.local.store import LocalStore
 put = LocalStore._put
 
 def slow(self, *given):
-    time.sleep(0.7)
+    time.sleep(0.3)
     put(self, *given)
 
 LocalStore._put = slow

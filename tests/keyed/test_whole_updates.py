@@ -184,9 +184,11 @@ def test_an_update_from_a_kind_of_dict_is_one_change_too(kind: Any) -> None:
     state, torn, done = KeyedState({"a": 0, "b": 0}), 0, threading.Event()
 
     def write() -> None:
-        for number in range(3000):
-            state.update(kind({"a": number, "b": number}))
-        done.set()
+        try:
+            for number in range(3000):
+                state.update(kind({"a": number, "b": number}))
+        finally:
+            done.set()
 
     writer = threading.Thread(target=write)
     writer.start()

@@ -1,9 +1,9 @@
 """Times in zones of the same name and of different identity: keys that are one when restored are one all along."""
 
 from datetime import UTC, datetime, time, timedelta, timezone
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
-from zoneinfo import TZPATH, ZoneInfo
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -15,6 +15,7 @@ from pyspark_checkpointer.manifests.msgpack_values import pack, unpack
 from tests.keyed.states import save, saved
 from tests.world import World
 
+DATABASE = files("tzdata") / "zoneinfo"
 NAME = "Europe/Berlin"
 REPEATED = datetime(2024, 10, 27, 2, 30)
 SKIPPED = datetime(2024, 3, 31, 2, 30)
@@ -109,10 +110,7 @@ def test_the_two_times_of_a_repeated_hour_are_one_key_and_in_utc_they_are_two(wo
 
 def test_a_zone_that_is_found_by_no_name_is_refused_as_a_key_and_not_found() -> None:
     assert zones.known(ZoneInfo(NAME)).key == NAME
-    path = next((path for folder in TZPATH if (path := Path(folder, NAME)).exists()), None)
-    if path is None:
-        pytest.skip("no time zone database on this machine")
-    with path.open("rb") as file:
+    with DATABASE.joinpath(NAME).open("rb") as file:
         key = REPEATED.replace(tzinfo=ZoneInfo.from_file(file, key=NAME))
     state = KeyedState({"a": 1})
     assert key not in state
@@ -132,10 +130,7 @@ def test_a_time_of_day_with_a_zone_is_refused_also_beside_one_without(wrap: Any)
 @WRAPPED
 def test_a_key_that_cannot_be_stored_is_refused_also_beside_an_equal_one(wrap: Any) -> None:
     """Another thread may delete the stored one in between: then this one would take its place."""
-    path = next((path for folder in TZPATH if (path := Path(folder, NAME)).exists()), None)
-    if path is None:
-        pytest.skip("no time zone database on this machine")
-    with path.open("rb") as file:
+    with DATABASE.joinpath(NAME).open("rb") as file:
         unnamed = wrap(datetime(2024, 7, 1, 12, tzinfo=ZoneInfo.from_file(file, key=NAME)))
     stored = wrap(datetime(2024, 7, 1, 10, tzinfo=UTC))
     state = KeyedState({stored: 1})

@@ -678,7 +678,9 @@ def test_many_values_are_refused_if_one_of_them_alone_is(some: list[Any], others
         with pytest.raises(UnsupportedValueError):
             pack_some(among)
     else:
-        assert pack_some(among) == alone[: len(pack_some(among))]
+        packed = pack_some(among)
+        assert packed
+        assert packed == alone[: len(packed)]
 
 
 @given(st.lists(values.map(pack) | st.binary(max_size=20), max_size=6))
@@ -699,6 +701,11 @@ def test_a_plain_value_is_unpacked_as_any_other_or_not_at_all(data: bytes) -> No
     except (ValueError, RecursionError):
         return
     assert same(found, unpack(data))
+
+
+def test_many_plain_values_are_unpacked_together() -> None:
+    some = [1, "a", {"n": 1, "at": 0.5}, [None, True]]
+    assert unpack_all(list(map(pack, some))) == some
 
 
 def test_a_plain_value_may_be_no_longer_than_what_is_unpacked_without_a_check() -> None:

@@ -14,6 +14,7 @@ from pyspark_checkpointer.consumers.eventprocessorhost import (
     LeaseManager,
 )
 from pyspark_checkpointer.consumers.store_context import StoreContext
+from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -101,5 +102,5 @@ def during(gate: Gate, work: Callable[[], object], meanwhile: Callable[[], objec
 def fail_to_release(host: Leases, lease: CompleteLease, folder: str) -> None:
     """Release a lease while no swap below a folder is answered."""
     host.faults.fail("swap", path=folder, times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
+    with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         host.release_lease(lease)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, LeaseLostError
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, LeaseLostError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime import run_sync
@@ -138,7 +138,7 @@ def test_an_update_that_failed_is_made_again(root: Root) -> None:
     host = root.leases("host")
     lease = host.acquired()
     host.faults.fail("swap", times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
+    with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         root.manager.update_checkpoint(lease, at(1))
     assert root.number() is None
     root.manager.update_checkpoint(lease, at(1))

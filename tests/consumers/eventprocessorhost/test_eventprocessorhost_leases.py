@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError, LeaseLostError
+from pyspark_checkpointer.errors import (
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    LeaseLostError,
+    OutcomeUnknownError,
+)
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import forks, run_sync
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -94,7 +100,7 @@ def test_a_renewal_that_failed_is_made_up_for_all_leases(root: Root) -> None:
     host.wait(LEASE / 2)
     other.wait(LEASE / 2)
     host.faults.fail("swap", path="ownership", times=5)
-    with pytest.raises(Exception, match="not known whether it took effect"):
+    with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         root.manager.update_checkpoint(used[0], at(2))
     root.manager.update_checkpoint(used[0], at(2))
     other.get_all_leases()

@@ -518,14 +518,14 @@ def test_positions_of_consumers_are_encrypted(key: str) -> None:
 
 @pytest.mark.parametrize("victim", ["local"], indirect=True)
 def test_an_error_names_the_object_that_is_stored_and_no_digest_of_its_content(victim: Victim) -> None:
-    for path, data in victim.objects().items():
-        if "/model/" not in path:
-            continue
+    stored = {path: data for path, data in victim.objects().items() if "/model/" in path}
+    assert stored
+    for path, data in stored.items():
         for damaged in (data[:-1] + bytes([data[-1] ^ 1]), data[:30] + b"\0" + data[31:], data[:100], data[:50]):
             victim.write(path, damaged)
             found = victim.client().verify().findings
             assert [finding.problem.partition(":")[0] for finding in found] == [path]
-            if path == max(each for each in victim.objects() if "/model/" in each):
+            if path == max(stored):
                 with pytest.raises(CorruptionError) as met:
                     victim.client().restore().operator("model").partition(0)  # type: ignore[union-attr]
                 assert str(met.value).startswith(f"{path}: ")
