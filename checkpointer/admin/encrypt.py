@@ -24,6 +24,7 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     InvalidStateError,
     OutcomeUnknownError,
+    StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths, signatures_json
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED
@@ -288,10 +289,13 @@ class _Encrypting:
                 await check_change(self._stored, self._keys)
                 await self._stored.delete(paths)
             deleted += len(paths)
-        leftovers = [left for left in await self._stored.leftovers() if names.is_outdated(left.path)]
-        if leftovers:
-            await self._stored.discard(leftovers)
         url = self._stored.url
+        try:
+            leftovers = [left for left in await self._stored.leftovers() if names.is_outdated(left.path)]
+            if leftovers:
+                await self._stored.discard(leftovers)
+        except StoreRefusedError as error:  # A right is missing that nothing else needs, or the server cannot do it.
+            logger.warning("%s: the leftovers of interrupted writes could not be deleted: %s", url, error)
         logger.info("%s: is encrypted; %d objects were copied, %d deleted", url, self.objects, deleted)
         return EncryptedRoot(url, self.objects, self.bytes, deleted)
 

@@ -5,6 +5,7 @@ Nothing here proves which commit was the last. A user chooses one of the candida
 """
 
 import asyncio
+import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,12 @@ from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, open_log, 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import read_damaged
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, UnsupportedFormatError
+from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, StoreRefusedError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,15 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
     # request for each.
     sizes = {entry.path: entry.size for entry in await store.list("")}
     owners = {path: owner for path in sizes if (owner := object_paths.owner(path)) is not None}
+    sequences = [owner.sequence for owner in owners.values()]
     # Interrupted writes count too: one may still end, under an id that a repair must not use again.
-    unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
-    sequences = [owner.sequence for owner in [*owners.values(), *unfinished] if owner is not None]
+    try:
+        unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
+        sequences += [owner.sequence for owner in unfinished if owner is not None]
+    except StoreRefusedError as error:  # A right is missing that nothing else needs, or the server cannot do it.
+        logger.info("%s: the leftovers of interrupted writes could not be listed: %s", store.url, error)
+        # An attempt has at most one more than the newest commit.
+        sequences.append(max(sequences, default=0) + 1)
 
     found: dict[CheckpointId, tuple[Ref, Manifest]] = {}
     listed: list[Candidate] = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark_checkpointer.admin import checkpoint_sizes
 from pyspark_checkpointer.admin.checkpoint_sizes import Spread
+from pyspark_checkpointer.checkpoint.latest import read_consistent
 from pyspark_checkpointer.checkpoint.listing import Listing, batched, read_listing
 from pyspark_checkpointer.checkpoint.metadata import Segments
 from pyspark_checkpointer.checkpoint.session import Session
@@ -63,6 +64,11 @@ async def read_stats(session: Session, progress: Progress | None = None) -> Stor
 
     Reads and lists manifests and segments, but reads no artifact. `progress` is told checkpoints.
     """
+    # A deletion may take a segment away that was listed before.
+    return await read_consistent(session.store, lambda _: _read_stats(session, progress))
+
+
+async def _read_stats(session: Session, progress: Progress | None) -> StoreStats:
     listing = await read_listing(session)
     segments = Segments(session.store, session.host)
     sizes: dict[str, int] = {}

@@ -16,7 +16,8 @@ def main() -> None:
 
     # Warnings of the library would go to stderr, where scripts expect one sentence, or one JSON object, at most.
     logging.getLogger().addHandler(logging.NullHandler())
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # closed by the shell: >&-
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  # closed by the shell: <&-
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

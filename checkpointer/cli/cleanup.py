@@ -140,7 +140,8 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
     # Nobody is asked, so no plan is shown first: what is garbage is decided right before it is deleted.
     elif yes:
         with progress("deleting", "items") as on_progress:
-            _print_done(store, store.ck.clean(RetentionPolicy(**policy), progress=on_progress))
+            done = store.ck.clean(RetentionPolicy(**policy), progress=on_progress)
+        _print_done(store, done)
         return
     else:
         made = store.ck.plan(RetentionPolicy(**policy))
@@ -153,7 +154,8 @@ def clean(store: Opened, file: Path | None, yes: bool, **policy: Any) -> None:
         yes,
     )
     with progress("deleting", "items") as on_progress:
-        _print_done(store, store.ck.apply(made, progress=on_progress))
+        done = store.ck.apply(made, progress=on_progress)
+    _print_done(store, done)
 
 
 def _load(store: Opened, file: Path) -> CleanupPlan:

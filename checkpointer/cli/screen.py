@@ -243,6 +243,8 @@ def progress(doing: str, unit: Literal["bytes", "items"]) -> Iterator[Progress |
 
     done = bars.DownloadColumn(binary_units=True) if unit == "bytes" else bars.MofNCompleteColumn()
     columns = ("{task.description}", bars.BarColumn(), done, Rate(), bars.TimeRemainingColumn())
-    with bars.Progress(*columns, console=_console(sys.stderr), transient=True) as bar:
+    # What goes to stdout must stay there: by default Rich would send it to the bar's console.
+    console = _console(sys.stderr)
+    with bars.Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda now, total: bar.update(task, completed=now, total=total)

@@ -24,6 +24,7 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     OutcomeUnknownError,
     RetryableError,
+    StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
@@ -348,6 +349,18 @@ def test_a_commit_meanwhile_is_part_of_it(root: Root, old: str, new: str) -> Non
     restored = client_of(root, new).restore()
     assert restored is not None
     assert (restored.id, restored.keyed("totals").to_dict()) == (made[-1], {"late": 1})
+
+
+def test_who_may_not_list_broken_writes_still_finishes(root: Root, old: str, new: str) -> None:
+    fill(client_of(root), partitions=2)
+    with injected(Faults()) as faults:
+        faults.fail("leftovers", times=9, error=StoreRefusedError)
+        client_of(root).encrypt(old)
+        client_of(root, old).reencrypt(new)
+        assert faults.counts["leftovers"] >= 2
+    assert states(client_of(root, new))
+    with pytest.raises(CheckpointError):
+        client_of(root, old).restore()
 
 
 @pytest.mark.parametrize("junk", [b"hello", b"{}", MARK + b"\nx"])

@@ -21,6 +21,7 @@ from pyspark_checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
     OutcomeUnknownError,
+    StoreRefusedError,
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import object_paths
@@ -322,6 +323,15 @@ def test_writes_that_may_still_end_are_below_it_too(folder: World) -> None:
     unfinished.write_bytes(b"")
     missing(folder)
     assert folder.actor().repair(ids[1]).sequence == 91
+
+
+def test_who_may_not_list_broken_writes_still_repairs(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    missing(world)
+    client.faults.fail("leftovers", times=9, error=StoreRefusedError)
+    assert [found.id for found in client.repair_candidates()] == ids[::-1]
+    assert client.repair(ids[1]).sequence == ids[-1].sequence + 2, "an attempt that nobody sees may have one more"
 
 
 def test_a_savepoint_can_be_repaired_to(world: World) -> None:

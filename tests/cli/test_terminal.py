@@ -1,6 +1,7 @@
 """The command as a process: on a terminal, into a pipe, interrupted, and with a question to answer."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.manifests import object_paths
 from tests.cli.conftest import GOLDEN
 from tests.world import line
@@ -191,6 +192,43 @@ def test_a_pipe_gets_plain_text_and_its_end_is_no_error() -> None:
         assert process.stderr.read() == b""
     assert first.startswith(b"0000000004-9e2b5704")
     assert process.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("plan", [False, True])
+def test_what_a_cleanup_did_goes_to_stdout_beside_a_bar_on_the_screen(root: Path, tmp_path: Path, plan: bool) -> None:
+    rules: list[object] = ["--keep-last", "1"]
+    if plan:
+        saved = tmp_path / "saved.plan"
+        Checkpointer(root).plan(RetentionPolicy(keep_last=1)).save(saved)
+        rules = ["--plan", saved]
+    master, screen = pty.openpty()
+    try:
+        done = subprocess.run(
+            [*COMMAND, "clean", root, *map(str, rules), "--yes", "--json"],
+            cwd=REPOSITORY,
+            env=os.environ | {"TERM": "xterm-256color"},
+            stdin=screen,
+            stdout=subprocess.PIPE,
+            stderr=screen,
+            timeout=PATIENCE,
+            check=True,
+        )
+    finally:
+        os.close(screen)
+        os.close(master)
+    assert json.loads(done.stdout)["retired"]
+
+
+def test_a_closed_input_is_no_terminal() -> None:
+    done = subprocess.run(
+        [*COMMAND, "clean", GOLDEN, "--keep-last", "1"],
+        cwd=REPOSITORY,
+        preexec_fn=lambda: os.close(0),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, "add --yes" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_pipe_that_nobody_reads_is_no_error() -> None:
