@@ -147,6 +147,16 @@ def check_name(partition: str) -> str:
     return partition
 
 
+def check_names(partitions: Iterable[str]) -> list[str]:
+    """Return the names of partitions, each once.
+
+    Raise `IllegalArgumentError` if this is no list of them.
+    """
+    if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+        raise IllegalArgumentError(f"{partitions!r:.60}: expected a list of names of partitions")
+    return [*dict.fromkeys(map(check_name, partitions))]
+
+
 def misplaced(where: str, partition: str) -> MalformedError:
     """Return the error for a position at the path of another partition.
 

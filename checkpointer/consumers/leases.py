@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark_checkpointer.consumers.balance import choose
-from pyspark_checkpointer.consumers.group import Group, check_name
+from pyspark_checkpointer.consumers.group import Group, check_name, check_names
 from pyspark_checkpointer.consumers.group_ownership import GroupOwnership
-from pyspark_checkpointer.consumers.lease import Lease
+from pyspark_checkpointer.consumers.lease import Lease, Value
 from pyspark_checkpointer.consumers.lease_clock import LeaseClock
 from pyspark_checkpointer.consumers.ownership_edits import OwnershipEdits, Rows
 from pyspark_checkpointer.errors import (
@@ -95,10 +95,16 @@ class Leases:
 
     async def create(self, partitions: Iterable[str]) -> None:
         """Create rows, without an owner, for the partitions that have none."""
-        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
-            raise IllegalArgumentError(f"{partitions!r:.60}: expected a list of names of partitions")
-        tokens = {check_name(name): self._token() for name in partitions}
+        tokens = {name: self._token() for name in check_names(partitions)}
         await self._ownership.change(lambda rows, now: self._edits.create(rows, tokens, now))
+
+    async def record_first(self, partition: str, value: Value) -> None:
+        """Write the value of a partition that nobody has taken yet, unless it has a position."""
+
+        def first(position: Position | None, now: datetime) -> Position | None:
+            return Position(partition, 0, value, now) if position is None else None
+
+        await self.group.position(partition).change(first)
 
     async def take(self, partition: str, *, force: bool = False) -> Lease | None:
         """Return a lease if the partition may be taken; else None.
@@ -126,6 +132,16 @@ class Leases:
             )
 
         return await self._take_if(seen.partition, allowed)
+
+    async def take_again(self, lease: Lease) -> Lease | None:
+        """Return a new lease in place of this one, unless somebody took the partition since: then None.
+
+        The row may have expired.
+        """
+        taken = await self._take_if(lease.partition, lambda row: row is not None and self._edits.is_mine(row, lease))
+        if taken is None:
+            self.let_go(lease)
+        return taken
 
     async def renew(self, *leases: Lease) -> tuple[Lease, ...]:
         """Renew leases in one swap, and return those that are lost.
@@ -287,23 +303,34 @@ class Leases:
         taken = [rows[name] for name, token in tokens.items() if name in rows and rows[name].etag == token]
         gained: dict[str, Lease] = {}
         failed: dict[str, CheckpointError] = {}
+        behind: dict[str, tuple[Row, int]] = {}
 
         async def enter(row: Row) -> None:
             try:
                 lease = await self._enter_position(row)
+            except _NewerEpochError as error:
+                behind[row.partition] = row, error.epoch + 1
             except CheckpointError as error:
                 failed[row.partition] = error
             else:
                 # Held from now on, and so renewed, however long the other positions take.
-                if lease is not None and self._hold(lease):
+                if self._hold(lease):
                     gained[row.partition] = lease
 
         # Each is entered to its end: a position that cannot be read or written keeps this worker from no other
         # partition.
         try:
-            results = await asyncio.gather(*map(enter, taken), return_exceptions=True)
-            for unexpected in filter(None, results):
-                raise unexpected
+            entering = taken
+            while entering:
+                results = await asyncio.gather(*map(enter, entering), return_exceptions=True)
+                for unexpected in filter(None, results):
+                    raise unexpected
+                try:
+                    entering = await self._raise_epochs(behind)
+                except CheckpointError as error:
+                    failed |= dict.fromkeys(behind, error)
+                    break
+                behind.clear()
         except BaseException:
             # The caller does not get to know these, so nobody would read their partitions.
             for lease in gained.values():
@@ -313,26 +340,13 @@ class Leases:
         leases = (gained.get(row.partition) for row in taken)
         return {lease.partition: lease for lease in leases if lease is not None and not lease.lost}, failed
 
-    async def _enter_position(self, row: Row) -> Lease | None:
-        """Write the lease of a taken row into its position, and return the lease.
-
-        Return None if somebody took the partition since.
-        """
+    async def _enter_position(self, row: Row) -> Lease:
+        """Write the lease of a taken row into its position, and return the lease."""
         position = self.group.position(row.partition)
-        while True:
-            try:
-                written = await position.change(self._entering(row))
-            except _NewerEpochError as error:
-                # Either the ownership was deleted by hand and its epochs began anew, or another worker was faster. In
-                # the first case the row is still ours, and its epoch can be raised above that of the position.
-                raised = await self._raise_epoch(row, error.epoch + 1)
-                if raised is None:
-                    return None
-                row = raised
-            else:
-                lease = Lease(self.worker, row.partition, row.epoch, row.etag, position)
-                lease.value_when_taken = None if written is None else written.value
-                return lease
+        written = await position.change(self._entering(row))
+        lease = Lease(self.worker, row.partition, row.epoch, row.etag, position)
+        lease.value_when_taken = None if written is None else written.value
+        return lease
 
     def _entering(self, row: Row) -> Callable[[Position | None, datetime], Position | None]:
         """Return the change that writes the lease of a row into its position."""
@@ -356,12 +370,23 @@ class Leases:
 
         return next_position
 
-    async def _raise_epoch(self, row: Row, epoch: int) -> Row | None:
-        token = self._token()
-        rows = await self._ownership.change(lambda rows, now: self._edits.raise_epoch(rows, row, epoch, token))
-        found = rows.get(row.partition)
+    async def _raise_epochs(self, behind: Mapping[str, tuple[Row, int]]) -> list[Row]:
+        """Raise the epochs of taken rows to these, and return the rows that are still this worker's.
+
+        Either the ownership was deleted by hand and its epochs began anew, or another worker was faster. In the first
+        case the rows are still ours, and their epochs can be raised above those of the positions.
+        """
+        if not behind:
+            return []
+        tokens = {name: self._token() for name in behind}
+
+        def edit(rows: Rows, now: datetime) -> None:
+            for name, (row, epoch) in behind.items():
+                self._edits.raise_epoch(rows, row, epoch, tokens[name])
+
+        rows = await self._ownership.change(edit)
         # The etag shows whose change stands there, also where the answer to our swap was lost.
-        return found if found is not None and found.etag == token else None
+        return [rows[name] for name, token in tokens.items() if name in rows and rows[name].etag == token]
 
     # ---- leases that are held ------------------------------------------------------------------------------------
 

@@ -108,7 +108,8 @@ class OwnershipEdits:
             for name, lease in leases.items()
             if name in rows and not lease.lost and self.is_mine(rows[name], lease)
         ]
-        free = [name for name, row in rows.items() if self._clock.is_free(row) and name not in held]
+        own = set(held)
+        free = [name for name, row in rows.items() if self._clock.is_free(row) and name not in own]
         steal_requests = {name: row.asked_by for name, row in rows.items() if self._clock.has_steal_request(row)}
         return OwnershipView(self._worker, rows, held, free, steal_requests)
 

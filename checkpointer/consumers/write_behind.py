@@ -302,6 +302,8 @@ class WriteBehind(Generic[K, V]):
                 logger.info("%s: %d updates from before another consumer came were dropped", self._name, count)
             if not self._buffer.has_held:
                 self._stop_timer()
+            # Values that came with this look have started no timer.
+            self._start_timer()
 
     async def _write_held(self, wanted: Callable[[K], bool]) -> _Failures[K]:
         """Write the held values of these keys.

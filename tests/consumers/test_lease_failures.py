@@ -182,6 +182,22 @@ def test_without_its_ownership_epochs_go_on_above_those_of_positions(world: Worl
     assert run(a.leases.balance()).gained == ()
 
 
+def test_without_its_ownership_the_epochs_of_many_partitions_are_raised_together(world: World) -> None:
+    """One by one, each swap of the whole ownership would wait for those before it, and most would take too long."""
+    names = [f"p{number}" for number in range(20)]
+    world.create(*names)
+    a, b = world.worker("a"), world.worker("b")
+    old = run(a.leases.balance()).gained
+    assert len(old) == len(names)
+    world.delete(OWNERSHIP)
+    world.create(*names)
+    b.faults.forget()
+    changes = run(b.leases.balance())
+    assert (len(changes.gained), changes.failed) == (len(names), {})
+    assert b.faults.paths("swap").count(OWNERSHIP) == 2
+    assert all(map(lost, old))
+
+
 def test_without_its_ownership_the_same_epoch_is_not_the_same_lease(world: World, pair: tuple[Worker, Worker]) -> None:
     """a's lease is the first of its partition, and so would b's be."""
     a, b = pair

@@ -637,3 +637,14 @@ def test_arguments_are_checked(target: Target, max_updates: Any, interval: Any) 
     with pytest.raises(IllegalArgumentError, match="expected"):
         target.write_behind(max_updates, interval)
     assert issubclass(IllegalArgumentError, CheckpointError)
+
+
+def test_what_is_put_while_other_values_are_dropped_is_written_in_time(target: Target) -> None:
+    write_behind = target.write_behind(1000, SOON)
+
+    async def put_and_drop() -> None:
+        write_behind.put("b", 1)
+        await write_behind._forget({"a"}.__contains__)
+
+    run_sync(put_and_drop())
+    eventually(lambda: target.batches == [{"b": 1}])

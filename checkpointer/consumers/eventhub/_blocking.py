@@ -97,7 +97,8 @@ class CheckpointStore(ConfiguredStore, Contract):
             The claims that were won, each with its new `etag` and `last_modified_time`.
 
         Raises:
-            IllegalArgumentError: A claim lacks a field, or one is not what it must be. Nothing was claimed.
+            IllegalArgumentError: A claim lacks a field, or one is not what it must be. Nothing was claimed. A call that
+                only releases partitions raises none of the following: it logs them, and returns an empty list.
             CorruptionError: The stored ownership is damaged.
             RetryableError: The store did not answer, or asked for less. Call again.
             OutcomeUnknownError: A change was sent, and nothing proves whether it took effect. Call again.

@@ -191,7 +191,8 @@ class HostLeases:
         if state.is_lost:
             return False
         now = self._clock()
-        hold = await self.leases.steal(state.row)
+        # Another host may have taken a lease that is held, and given it back: that is a loss that nobody noticed yet.
+        hold = await (self.leases.steal(state.row) if state.hold is None else self.leases.take_again(state.hold))
         if hold is not None and hold.value_when_taken is None:
             # There was no checkpoint. Perhaps this call was slow, a later owner's holder was deleted meanwhile, and
             # this call made it anew. Renewing finds the lease lost if there is a later owner.

@@ -77,7 +77,7 @@ class RecordCheckpointer(NotPicklable):
         self._initial, self._write_behind = initial, write_behind
         self._recorded = self._decode(lease.value_when_taken)
         self._is_current = True
-        self._delivered = initial
+        self._begin = self._delivered = self._recorded.initial or initial
         self._last_record: ExtendedSequenceNumber | None = None
         self._step_lock = asyncio.Lock()
         lease.flush = self._flush
@@ -144,7 +144,7 @@ class RecordCheckpointer(NotPicklable):
         """
         self._lease.check()
         self._write_behind.check_open()
-        if self._delivered != self._initial or self._last_record is not None:
+        if self._delivered != self._begin or self._last_record is not None:
             self._checkpoint(self.seen)
 
     def checkpoint_by_record(self, record: Any) -> None:

@@ -66,7 +66,8 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
                 all shards from each other in each round; so do copies and forked children of a worker named here.
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
             initial: The place where a shard without a checkpoint begins: TRIM_HORIZON, LATEST or AT_TIMESTAMP. With
-                LATEST, records that a worker reads before it dies without a first checkpoint are not read again.
+                LATEST, records that a worker reads before it dies without a first checkpoint are not read again, and
+                shards that are created later begin at TRIM_HORIZON: see `create`.
             duration: Seconds after which a lease that is not renewed is free for others.
             max_updates: Checkpoints after which the latest of each shard are written. With 1 each is durable on
                 return. Prepared checkpoints, and those at a shard's end, always are. A release first writes what waits.
@@ -137,7 +138,9 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
     def create(self, shards: Iterable[str]) -> None:
         """Add these shards, for any worker to take.
 
-        Shards that are known already stay as they are.
+        Shards that are known already stay as they are. With `initial=LATEST`, give all shards of the stream in the
+        first call: those that are added later came from shards that were split or merged, so they are read from their
+        first record.
 
         Args:
             shards: The ids of the shards.
@@ -152,7 +155,7 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
             >>> sorted(leases.rows())
             ['shard-0', 'shard-1', 'shard-2']
         """
-        run_in_contract(self._core.leases.create(shards))
+        run_in_contract(self._core.create(shards))
 
     def take(self, shard_id: str, *, force: bool = False) -> RecordCheckpointer | None:
         """Take a shard that is free, expired, or this worker's already.

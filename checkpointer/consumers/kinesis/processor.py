@@ -152,8 +152,8 @@ class RecordProcessor(Protocol):
     def shard_ended(self, shard_ended_input: ShardEndedInput, /) -> None:
         """Checkpoint the end of the shard, by `checkpoint()` or at the last record.
 
-        This is the last call. If the shard was split, add its children with `create` before the checkpoint: once the
-        end is recorded, nobody calls this again.
+        This is the last call. If the shard was split, add its children with `create` before `checkpoint()` or
+        `prepare_checkpoint()`: once the end is recorded, nobody calls this again.
 
         Args:
             shard_ended_input: The checkpointer of the shard.

@@ -5,13 +5,13 @@ Each lease comes with the checkpointer of its shard.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.group import Group, check_names
 from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, is_written_by, lease_of, write_all
-from pyspark_checkpointer.consumers.kinesis.sequence import SHARD_END, ExtendedSequenceNumber
-from pyspark_checkpointer.consumers.kinesis.state import ShardState
+from pyspark_checkpointer.consumers.kinesis.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
+from pyspark_checkpointer.consumers.kinesis.state import ShardState, encode
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.leases import Leases
 from pyspark_checkpointer.consumers.store_context import StoreContext
@@ -67,6 +67,19 @@ class Shards:
             write_all, max_updates=max_updates, interval=interval, name=context.store.url
         )
         self._renewed_at = self.host.clock()
+
+    async def create(self, shards: Iterable[str]) -> None:
+        """Add shards, without an owner.
+
+        Where others are known already and would begin at LATEST, the new ones begin at TRIM_HORIZON.
+        """
+        names = check_names(shards)
+        if self._initial == LATEST and (known := await self.leases.rows()):
+            # A stream gets new shards when its shards are split or merged. Some time passes before the parents are read
+            # to their ends: LATEST would leave out what was written to the new shards until then.
+            value = encode(ShardState("", TRIM_HORIZON, initial=TRIM_HORIZON))
+            await asyncio.gather(*(self.leases.record_first(name, value) for name in names if name not in known))
+        await self.leases.create(names)
 
     async def take(self, shard: str, force: bool) -> RecordCheckpointer | None:
         """Take a lease, and return the checkpointer that comes with it.

@@ -36,12 +36,14 @@ class PendingCheckpoint:
 class ShardState:
     """The checkpoint of a shard, and the prepared one.
 
-    If nothing was checkpointed, `checkpoint` is the place to begin, which is not stored. `extra` are other fields.
+    If nothing was checkpointed, `checkpoint` is the place to begin. That is the reader's own, unless one was recorded
+    with the shard, which is `initial`. `extra` are other fields.
     """
 
     shard: str
     checkpoint: ExtendedSequenceNumber
     pending: PendingCheckpoint | None = None
+    initial: ExtendedSequenceNumber | None = None
     extra: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -51,7 +53,7 @@ def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: Extend
     `seen` is the largest number that was delivered to this owner, and that may be checkpointed.
     """
     _check(recorded, new, seen)
-    return replace(recorded, checkpoint=new, pending=None)
+    return replace(recorded, checkpoint=new, pending=None, initial=None)
 
 
 def prepared(
@@ -95,7 +97,7 @@ def encode(recorded: ShardState) -> Value:
     """Return the value of the shard's position."""
     checkpoint, pending = recorded.checkpoint, recorded.pending
     return {
-        # The place to begin is the reader's own configuration, so it is not recorded for others.
+        # A place to begin stands in `initial`, or is the reader's own configuration.
         "checkpoint": None if checkpoint.is_start else _number(checkpoint),
         "pending": None
         if pending is None
@@ -103,6 +105,7 @@ def encode(recorded: ShardState) -> Value:
             **_number(pending.number),
             "state": None if pending.state is None else base64.b64encode(pending.state).decode(),
         },
+        **({} if recorded.initial is None else {"initial": str(recorded.initial)}),
         **recorded.extra,
     }
 
@@ -114,19 +117,20 @@ def _number(number: ExtendedSequenceNumber) -> dict[str, Json]:
 def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> ShardState:
     """Return the state in the value of a shard's position.
 
-    Without a checkpoint, the state begins at `initial`.
+    Without a checkpoint, the state begins where the value says, or else at `initial`.
     """
     if value is None:
         return ShardState(shard, initial)
     fields = Fields(f"position of shard {shard!r:.60}", dict(value))
-    checkpoint, pending = fields.inner("checkpoint"), fields.inner("pending")
-    number = initial if checkpoint is None else _decode_number(checkpoint)
+    checkpoint, pending, recorded = fields.inner("checkpoint"), fields.inner("pending"), _decode_initial(fields)
+    number = recorded or initial if checkpoint is None else _decode_number(checkpoint)
     if checkpoint is not None and number.is_start:
         fields.fail(f"checkpoint: {number} is a place to begin, which only stands in pending")
     return ShardState(
         shard,
         number,
         None if pending is None else PendingCheckpoint(_decode_number(pending), _decode_state(pending)),
+        recorded,
         fields.rest,
     )
 
@@ -136,6 +140,17 @@ def _decode_number(fields: Fields) -> ExtendedSequenceNumber:
         return ExtendedSequenceNumber(fields.text("sequence_number"), fields.integer("sub_sequence_number"))
     except IllegalArgumentError as error:
         fields.fail(str(error))
+
+
+def _decode_initial(fields: Fields) -> ExtendedSequenceNumber | None:
+    value = fields.optional("initial")
+    try:
+        initial = None if value is None else ExtendedSequenceNumber(fields.check_text("initial", value))
+    except IllegalArgumentError as error:
+        fields.fail(f"initial: {error}")
+    if initial is not None and not initial.is_start:
+        fields.fail(f"initial: expected a place to begin, found {initial}")
+    return initial
 
 
 def _decode_state(fields: Fields) -> bytes | None:

@@ -292,6 +292,16 @@ def test_a_lost_lease_is_not_acquired_again(ready: Any) -> None:
     assert mine.acquire_lease(mine.get_lease("0"))
 
 
+def test_a_lease_that_another_host_had_meanwhile_is_not_acquired_again(ready: Any) -> None:
+    """Although it is free, and its loss was not noticed before."""
+    mine, other = ready.leases("mine"), ready.leases("other")
+    lease = acquired(mine)
+    other.release_lease(acquired(other))
+    assert not mine.acquire_lease(lease)
+    assert not lease.is_owned
+    assert mine.acquire_lease(mine.get_lease("0"))
+
+
 def test_a_lease_is_stolen_from_the_owner_it_names_only(ready: Any) -> None:
     first, second, third = (ready.leases(name) for name in ("first", "second", "third"))
     free = third.get_lease("0")

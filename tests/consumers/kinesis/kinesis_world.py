@@ -12,10 +12,12 @@ from tests.consumers.world import TestHost
 
 
 class Node(ShardLeases):
-    """The leases of one worker."""
+    """The leases of one worker, whose requests meet `faults`."""
 
-    def __init__(self, store: Store, worker: str, host: TestHost, **options: Any) -> None:
-        self.faults, self._host = Faults(), host
+    def __init__(
+        self, store: Store, worker: str, host: TestHost, *, faults: Faults | None = None, **options: Any
+    ) -> None:
+        self.faults, self._host = faults or Faults(), host
         super().__init__(store.url, "app", worker, **options)
 
     def _make_core(self, context: StoreContext) -> Shards:

@@ -17,7 +17,7 @@ from pyspark_checkpointer.consumers.kinesis import (
     Row,
     ShardLeases,
 )
-from pyspark_checkpointer.consumers.kinesis.state import ShardState, checkpointed, decode, encode
+from pyspark_checkpointer.consumers.kinesis.state import ShardState, checkpointed, decode, encode, prepared
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
@@ -268,6 +268,7 @@ def test_a_value_of_another_form_that_was_mended_is_read_by_the_next_round(world
         {"checkpoint": {"sequence_number": "LATEST", "sub_sequence_number": 0}, "pending": None},
         {"checkpoint": None, "pending": {"sequence_number": "5", "sub_sequence_number": 0, "state": "?"}},
         {"checkpoint": None, "pending": {"sequence_number": "5", "sub_sequence_number": 0, "state": 7}},
+        *({"checkpoint": None, "pending": None, "initial": wrong} for wrong in (None, 5, "5", "SHARD_END", "NOW")),
     ],
 )
 def test_a_value_of_another_form_is_refused(value: dict[str, object]) -> None:
@@ -283,6 +284,16 @@ def test_fields_of_a_newer_writer_are_kept() -> None:
         "pending": None,
         "later": [1],
     }
+
+
+def test_a_place_to_begin_is_kept_until_the_first_checkpoint() -> None:
+    value = {"checkpoint": None, "pending": None, "initial": "TRIM_HORIZON"}
+    begun = decode("s", value, LATEST)
+    assert begun.checkpoint == TRIM_HORIZON
+    assert encode(begun) == value
+    five = ExtendedSequenceNumber("5")
+    assert decode("s", encode(prepared(begun, five, five, b"state")), LATEST).initial == TRIM_HORIZON
+    assert "initial" not in encode(checkpointed(begun, five, five))
 
 
 # ---- leases ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer.consumers.kinesis import SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Worker
+from pyspark_checkpointer.consumers.kinesis import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Worker
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
 from tests.consumers.kinesis import kinesis_job
 from tests.consumers.kinesis.kinesis_job import LENGTH, SHARDS
@@ -120,6 +120,48 @@ def test_a_shard_from_its_beginning_to_its_end(one: Node, stream: Stream, calls:
     assert stream.asked == [("s", "TRIM_HORIZON"), ("s", "3")]
     assert one.rows()["s"].finished
     assert not one.held
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_children_of_a_shard_are_read_from_their_first_record(
+    node: Callable[..., Node], host: TestHost, stream: Stream, calls: list[Any], again: bool
+) -> None:
+    """Even if all begins at LATEST: what came before the parent was read to its end is wanted."""
+    leases = node("one", initial=LATEST)
+    leases.create(["s"])
+    stream.ended.add("s")
+    stream.records["s-1"] = records(6, 7)
+
+    def act(name: str, given: Any) -> None:
+        if name == "shard_ended" and given.shard_id == "s":
+            for _ in range(1 + again):
+                leases.create(["s", "s-1"])
+        checkpoint(name, given)
+
+    worker = Worker(leases, stream.fetch, lambda: Processor(calls, act))
+    for _ in range(4):
+        worker.run_once()
+    host.seconds += THIRD
+    worker.run_once()
+    assert stream.asked[:3] == [("s", "LATEST"), ("s", "3"), ("s-1", "TRIM_HORIZON")]
+    assert ("s-1", "process_records", ["6", "7"]) in calls
+
+
+def test_where_a_shard_begins_goes_with_its_first_checkpoint(node: Callable[..., Node]) -> None:
+    first = node("one", initial=LATEST)
+    first.create(["s"])
+    first.create(["child"])
+    assert [first.must(name).position for name in ("s", "child")] == [LATEST, TRIM_HORIZON]
+    second = node("two", initial=LATEST)
+    child = second.must("child", force=True)
+    child.checkpoint()  # of nothing
+    assert child.position == TRIM_HORIZON
+    prepared = child.prepare_checkpoint()
+    second.deliver(child, records(1, 2))
+    child.checkpoint()
+    assert str(child.position) == "2"
+    assert prepared is not None
+    assert str(node("three", initial=LATEST).must("child", force=True).position) == "2"
 
 
 def test_an_end_that_is_not_recorded_is_an_error(one: Node, two: Node, stream: Stream, calls: list[Any]) -> None:

@@ -310,10 +310,8 @@ def test_no_record_is_skipped_whatever_fails(world: World, host: TestHost, seed:
     onlooker.create(shards)
     nodes = []
     for name in ("one", "two"):
-        store = FaultyStore(
-            world.store, Faults(seed=source.randrange(1000), rate=0.05, failures=("fail", "drop_answer"))
-        )
-        nodes.append(Node(store, name, host, max_updates=max_updates, interval=1000))
+        faults = Faults(seed=source.randrange(1000), rate=0.05, failures=("fail", "drop_answer"))
+        nodes.append(Node(world.store, name, host, faults=faults, max_updates=max_updates, interval=1000))
     workers = [Worker(leases, stream.fetch, lambda: Careful(effects)) for leases in nodes]
     for step in itertools.count():
         assert step < 2000
