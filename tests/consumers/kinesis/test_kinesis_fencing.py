@@ -12,6 +12,7 @@ from pyspark_checkpointer import runtime
 from pyspark_checkpointer.consumers.kinesis import (
     LATEST,
     SHARD_END,
+    TRIM_HORIZON,
     ExtendedSequenceNumber,
     RecordCheckpointer,
     Row,

@@ -10,7 +10,6 @@ import pytest
 from pyspark_checkpointer.consumers.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
 from pyspark_checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
 from pyspark_checkpointer.testing.faults import Faults
-from pyspark_checkpointer.testing.store import FaultyStore
 from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.kinesis.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
 from tests.consumers.world import TestHost, World
