@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pyspark_checkpointer.admin.sign_root import ROUNDS, renewed, sign_root
+from pyspark_checkpointer.admin.signer_list import allowed, find_named
+from pyspark_checkpointer.checkpoint.history import walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, find_head, read_head, read_whole_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
@@ -93,8 +95,8 @@ class _Change:
             else:
                 self.signers, version = found[0], found[1].version
                 adopting = self.signers.adopting
-            planned = _allowed(self.signers, allow)
-            named = _named(self.signers, revoke)
+            planned = allowed(self.signers, allow)
+            named = find_named(self.signers, revoke)
             gone = [key for key in named if self.signers.signers[key].through is None]
             if gone:
                 await self._sign_anew(gone)
@@ -193,6 +195,8 @@ class _Change:
                         return renewed(self._host, now)
 
                     await cas_loop(self._store, head, plan)
+            if "commit" in roles:
+                await self._check_commits(gone)
             async for path in self._positions():
                 if "consume" in roles or path == object_paths.FOLLOWERS:
                     await self._fence_position(path, gone)
@@ -201,6 +205,23 @@ class _Change:
                 f"{error}. Somebody wrote it with a key that was being revoked. If that was your own job, stop it, "
                 "allow the key again, and revoke it again"
             ) from None
+
+    async def _check_commits(self, gone: Collection[str]) -> None:
+        """Raise `UntrustedError` for a commit that came before the list did, and does not count any more.
+
+        Others may have gone on from it since.
+        """
+        last = min(self.signers.signers[key].through or 0 for key in gone)
+        head = await find_head(self._store)
+        if head.pointer is None:
+            return
+        try:
+            async for _ in walk(self._store, head, max(last + 1, head.pointer.boundary)):
+                pass
+        except UntrustedError:
+            raise
+        except (CorruptionError, ObjectNotFoundError) as error:  # Damage is nothing that a revocation has to wait for.
+            logger.warning("%s: the newest commits could not be looked at: %s", self._store.url, error)
 
     async def _fence_position(self, path: str, gone: Collection[str]) -> None:
         try:
@@ -262,48 +283,6 @@ def as_signers(allow: Mapping[str | os.PathLike[str], str | Sequence[str]]) -> l
             raise IllegalArgumentError(f"allow: {os.fspath(path)!r:.80}: expected one public key, found {len(keys)}")
         signers.append(Signer(Path(path).stem, keys[0], tuple(role for role in ROLES if role in roles)))
     return signers
-
-
-def _allowed(signers: Signers, allow: Collection[Signer]) -> dict[str, Signer]:
-    """Return the signers with those who are allowed from now on."""
-    planned = dict(signers.signers)
-    for one in allow:
-        known = planned.get(one.key)
-        if known is not None and set(known.roles) - set(one.roles):
-            raise IllegalArgumentError(
-                f"{one.name!r:.60}: {'may' if known.through is None else 'could'} {' and '.join(known.roles)} already: "
-                "what it signed so far would not count any more: "
-                f"{'revoke it, and allow' if known.through is None else 'allow'} a new key"
-            )
-        cleans = known is not None and known.through is None and "clean" in known.roles and "commit" not in known.roles
-        if cleans and "commit" in one.roles:
-            raise IllegalArgumentError(
-                f"{one.name!r:.60}: may clean, and its `_latest` would not count any more if it might commit too: "
-                "revoke it first, or allow a new key"
-            )
-        namesake = next((other for other in planned.values() if other.name == one.name and other.key != one.key), None)
-        if namesake is not None and namesake.through is None:
-            raise IllegalArgumentError(
-                f"{one.name!r:.60}: another signer has this name: revoke that, or choose another"
-            )
-        planned[one.key] = one
-    return planned
-
-
-def _named(signers: Signers, revoke: Collection[str]) -> list[str]:
-    """Return the keys of signers that names or keys name.
-
-    Where they name nobody else, they name those who are revoked already: an earlier call may not have finished.
-    """
-    gone = []
-    for given in revoke:
-        named = [one for one in signers.signers.values() if given in (one.name, one.key)]
-        found = [one.key for one in named if one.through is None] or [one.key for one in named]
-        if not found:
-            known = ", ".join(f"{one.name!r:.60}" for one in signers.signers.values() if one.through is None)
-            raise IllegalArgumentError(f"{given!r:.80}: is no signer: there are {known or 'none'}")
-        gone += found
-    return gone
 
 
 def _signed_store(session: Session) -> SignedStore:

@@ -308,8 +308,11 @@ class Verifier:
                 with self.noting(key[-1]):
                     whole = replace(manifest, operators={name: operator})
                     self._loaded[key] = (await self._shared.load(whole)).operators[name]
-            if not operator.segments or key in self._loaded:
-                operators[name] = self._loaded.get(key, operator)
+            if not operator.segments:
+                operators[name] = operator
+            elif (loaded := self._loaded.get(key)) is not None:
+                # Only the chains are shared: a checkpoint may change the schema of an operator and nothing else.
+                operators[name] = replace(operator, chains=loaded.chains, patches=loaded.patches)
         return replace(manifest, operators=operators)
 
     async def _read_segment(self, segment: Segment) -> bool:

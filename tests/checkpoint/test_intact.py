@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, runtime
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, runtime
 from pyspark_checkpointer.checkpoint.metadata import objects_of
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -21,10 +21,12 @@ from pyspark_checkpointer.errors import (
     OutcomeUnknownError,
 )
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.model import CheckpointId, Ref
+from pyspark_checkpointer.manifests.map_expiry import micros
+from pyspark_checkpointer.manifests.model import CheckpointId, Clock, Ref
 from pyspark_checkpointer.testing.requests import CrashError
 from tests.checkpoint.test_verify import live_ids, live_paths
 from tests.damage import DAMAGE, everything, fill, flip
+from tests.manifests.samples import AT
 from tests.world import World, got, latest, line, put
 
 pytestmark = pytest.mark.usefixtures("small_manifests")
@@ -164,6 +166,27 @@ def spoil(world: World, path: str) -> None:
 def own(world: World, checkpoint: CheckpointId) -> str:
     (path,) = [path for path in world.objects(object_paths.ARTIFACTS) if str(checkpoint) in path]
     return path
+
+
+def test_a_checkpoint_keeps_its_own_schema_beside_one_with_the_same_segments(world: World) -> None:
+    """A map that takes a rule to expire writes no object, so that both checkpoints name the same segments."""
+    client, state = world.actor(), KeyedState({n: n for n in range(200)}, partitions=20)
+    with client.begin() as cp:
+        cp.save("s", state)
+    state.set_rule(5, micros(AT))
+    with client.begin() as cp:
+        cp.attempt.clock = Clock(AT, "job")
+        cp.save("s", state)
+        cp.snapshot("other", 0, b"x")
+    first, second = client.list_checkpoints()
+    before, after = (client.load_manifest(known).operators["s"] for known in (first, second))
+    assert before.segments == after.segments != ()
+    assert before.schema != after.schema
+    spoil(world, own(world, second))
+    restored = world.actor().restore(on_corruption="previous")
+    assert restored is not None
+    assert (restored.id, restored.manifest.operators["s"].schema) == (first, before.schema)
+    assert restored.keyed("s").to_dict() == {n: n for n in range(200)}
 
 
 def test_without_damage_it_is_a_restore_like_any_other(world: World) -> None:

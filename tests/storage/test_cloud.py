@@ -236,6 +236,12 @@ def test_uploads_that_nobody_finished_can_be_discarded(place_of: Callable[[str],
         assert unfinished() == 0
 
 
+def test_an_upload_that_could_not_be_discarded_is_tried_again() -> None:
+    with serving(says(500, "InternalError"), says(404, "NoSuchUpload")) as server:
+        run_sync(server.place("s3").open().discard([WriteLeftover("artifacts/a/0/big", "1")]))
+    assert len(server.requests) == 2
+
+
 def test_uploads_are_listed_page_by_page() -> None:
     def page(key: str, upload: str, more: bool) -> Answer:
         def answer(handler: Any) -> None:

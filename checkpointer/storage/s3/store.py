@@ -7,7 +7,6 @@ own retries are off, since after a lost answer only the layers above can tell wh
 import asyncio
 import io
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,6 @@ from pyspark_checkpointer.storage.base import (
     ListedObject,
     ListingPage,
     ObjectExistsError,
-    ObjectNotFoundError,
     PreconditionFailedError,
     S,
     WriteLeftover,
@@ -73,10 +71,8 @@ class S3Store(CloudStore[Any]):
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         for leftover in leftovers:
-            request = self._abort(self._at(leftover.path), leftover.token)
-            # An upload that is gone is no error. Its code, NoSuchUpload, is one of those that are tried again.
-            with suppress(ObjectNotFoundError, DependencyError):
-                await cloud.answer(request, partial(self._error, name=self._name(leftover.path)))
+            request = self._drop(self._at(leftover.path), leftover.token)
+            await cloud.answer(request, partial(self._error, name=self._name(leftover.path)))
 
     # --- requests ---
 
@@ -183,6 +179,14 @@ class S3Store(CloudStore[Any]):
 
     async def _abort(self, key: str, upload: str) -> None:
         await self._call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    async def _drop(self, key: str, upload: str) -> None:
+        """Abort an upload, unless it is gone."""
+        try:
+            await self._abort(key, upload)
+        except Exception as error:
+            if refusal(error).code not in ("NoSuchUpload", "NoSuchKey"):
+                raise
 
     async def _swap(self, path: str, data: bytes, expected: str | None) -> str:
         condition: dict[str, str] = {}

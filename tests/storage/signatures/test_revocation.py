@@ -1,5 +1,6 @@
 """What a signer can still do around the moment at which it is revoked, and what must not stop the revocation."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -63,6 +64,31 @@ def test_the_owner_is_told_of_a_position_that_came_between(
     monkeypatch.setattr("pyspark_checkpointer.admin.signers.swap_signers", late)
     with pytest.raises(InvalidStateError, match="wrote it with a key that was being revoked"):
         victim.change(revoke=["host"])
+
+
+def test_the_owner_is_told_of_a_commit_that_came_between_and_has_a_later_one_on_top(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new job has gone on from what the old one committed while the list was swapped."""
+    victim = local_victim
+    victim.change(allow={victim.public("stranger"): "commit"})
+    old, new = victim.client("driver"), victim.client("stranger")
+
+    async def late(*given: Any) -> bool:
+        monkeypatch.undo()
+        for number, client in ((3, old), (4, new)):
+            await asyncio.to_thread(client.restore)
+            await asyncio.to_thread(victim.commit, client, number)
+        return await swap_signers(*given)
+
+    old.restore()
+    monkeypatch.setattr("pyspark_checkpointer.admin.signers.swap_signers", late)
+    with pytest.raises(InvalidStateError, match="wrote it with a key that was being revoked"):
+        victim.change(revoke=["driver"])
+    victim.change(allow={victim.public("driver"): "commit"})
+    victim.change(revoke=["driver"])
+    assert victim.state() == victim.states[4]
+    assert len(victim.client().list_checkpoints()) == len(victim.states)
 
 
 def test_a_consumer_that_only_read_is_fenced(local_victim: Victim) -> None:
