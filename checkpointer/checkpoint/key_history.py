@@ -56,8 +56,9 @@ class KeyHistory:
         operator: The name of the map or table.
         key: The key. Of a table: its key columns, as a dict.
         since: The checkpoint with which the history begins.
-        is_complete: Whether nothing came before: `since` is the first checkpoint of the store, and what it inserted is
-            among the changes. Otherwise the changes are those after it.
+        is_complete: Whether the history of the store begins with `since`: it is the first checkpoint, or the copy that
+            a repair, an export or a fork began with. What it holds was inserted there, and is among the changes.
+            Otherwise the changes are those after it.
         first: The value or row in `since`, unless the history is complete; None where there was none.
         changes: A `KeyChange` for each checkpoint that changed the key.
 

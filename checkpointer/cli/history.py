@@ -64,7 +64,7 @@ def command(
     else:
         print_line("no checkpoint changed it")
     if found.is_complete:
-        print_line(f"from {found.since} on, the first checkpoint")
+        print_line(f"from {found.since} on, with which the history of the store begins")
     else:
         had = "had no such key, or null" if found.first is None else f"had {to_text(found.first)}"
         print_line(f"after {found.since}, which {had}")

@@ -63,7 +63,8 @@ class AsyncCheckpointer(AsyncFace):
     Every method that asks the store raises `RetryableError` if the store does not answer in time, and
     `StoreRefusedError` or `StoreNotFoundError` if the store refuses. A method that commits raises `OutcomeUnknownError`
     if nothing proves whether the swap took effect. After `begin(background=True)` the next call raises what the commit
-    in the background raised. Methods do not repeat this.
+    in the background raised, unless it is `save_snapshot`, `save_delta` or `load_artifact`, which need nothing of it.
+    Methods do not repeat this.
 
     Args:
         root: Where the state lives: a folder, `s3://bucket/path`, `abfs://container/path`, `gs://bucket/path`,

@@ -57,7 +57,7 @@ def test_each_change_and_where_the_history_begins(tmp_path: Path, run: Run) -> N
     assert (found["since"], found["complete"], found["first"]) == (ids[0], False, 1)
     said = run("history", root, "seen", "ann").out.splitlines()
     assert (len(said), said[0]) == (6, 'seen, "ann"')
-    assert said[-1] == f"from {ids[0]} on, the first checkpoint"
+    assert said[-1] == f"from {ids[0]} on, with which the history of the store begins"
     assert said[3].split()[-3:] == ['{"$tuple":', "[1,", "2]}"]
     said = run("history", root, "seen", "bob", "--after", "epoch=0").out.splitlines()
     assert said == ['seen, "bob"', "no checkpoint changed it", f"after {ids[0]}, which had no such key, or null"]

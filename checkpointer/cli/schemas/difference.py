@@ -84,6 +84,9 @@ class KeyHistory(TypedDict):
     operator: str
     key: Json
     since: Annotated[Id, "the checkpoint with which the history begins"]
-    complete: Annotated[bool, "`since` is the first checkpoint of the store, and its change is among these"]
+    complete: Annotated[
+        bool,
+        "the history of the store begins with `since`, and its change is among these",
+    ]
     first: Annotated[Json, "value or row in `since`, where the history is not complete; null without one"]
     changes: list[HistoryChange]
