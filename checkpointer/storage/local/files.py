@@ -150,7 +150,23 @@ def create_temporary(target: str) -> tuple[str, int]:
     # which a sweep recognises what a killed writer left.
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    return temporary, os.open(temporary, flags, _OWNER_ONLY)
+    fd = os.open(temporary, flags, _OWNER_ONLY)
+    give_away(fd, folder)
+    return temporary, fd
+
+
+def give_away(new: int | str, folder: str) -> None:
+    """Give a new file or folder to the owner of its folder, if this process is that of the superuser.
+
+    The job of another user could not read `_latest` any more after somebody has cleaned its root with `sudo`.
+    """
+    if os.geteuid() != 0:
+        return
+    # Some file systems have no owners: there, everybody may read everything.
+    with suppress(OSError):
+        owner = os.stat(folder)
+        if (owner.st_uid, owner.st_gid) != (0, os.getegid()):
+            os.chown(new, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(new, int))
 
 
 def private(path: str, flags: int) -> int:

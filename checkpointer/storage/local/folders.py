@@ -40,6 +40,7 @@ class DurableFolders:
         for name in reversed(unknown):
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700)
+                files.give_away(name, os.path.dirname(name))
             if not os.path.isdir(name):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
             with suppress(PermissionError):  # the system may let us pass through its folders, but not open them

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import SwapNotSentError
 from pyspark_checkpointer.runtime.processes import read_process_state
+from pyspark_checkpointer.storage.local import files
 
 MAX_PAUSE = 0.02
 """Seconds between two tries to take the lock, at most.
@@ -74,6 +75,7 @@ def _open(path: str) -> int:
     with _guard:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         _open_files.add(fd)
+        files.give_away(fd, os.path.dirname(path))
     return fd
 
 

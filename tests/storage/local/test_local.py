@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
@@ -635,3 +636,18 @@ def test_what_one_call_cannot_read_is_in_memory_once(root: Path, local: Store, m
     assert read == data
     assert peak < 1.5 * len(data)
     assert run_sync(local.get_range("x", 5, len(data))) == data[5:]
+
+
+@ROOT_ONLY
+def test_what_the_superuser_writes_belongs_to_the_owner_of_the_root(root: Path) -> None:
+    """A cleanup with `sudo` must not lock the job of another user out."""
+    root.mkdir(parents=True)
+    os.chown(root, 65534, 65533)
+    with Checkpointer(root) as client:
+        for epoch in range(2):
+            with client.begin(epoch=epoch) as cp:
+                cp.snapshot("op", 0, bytes(300_000))
+        client.savepoint("kept")
+    found = [*root.rglob("*")]
+    assert {"_latest", files.LOCK, "catalog"} <= {path.name for path in found}
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in found} == {(65534, 65533)}
