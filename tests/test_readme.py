@@ -130,7 +130,9 @@ def test_the_programs_with_a_stream_run_and_go_on_on_a_cluster(tmp_path: Path) -
         printed(program, tmp_path, environment)
     both = "\n".join([on_a_cluster(program) + "\nprint('done')" for program in STREAMS])
     said = printed(both, tmp_path, environment | {"PYSPARK_PYTHON": sys.executable})
-    assert all(part.strip() for part in said.split("done")[: len(STREAMS)])
+    parts = said.split("done")
+    assert "{0: 100, 1: 100}" in parts[0], "the counts go on"
+    assert all(part.strip() for part in parts[: len(STREAMS)])
 
 
 @pytest.mark.prove  # in the short run tests/spark/test_interpreter.py sees that such tasks are refused

@@ -33,6 +33,7 @@ from pyspark_checkpointer.testing import crash_points
 from pyspark_checkpointer.testing.faults import CrashError, Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
+from tests.key_files import make_key
 from tests.world import Contents, contents, put
 
 SECRET = "alice-of-the-plain-root"
@@ -54,11 +55,6 @@ States = dict[str, Any]
 @pytest.fixture
 def key(tmp_path: Path) -> str:
     return make_key(tmp_path / "state.key")
-
-
-def make_key(path: Path) -> str:
-    path.write_text(secrets.token_hex(32))
-    return f"key-file:{path}"
 
 
 def fill(client: Checkpointer, commits: int = 4, partitions: int = PARTITIONS, *, prepares: bool = False) -> None:

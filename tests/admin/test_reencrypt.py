@@ -38,8 +38,9 @@ from pyspark_checkpointer.storage.encryption.keyring import make_keys, open_keys
 from pyspark_checkpointer.storage.encryption.stored_names import MAX_HIDDEN_NAME
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing import Faults, crash_points, injected
-from tests.admin.test_encrypt import SECRET, begin_empty, check_empty, client_of, fill, make_key, objects, states
+from tests.admin.test_encrypt import SECRET, begin_empty, check_empty, client_of, fill, objects, states
 from tests.conftest import Root
+from tests.key_files import make_key
 
 REPLACED = "is encrypted with another data key than this client has: `checkpointer rekey --rewrite`"
 

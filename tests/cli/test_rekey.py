@@ -1,16 +1,11 @@
 """`checkpointer rekey` gives a root another key, and with --rewrite another data key; saved plans have it too."""
 
-import secrets
 from pathlib import Path
 
 from pyspark_checkpointer import Checkpointer
 from tests.cli.conftest import Run, write_history
+from tests.key_files import make_key
 from tests.signing_keys import make_keys
-
-
-def make_key(path: Path) -> str:
-    path.write_text(secrets.token_hex(32))
-    return f"key-file:{path}"
 
 
 def test_rekey_says_what_was_done(tmp_path: Path, run: Run) -> None:

@@ -36,6 +36,7 @@ from pyspark_checkpointer.storage.encryption.key_providers import KeyFile, Unwra
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import create_keys, open_keys
 from pyspark_checkpointer.storage.memory.store import MemoryStore
+from tests.key_files import make_key
 from tests.storage.conftest import Place, copy_objects
 
 SECRET = "4929-1234-secret"
@@ -46,11 +47,6 @@ LARGE = random.Random(1).randbytes(300_000)
 @pytest.fixture
 def key(tmp_path: Path) -> str:
     return make_key(tmp_path / "state.key")
-
-
-def make_key(path: Path) -> str:
-    path.write_text(secrets.token_hex(32))
-    return f"key-file:{path}"
 
 
 class Victim:

@@ -21,6 +21,7 @@ from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import open_keys
 from pyspark_checkpointer.testing import FaultyStore
+from tests.key_files import make_key
 
 SECRET = b"4929-1234-of-the-shredded"
 LARGE = SECRET * 20_000
@@ -44,11 +45,6 @@ def recorded(versions: Versions) -> Iterator[None]:
     open_root = stores.open_root
     with mock.patch.object(stores, "open_root", lambda *args: RecordingStore(open_root(*args))):
         yield
-
-
-def make_key(path: Path) -> str:
-    path.write_text(secrets.token_hex(32))
-    return f"key-file:{path}"
 
 
 def live(url: str, encryption: str, tmp_path: Path) -> None:
