@@ -72,6 +72,14 @@ class Follower:
         return f"Follower({cut(repr(self.name))}, {cut(repr(self.operator))}, {self.checkpoint}, {where})"
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A position that a follower was given, and the one before; None if it had none."""
+
+    before: FollowerPosition | None
+    to: FollowerPosition
+
+
 class Followers(list[Follower]):
     """A list of followers that a notebook shows as a table."""
 
@@ -127,18 +135,17 @@ async def followers(session: Session) -> Followers:
     return await read_consistent(session.store, read)
 
 
-async def register(session: Session, name: str, operator: str, checkpoint: CheckpointId | None) -> None:
+async def register(session: Session, name: str, operator: str, checkpoint: CheckpointId | None) -> Move | None:
     """Keep the changes after a checkpoint until the follower has read them.
 
     After this call, no retirement removes these changes, unless a policy says so. A follower may register again, and go
-    back. Raises `RetiredError` if the checkpoint is not live any more.
+    back. Returns None if it was at this position already. Raises `RetiredError` if the checkpoint is not live any more.
     """
     object_paths.encode_name("follower", name)
-    before: FollowerPosition | None = None
-    has_moved = False
+    move: Move | None = None
 
     def plan(known: FollowerPositions) -> FollowerPositions | None:
-        nonlocal before, has_moved
+        nonlocal move
         old = known.by_name.get(name)
         if old is not None and old.operator != operator:
             raise IllegalArgumentError(
@@ -148,15 +155,8 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
             )
         if old is not None and old.checkpoint == checkpoint:
             return None
-        before, has_moved = old, True
-        return _with(session, known, FollowerPosition(name, operator, checkpoint, session.host.now()))
-
-    def put_back(known: FollowerPositions) -> FollowerPositions | None:
-        now = known.by_name.get(name)
-        # Somebody else may have changed the position since.
-        if not has_moved or now is None or now.checkpoint != checkpoint:
-            return None
-        return _without(known, name) if before is None else _with(session, known, before)
+        move = Move(old, FollowerPosition(name, operator, checkpoint, session.host.now()))
+        return _with(session, known, move.to)
 
     await _require_live(session, name, checkpoint)
     await _change(session, plan)
@@ -166,26 +166,46 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
         await _require_live(session, name, checkpoint)
     # A signer who may consume, and not swap `_latest`: retention would wait for one who never reads.
     except InvalidStateError:
-        await _change(session, put_back)
+        await put_back(session, move)
         raise
     # A retirement came first. What the follower has yet to read after its old position is kept again.
     except RetiredError:
-        await _change(session, put_back)
+        await put_back(session, move)
         await _touch(session)
         raise
     logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
+    return move
 
 
-async def hold(session: Session, name: str, operator: str) -> None:
+async def put_back(session: Session, move: Move | None) -> None:
+    """Give a follower the position from before a move.
+
+    It stays where it is if somebody else has changed the position since.
+    """
+    if move is None:
+        return
+    before, to = move.before, move.to
+
+    def plan(known: FollowerPositions) -> FollowerPositions | None:
+        now = known.by_name.get(to.name)
+        if now is None or now.checkpoint != to.checkpoint:
+            return None
+        return _without(known, to.name) if before is None else _with(session, known, before)
+
+    await _change(session, plan)
+
+
+async def hold(session: Session, name: str, operator: str) -> Move | None:
     """Keep all that is live for a follower whose position is not known yet.
 
-    A follower that is registered stays at its position, unless it is lost. Raises what `register` raises.
+    A follower that is registered stays at its position, unless it is lost. Returns and raises what `register` does.
     """
     known = (await read_positions(session.store)).by_name.get(name)
     ancestry = (await read_consistent(session.store, lambda head: read_history(session.store, head))).ancestry
     begins = ancestry[-1][1].parent is None
     if known is None or needed_by([ref for ref, _ in ancestry], begins, known.checkpoint) is None:
-        await register(session, name, operator, ancestry[-1][0].id)
+        return await register(session, name, operator, ancestry[-1][0].id)
+    return None
 
 
 async def _touch(session: Session) -> None:

@@ -50,7 +50,7 @@ class BatchAttempt:
         self.dropped_tables: list[TableChanges] = []
         """Tables that were dropped. The rows that functions emitted from them are removed at the end of the batch."""
         self.map_rules: dict[str, int | None] = {}
-        """The lifetime of the entries of each open map, in microseconds; None if they do not expire."""
+        """The lifetime that the callback gave for the entries of each open map, in microseconds; None without one."""
         self.used_names: set[str] = set()
         """Names that the callback opened, wrote or dropped."""
 
@@ -189,7 +189,7 @@ class BatchAttempt:
         # Before the maps are saved: by this clock their entries expire.
         self.clock.move_to_batch()
         for name, keyed in self.run.maps.items():
-            if self.map_rules.get(name) is not None and self.clock.is_at_beginning and len(keyed):
+            if keyed.expires and self.clock.is_at_beginning and len(keyed):
                 raise InvalidStateError(
                     f"map {name!r}: its entries expire, and the job's clock has no time yet, so all of them would be "
                     "expired once it has: call state.advance_clock(time) before the first entry is set"

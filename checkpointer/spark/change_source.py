@@ -92,6 +92,8 @@ class FeedStreamReader(DataSourceStreamReader):
         self._follower = follower
         self._is_registered = False
         self._is_held = False
+        self._held: followers.Move | None = None
+        """What `_hold` has changed."""
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         selector = None if self._after is None else CheckpointSelector.parse(self._after)
@@ -111,7 +113,13 @@ class FeedStreamReader(DataSourceStreamReader):
         It is registered with the position that it continues from.
         """
         if self._follower is not None and not self._is_registered:
-            run_sync(followers.register(self._client.session, self._follower, self._operator, after))
+            session = self._client.session
+            try:
+                run_sync(followers.register(session, self._follower, self._operator, after))
+            # This query can never go on, so retention must not keep for it what `_hold` has found.
+            except RetiredError:
+                run_sync(followers.put_back(session, self._held))
+                raise
             self._is_registered = True
 
     def commit(self, end: dict[str, str]) -> None:
@@ -150,7 +158,7 @@ class FeedStreamReader(DataSourceStreamReader):
         This is done once for each start of the query.
         """
         if self._follower is not None and not self._is_registered and not self._is_held:
-            run_sync(followers.hold(self._client.session, self._follower, self._operator))
+            self._held = run_sync(followers.hold(self._client.session, self._follower, self._operator))
             self._is_held = True
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:

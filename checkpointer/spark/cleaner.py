@@ -14,11 +14,12 @@ from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import at_exit, run_sync
 from pyspark_checkpointer.runtime.process_exit import SILENT_SECONDS
+from pyspark_checkpointer.spark.connect import runs_callbacks
 
 logger = logging.getLogger("pyspark_checkpointer")
 
 EXIT_SECONDS = 60.0
-"""Seconds that a process waits at its end for cleanups.
+"""Seconds that a process waits at its end for cleanups, and a batch of Spark Connect for its own.
 
 Many jobs make one batch for each process, so that each of their cleanups begins when the process is about to end.
 """
@@ -31,7 +32,7 @@ class Cleaner:
     """A cleanup of a root after some of its commits.
 
     It runs after each commit whose sequence number is a multiple of `every`. It runs in a thread of its own, one
-    cleanup at a time.
+    cleanup at a time. Only in Spark Connect does a batch wait for it, for at most `EXIT_SECONDS`.
     """
 
     def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:
@@ -55,6 +56,20 @@ class Cleaner:
                 logger.warning("%s: no cleanup was begun, and the next one does its work: %s", self._client.root, error)
                 return
             self._running = cleanup
+            # Once the query ends, Spark ends such a process by a signal, so that it waits for nothing at its end.
+            if runs_callbacks():
+                self._wait_within_batch(cleanup)
+
+    def _wait_within_batch(self, cleanup: threading.Thread) -> None:
+        """Wait for a cleanup, and log that it goes on if it takes too long."""
+        _join([cleanup], EXIT_SECONDS)
+        if cleanup.is_alive():
+            logger.warning(
+                "%s: the cleanup takes longer than %g s, and goes on beside the next batches. If the query ends before "
+                "it, the next one begins anew: if no run of this query lasts long enough, run `checkpointer clean`",
+                self._client.root,
+                EXIT_SECONDS,
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_running": None}

@@ -71,12 +71,16 @@ def check_expire_after(name: str, given: object) -> int | None:
 def set_rule(name: str, keyed: KeyedState, after: int | None, clock: JobClock, parent: Manifest | None) -> None:
     """Let the entries of a map expire by the job's clock, or not at all.
 
-    The rule holds from this batch on. A job whose maps never expired needs no clock.
+    The rule holds from this batch on, or from the first batch with a time. A job whose maps never expired needs no
+    clock.
     """
     if keyed.expires and parent is not None and parent.clock is not None:
         # A map may be opened late in a run. What expired by its old rule since then must not come back by another one.
         keyed.expire(micros(parent.clock.at))
     if after is not None and not keyed.expires and len(keyed):
+        # They would all be expired once the clock has a time. Until then they stay, and the map takes the rule later.
+        if clock.is_at_beginning:
+            return
         # The entries that are there begin to expire with the time of now. A later time of this batch would take them.
         clock.hold(f"map {name!r}, which has entries, took expire_after")
     if after is not None or keyed.expires:

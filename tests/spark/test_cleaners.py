@@ -1,6 +1,8 @@
 """Whoever has the key of a cleaner cleans a root with tables on executors, and reads none of its rows."""
 
+import os
 import secrets
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -145,7 +147,9 @@ for epoch in range(4):
         cp.snapshot("op", 0, b"x")
 made = cleaner.Cleaner(client, RetentionPolicy(keep_last=1, grace=timedelta(0)), 4)
 made.after(cp.id)
-if len(sys.argv) > 3:
+if sys.argv[3:] == ["terminate"]:
+    os.kill(os.getpid(), signal.SIGTERM)
+if sys.argv[3:] == ["interrupt"]:
     interrupt = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     interrupt.daemon = True
     interrupt.start()
@@ -173,3 +177,18 @@ def test_an_interrupt_ends_the_wait_for_a_cleanup_and_nothing_else(tmp_path: Pat
     )
     assert "finished" in done.stdout, done.stderr
     assert "the process ends before its cleanup" in done.stderr
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(0.5, 1), (60, 4)])
+def test_a_batch_of_spark_connect_waits_for_its_cleanup_for_a_while(tmp_path: Path, seconds: float, left: int) -> None:
+    """Spark ends the process of the function by a signal, right after the last batch."""
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, str(tmp_path / "root"), str(seconds), "terminate"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SPARK_CONNECT_LOCAL_URL": "sc://localhost:15002"},
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert len(Checkpointer(tmp_path / "root").list_checkpoints()) == left
+    assert ("goes on beside the next batches" in done.stderr) == (left == 4)

@@ -181,6 +181,31 @@ def test_a_follower_that_was_outrun_is_kept_again_while_nothing_is_new(store: St
     assert read(again, offset, again.latestOffset()) == [("insert", 4), ("insert", 5)]
 
 
+@pytest.mark.parametrize("asks_latest", [True, False])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_nothing_is_kept_for_a_query_that_is_refused_at_its_start(
+    store: Store, asks_latest: bool, is_known: bool
+) -> None:
+    for key in (1, 2, 3):
+        store.batch(upsert(k=[key]))
+    stream(store, follower="copy", after="epoch=0").initialOffset()
+    offset, end = ({"checkpoint": str(id_)} for id_ in store.client.list_checkpoints()[1:])
+    store.client.clean(RetentionPolicy(keep_last=1, max_follower_lag=1, grace=timedelta(0)))
+    if not is_known:
+        store.client.remove_follower("copy")
+    before = behind(store)
+    assert before == ({"copy": None} if is_known else {})
+    again = stream(store, follower="copy")
+    if asks_latest:
+        again.latestOffset()
+    else:
+        again.partitions(end, end)
+    assert behind(store) == {"copy": 0}
+    with pytest.raises(RetiredError):
+        again.partitions(offset, end)
+    assert behind(store) == before
+
+
 def test_a_feed_is_not_read_under_other_columns(store: Store) -> None:
     store.batch(upsert(k=[1], v=[7]))
     source = CheckpointerSource({"path": store.client.root, "view": "changes", "operator": "t"})

@@ -135,6 +135,24 @@ def test_older_entries_count_from_the_adoption_and_nothing_is_written_again(plac
     assert place.read() == {1: 1}
 
 
+def test_a_map_with_entries_adopts_its_rule_with_the_first_time_of_the_clock(place: Place) -> None:
+    state = place.begin()
+    state.map("m", partitions=2)["a"] = 1
+    place.commit(state)
+    for again in (False, True):  # Batches without rows, which know no time.
+        state = place.begin(again=again)
+        state.advance_clock(None)
+        found = state.map("m", partitions=2, expire_after=10 * DAY)
+        assert state.map("m", expire_after=10 * DAY) is found
+        assert dict(found) == {"a": 1}
+        place.commit(state)
+        assert place.read() == {"a": 1}
+    place.batch(0)
+    assert place.read() == {"a": 1}
+    place.batch(10)
+    assert place.read() == {}
+
+
 def test_the_clock_of_sparks_batches_moves_maps_too(place: Place) -> None:
     for days, left in ((0, {"a": 1}), (9, {"a": 1}), (10, {})):
         state = place.begin(time=START + days * DAY)

@@ -69,8 +69,8 @@ async def plan_log(store: Store, log: SparkLog, job: Job, before: LogBeforeRewin
             elif path not in wanted or new is not None:
                 cut.append(path)
     write = {path: data for path in _in_order(wanted) if (data := wanted[path]) is not None}
-    if before is not None and not write and await _has_gone_on(store, job, cut):
-        cut = []  # The undo is complete, and the query was started since.
+    if before is not None and cut and _were_purged(write, here) and await _has_gone_on(store, job, cut):
+        cut, write = [], {}  # The undo is complete, and the query was started since.
     return LogPlan(tuple(cut), write, tuple(sorted(here)))
 
 
@@ -81,6 +81,21 @@ async def _has_gone_on(store: Store, job: Job, paths: Collection[str]) -> bool:
     """
     jobs = {f"{COMMITS}{job.batch_id}": None, f"{OFFSETS}{job.batch_id + 1}": job}
     return {*paths} <= jobs.keys() and all([await _is_readable(store, path, jobs[path]) for path in paths])
+
+
+def _were_purged(paths: Collection[str], here: Collection[str]) -> bool:
+    """Return whether Spark can have deleted these files as too old.
+
+    It deletes the oldest files of a folder, and none that it needs to start. An undo that was interrupted lacks files
+    that are newer than others, because it writes the oldest ones first.
+    """
+    for folder in (OFFSETS, COMMITS):
+        gone, there = (
+            [int(path.removeprefix(folder)) for path in some if path.startswith(folder)] for some in (paths, here)
+        )
+        if gone and (not there or max(gone) >= min(there)):
+            return False
+    return _can_start(here)
 
 
 def _can_start(paths: Collection[str]) -> bool:
