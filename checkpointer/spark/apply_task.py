@@ -23,6 +23,7 @@ from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_
 from pyspark_checkpointer.table.apply import UserFunction
 from pyspark_checkpointer.table.hashing import check_row_partitions
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, PARTITION
+from pyspark_checkpointer.table.types import hold_the_same
 from pyspark_checkpointer.table.user_calls import Keys
 from pyspark_checkpointer.table.version import TableVersion
 
@@ -118,21 +119,33 @@ class ApplyTask:
 def _in_utc(kind: pa.DataType) -> pa.DataType:
     """Return the type that state has for times, at all depths.
 
-    Spark gives times the time zone of its session.
+    Spark gives times the time zone of its session. A type without such times stays as it is.
+    """
+    found = _nullable_in_utc(kind)
+    return kind if hold_the_same(found, kind) else found
+
+
+def _nullable_in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose times are in UTC, and whose parts may all be null.
+
+    Arrow refuses to cast nulls of a struct to a type whose fields are never null.
     """
     if pa.types.is_timestamp(kind):
         return pa.timestamp(kind.unit, "UTC") if kind.tz else kind
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+        return pa.struct([_part_in_utc(field) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_in_utc(kind.key_type)), kind.item_field.with_type(_in_utc(kind.item_type))
-        )
+        # Arrow has no maps whose keys may be null.
+        return pa.map_(_part_in_utc(kind.key_field).with_nullable(False), _part_in_utc(kind.item_field))
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+        return pa.list_(_part_in_utc(kind.value_field))
     if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_in_utc(kind.value_type)))
+        return pa.large_list(_part_in_utc(kind.value_field))
     return kind
+
+
+def _part_in_utc(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_in_utc(field.type)).with_nullable(True)
 
 
 class _Made:

@@ -416,3 +416,31 @@ def test_rows_of_a_left_join_have_structs_that_are_null(job: Job) -> None:
 
     once(job, body)
     assert found == ["None", "{'b': 1}"]
+
+
+def test_null_structs_beside_times_come_in_every_time_zone(job: Job, spark: SparkSession) -> None:
+    """The time gets another type, and Arrow refuses to cast the nulls beside it to fields that are never null."""
+    found: list[Any] = []
+
+    def show(rows: pa.Table, state: pa.Table) -> pa.Table:
+        seen = [f"{row['v']['g']} {row['a'][0]['g']}" for row in rows.to_pylist()]
+        return pa.table({"k": rows["k"], "seen": seen})
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        given = spark.sql(
+            "select k, v, array(v) a from (select k, named_struct('t', timestamp'2024-01-01 10:00:00 UTC',"
+            " 'g', if(k = 1, null, named_struct('b', 1))) v from values (1L), (2L) t(k))"
+        )
+        table = state.table("t", ["k"], num_partitions=1, schema="k long, seen string")
+        table.apply(given, show)
+        found.extend(rows(table.read()))
+        new = state.table("seen", ["k"], num_partitions=1).first_seen(given)
+        found.extend(rows(new.selectExpr("k", "v.g.b", "a[0].g.b")))
+
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        once(job, body)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert found == [(1, "None None"), (2, "{'b': 1} {'b': 1}"), (1, None, None), (2, 1, 1)]
