@@ -17,6 +17,7 @@ from pyspark_checkpointer.spark.scan import small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.versions import frame_of_rows
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.table.types import whole_variants
 
 
 def frame_of_emitted(
@@ -30,7 +31,7 @@ def frame_of_emitted(
     paths = [part for part in emitted if isinstance(part, str)]
     here = [pa.ipc.open_stream(part).read_all() for part in emitted if isinstance(part, bytes)]
     # In one chunk: Spark stops reading at a chunk without rows.
-    rows = pa.concat_tables([columns.empty_table(), *here]).combine_chunks()
+    rows = whole_variants(pa.concat_tables([columns.empty_table(), *here]).combine_chunks())
     found = None if paths and not rows.num_rows else frame_of_rows(spark, rows, schema)
     if not paths:
         assert found is not None

@@ -158,7 +158,7 @@ def spark_type(kind: pa.DataType) -> Json:
 def whole_variants(rows: pa.Table) -> pa.Table:
     """Return the rows with variants whose parts are never null.
 
-    Spark requires this of data sources.
+    Spark requires this of data sources, and of rows that become a DataFrame.
     """
     for index, field in enumerate(rows.schema):
         if field.type.equals(_VARIANT):

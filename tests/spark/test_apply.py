@@ -23,7 +23,7 @@ from pyspark_checkpointer.spark.apply_task import whole_keys
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from tests.spark.conftest import Job
-from tests.spark.needs import AQE, COLLATIONS, needs_spark
+from tests.spark.needs import AQE, COLLATIONS, VARIANTS, needs_spark
 from tests.spark.tables import all_refused, artifacts, once, rows
 
 SCHEMA = "key string, n long, total long"
@@ -444,3 +444,23 @@ def test_null_structs_beside_times_come_in_every_time_zone(job: Job, spark: Spar
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
     assert found == [(1, "None None"), (2, "{'b': 1} {'b': 1}"), (1, None, None), (2, 1, 1)]
+
+
+@needs_spark("4.0", VARIANTS)
+def test_emitted_variants_may_be_null(job: Job) -> None:
+    """PySpark makes a DataFrame of variants only if their parts are never null."""
+    found: list[Any] = []
+
+    def emit(key: tuple[Any, ...], given: list[dict[str, Any]], row: Any) -> Change:
+        return Change(output=given)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        given = batch.sparkSession.sql("select 1L k, parse_json('1') v union all select 2L, null")
+        new = state.table("seen", ["k"], num_partitions=1).first_seen(given)
+        table = state.table("t", ["k"], num_partitions=1, schema="k long")
+        emitted = table.apply_groups(given, emit, output="k long, v variant")
+        assert emitted is not None
+        found.extend(rows(frame.selectExpr("k", "to_json(v)")) for frame in (new, emitted))
+
+    once(job, body)
+    assert found == [[(1, "1"), (2, None)]] * 2
