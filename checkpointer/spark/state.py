@@ -215,7 +215,9 @@ class State(NotPicklable):
                 last value. Nulls are left out. Sums of integers and decimals are exact; those of floats depend on the
                 order.
             schema: The columns of a table that nothing was written to yet, to read it before that: a `StructType`, or
-                text such as "user string, n long".
+                text such as "user string, n long". To a table that has columns already, `apply`, `apply_groups` and
+                `first_seen` add those that it lacks, and they make its numbers wider. A type that is narrower than the
+                table's changes nothing.
             expire: When rows expire: once `state.clock` has reached the time in a column plus a duration, a row is in
                 no read any more. Compaction removes its bytes. Say it in every batch: without it rows do not expire.
                 Where rows are to live longer than before, the batch writes the table anew.

@@ -45,26 +45,27 @@ class TableColumns:
     def accept_keys(self, rows: DataFrame, old: TableSchema) -> TableSchema:
         """Return the schema of the table once it may have the keys of these rows.
 
-        It has the columns that the job declares, in the types that the job gives them.
+        It has the columns that the job declares, in the types that the job gives them, or in wider types that it has
+        already.
         """
         check_has_key(self.table, rows, self.key)
         declared = [field for field in self.declared if field["name"] not in old.key]
         fields = [field for field in fields_of(rows) if field["name"] in old.key]
-        return self.expiry.in_schema(self._extended(old, [*fields, *declared]))
+        return self.expiry.in_schema(self._extended(old, [*fields, *_without_narrower(declared, old)]))
 
     def accept_first_seen(self, rows: DataFrame, old: TableSchema) -> TableSchema:
         """Return the schema of the table after it takes in these rows.
 
-        Only columns that the table has now count. Narrower values fit as they are.
+        Only columns that the table has now count.
         """
         schema = self.accept_keys(rows, old)
-        kinds = {column.name: column.type for column in schema.columns}
-        names = {name.lower() for name in kinds}
+        names = {name.lower() for name in schema.names}
         # A name that differs in case alone is refused with the others.
         fields = [field for field in fields_of(rows) if field["name"].lower() in names]
-        fields = [field for field in fields if not is_wider(field["type"], kinds.get(field["name"]))]
         combine = {column.name: column.role for column in schema.values}
-        return self.expiry.in_schema(extended_schema(self.table, schema, fields, self.key, combine))
+        return self.expiry.in_schema(
+            extended_schema(self.table, schema, _without_narrower(fields, schema), self.key, combine)
+        )
 
     def first_of_first_seen(self, rows: DataFrame) -> TableSchema:
         """Return the schema of a new table that has only the keys of these rows.
@@ -122,6 +123,15 @@ class TableColumns:
         # A job may name how a column is combined that only a later upsert brings.
         combine = {column: how for column, how in self.combine.items() if column in known}
         return extended_schema(self.table, old, fields, self.key, combine)
+
+
+def _without_narrower(fields: Sequence[Json], schema: TableSchema) -> list[Json]:
+    """Return the fields without those whose columns have wider types.
+
+    Their values fit as they are.
+    """
+    kinds = {column.name: column.type for column in schema.columns}
+    return [field for field in fields if not is_wider(field["type"], kinds.get(field["name"]))]
 
 
 __all__ = ["TableColumns"]

@@ -77,6 +77,17 @@ def test_a_wider_value_widens_the_table_as_an_upsert_does(place: Place) -> None:
     assert place.rows()[-1] == {"k": 8, "n": 2}
 
 
+def test_a_table_that_its_rows_made_wider_stays_so_whatever_the_job_declares(place: Place) -> None:
+    declared = StructType().add("k", "long").add("n", "integer")
+    for key in (1, 2):
+        assert seen(place, pa.table({"k": [key], "n": [2**40]}), schema=declared) == [{"k": key, "n": 2**40}]
+    state = place.begin(1)
+    rows = pa.table({"k": [1], "n": [2**41]})
+    state.table("t", ["k"], num_partitions=2, schema=declared).apply(place.frame(rows), lambda given, below: given)
+    place.commit(state)
+    assert place.rows() == [{"k": 1, "n": 2**41}, {"k": 2, "n": 2**40}]
+
+
 @pytest.mark.parametrize("n", [pa.array(["1"]), pa.array([1.5]), pa.array([[1]])])
 def test_a_value_of_another_type_is_refused_before_any_task_and_without_a_function(place: Place, n: pa.Array) -> None:
     place.batch(0, table_of(n=pa.array([1])), expire=None)
