@@ -3,7 +3,7 @@
 The job and the rows say so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -31,15 +31,11 @@ class TableColumns:
     declared: Sequence[Json]
     expiry: TableExpiry
 
-    def first(self, fields: Sequence[Json]) -> TableSchema:
-        """Return the schema of a new table with these fields, whose rows may expire."""
-        return self.expiry.in_schema(first_schema(self.table, fields, self.key, self.combine))
-
     def accept(self, rows: DataFrame, old: TableSchema | None, evolve: Callable[..., TableSchema]) -> TableSchema:
         """Return the schema of the table once these rows are in it."""
         fields = fields_of(rows)
         if old is None:
-            return self.first(fields)
+            return self.expiry.in_schema(first_schema(self.table, fields, self.key, self.combine))
         return self.expiry.in_schema(evolve(self.table, old, fields, self.key, self.combine))
 
     def accept_keys(self, rows: DataFrame, old: TableSchema) -> TableSchema:
@@ -74,7 +70,8 @@ class TableColumns:
         """
         rule = self.expiry.rule
         wanted = self.key if rule is None else [*self.key, rule.column]
-        return self.first([field for field in fields_of(rows) if field["name"] in wanted])
+        fields = [field for field in fields_of(rows) if field["name"] in wanted]
+        return self.expiry.in_schema(first_schema(self.table, fields, self.key, self._combine_of(wanted)))
 
     def check_first_seen(self, rows: DataFrame) -> None:
         """Raise `IllegalArgumentError` for rows without a key or an expiry.
@@ -119,10 +116,14 @@ class TableColumns:
         given = {field["name"] for field in fields}
         key = [{"name": column.name, "type": column.type, "metadata": {}} for column in old.key_columns]
         fields = [*(field for field in key if field["name"] not in given), *fields]
-        known = {*old.names, *given}
-        # A job may name how a column is combined that only a later upsert brings.
-        combine = {column: how for column, how in self.combine.items() if column in known}
-        return extended_schema(self.table, old, fields, self.key, combine)
+        return extended_schema(self.table, old, fields, self.key, self._combine_of({*old.names, *given}))
+
+    def _combine_of(self, names: Collection[str]) -> dict[str, Combine]:
+        """Return how the columns of these names are combined.
+
+        A job may name a column that only a later upsert brings.
+        """
+        return {column: how for column, how in self.combine.items() if column in names}
 
 
 def _without_narrower(fields: Sequence[Json], schema: TableSchema) -> list[Json]:

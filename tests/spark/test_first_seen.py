@@ -88,6 +88,14 @@ def test_a_table_that_its_rows_made_wider_stays_so_whatever_the_job_declares(pla
     assert place.rows() == [{"k": 1, "n": 2**41}, {"k": 2, "n": 2**40}]
 
 
+def test_a_new_table_may_combine_a_column_that_a_later_upsert_brings(place: Place) -> None:
+    assert seen(place, table_of(n=pa.array([1])), combine={"n": "sum"}) == [{"k": 7, "n": 1}]
+    assert place.rows() == [{"k": 7}]
+    for _ in range(2):
+        place.batch(1, table_of(n=pa.array([2])), expire=None, combine={"n": "sum"})
+    assert place.rows() == [{"k": 7, "n": 4}]
+
+
 @pytest.mark.parametrize("n", [pa.array(["1"]), pa.array([1.5]), pa.array([[1]])])
 def test_a_value_of_another_type_is_refused_before_any_task_and_without_a_function(place: Place, n: pa.Array) -> None:
     place.batch(0, table_of(n=pa.array([1])), expire=None)
