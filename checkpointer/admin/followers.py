@@ -146,6 +146,7 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
 
     def plan(known: FollowerPositions) -> FollowerPositions | None:
         nonlocal move
+        move = None
         old = known.by_name.get(name)
         if old is not None and old.operator != operator:
             raise IllegalArgumentError(

@@ -118,7 +118,12 @@ class FeedStreamReader(DataSourceStreamReader):
                 run_sync(followers.register(session, self._follower, self._operator, after))
             # This query can never go on, so retention must not keep for it what `_hold` has found.
             except RetiredError:
-                run_sync(followers.put_back(session, self._held))
+                try:
+                    run_sync(followers.put_back(session, self._held))
+                except CheckpointError as error:
+                    logger.warning(
+                        "%s: follower %r stays where it was held: %s", session.store.url, self._follower, error
+                    )
                 raise
             self._is_registered = True
 

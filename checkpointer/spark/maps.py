@@ -80,6 +80,7 @@ def set_rule(name: str, keyed: KeyedState, after: int | None, clock: JobClock, p
     if after is not None and not keyed.expires and len(keyed):
         # They would all be expired once the clock has a time. Until then they stay, and the map takes the rule later.
         if clock.is_at_beginning:
+            clock.hold(f"map {name!r}, which has entries, waits for a time to take expire_after")
             return
         # The entries that are there begin to expire with the time of now. A later time of this batch would take them.
         clock.hold(f"map {name!r}, which has entries, took expire_after")
