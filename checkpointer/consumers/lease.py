@@ -20,8 +20,8 @@ class Lease(NotPicklable):
     """One worker's lease on one partition, until it is released or lost.
 
     A lost lease stays lost. `value_when_taken` is the position's value when the lease was written into it. `token` was
-    drawn only for this lease, and stays in the position until another lease is written there. Code that delays writes
-    under this lease sets `flush` and `flush_kept`, which write what that code holds. `flush` also raises the errors of
+    drawn only for this lease, and stays in the position until another lease is written there. `retaking` has the tokens
+    of those that were to take its place. Code that delays writes under this lease sets `flush` and `flush_kept`, which write what that code holds. `flush` also raises the errors of
     what was given up before, and `flush_kept` leaves these to a later `flush`.
     """
 
@@ -31,6 +31,7 @@ class Lease(NotPicklable):
         self.owner, self.partition, self.epoch, self.token = owner, partition, epoch, token
         self.value_when_taken: Value | None = None
         self.lost = False
+        self.retaking: set[str] = set()
         self.flush: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.flush_kept: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._position, self._process = position, forks.current

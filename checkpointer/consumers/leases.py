@@ -44,6 +44,10 @@ Other workers read the length in milliseconds, as an integer of 64 bits.
 """
 
 
+MAX_EPOCH = 2**63 - 1
+"""The highest epoch that the format has."""
+
+
 class _NewerEpochError(ConflictError):
     """The position already has the epoch of a later lease."""
 
@@ -138,7 +142,14 @@ class Leases:
 
         The row may have expired.
         """
-        taken = await self._take_if(lease.partition, lambda row: row is not None and self._edits.is_mine(row, lease))
+        token = self._token()
+        lease.retaking.add(token)
+
+        def allowed(row: Row | None) -> bool:
+            # An earlier try may have taken the row, and not have come to the position.
+            return row is not None and (self._edits.is_mine(row, lease) or row.etag in lease.retaking)
+
+        taken = await self._take_if(lease.partition, allowed, token)
         if taken is None:
             self.let_go(lease)
         return taken
@@ -264,8 +275,10 @@ class Leases:
 
     # ---- the ownership -------------------------------------------------------------------------------------------
 
-    async def _take_if(self, partition: str, allowed: Callable[[Row | None], bool]) -> Lease | None:
-        tokens = {check_name(partition): self._token()}
+    async def _take_if(
+        self, partition: str, allowed: Callable[[Row | None], bool], token: str | None = None
+    ) -> Lease | None:
+        tokens = {check_name(partition): token or self._token()}
         held = self.held.get(partition)
         if held is not None and held.flush_kept is not None and not held.lost:
             # Under the new lease the delayed writes of this one would be refused.
@@ -309,7 +322,11 @@ class Leases:
             try:
                 lease = await self._enter_position(row)
             except _NewerEpochError as error:
-                behind[row.partition] = row, error.epoch + 1
+                if error.epoch < MAX_EPOCH:
+                    behind[row.partition] = row, error.epoch + 1
+                else:
+                    where = self.group.position_url(row.partition)
+                    failed[row.partition] = InvalidStateError(f"{where}: no epoch comes after {error.epoch}: delete it")
             except CheckpointError as error:
                 failed[row.partition] = error
             else:

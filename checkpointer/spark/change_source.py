@@ -121,9 +121,7 @@ class FeedStreamReader(DataSourceStreamReader):
                 try:
                     run_sync(followers.put_back(session, self._held))
                 except CheckpointError as error:
-                    logger.warning(
-                        "%s: follower %r stays where it was held: %s", session.store.url, self._follower, error
-                    )
+                    logger.warning("follower %r stays at the position where it was held: %s", self._follower, error)
                 raise
             self._is_registered = True
 

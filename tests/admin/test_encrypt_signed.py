@@ -172,7 +172,7 @@ def test_a_crash_at_any_request_loses_nothing(keys: Path, new_url: Callable[[], 
         work(point.root)
         place.is_whole(place.new)
     assert died > 20
-    assert unreadable <= 2
+    assert 0 < unreadable <= 6, "a listing, the position, and what leads to the swap of `_signers`"
 
 
 def test_who_may_not_sign_is_refused_before_anything_is_written(keys: Path, new_url: Callable[[], str]) -> None:

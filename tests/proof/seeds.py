@@ -220,14 +220,16 @@ def position(value: Json, partition: str = "0") -> bytes:
 EVENTHUB: tuple[Json, ...] = ({"sequence_number": 7, "offset": "120"}, {"sequence_number": None, "offset": None})
 EPH: tuple[Json, ...] = ({"offset": "120", "sequence_number": 7, "more": 1},)
 KINESIS = tuple(
-    kinesis.encode(kinesis.ShardState("shard-1", number, pending, {"more": 1}))
-    for number, pending in (
-        (ExtendedSequenceNumber("4959", 3), None),
+    kinesis.encode(kinesis.ShardState("shard-1", number, pending, initial=initial, extra={"more": 1}))
+    for number, pending, initial in (
+        (ExtendedSequenceNumber("4959", 3), None, None),
+        (ExtendedSequenceNumber("TRIM_HORIZON"), None, ExtendedSequenceNumber("TRIM_HORIZON")),
         (
             ExtendedSequenceNumber("TRIM_HORIZON"),
             kinesis.PendingCheckpoint(ExtendedSequenceNumber("9" * 129), b"state"),
+            None,
         ),
-        (ExtendedSequenceNumber("12"), kinesis.PendingCheckpoint(SHARD_END)),
+        (ExtendedSequenceNumber("12"), kinesis.PendingCheckpoint(SHARD_END), None),
     )
 )
 

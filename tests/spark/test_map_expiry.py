@@ -153,6 +153,17 @@ def test_a_map_with_entries_adopts_its_rule_with_the_first_time_of_the_clock(pla
     assert place.read() == {}
 
 
+def test_the_clock_does_not_get_its_first_time_after_a_map_has_asked_for_it(place: Place) -> None:
+    state = place.begin()
+    state.map("m", partitions=2)["a"] = 1
+    place.commit(state)
+    state = place.begin()
+    state.advance_clock(None)
+    state.map("m", partitions=2, expire_after=10 * DAY)
+    with pytest.raises(InvalidStateError, match="waits for a time"):
+        state.advance_clock(START)
+
+
 def test_the_clock_of_sparks_batches_moves_maps_too(place: Place) -> None:
     for days, left in ((0, {"a": 1}), (9, {"a": 1}), (10, {})):
         state = place.begin(time=START + days * DAY)

@@ -43,8 +43,8 @@ class ShardState:
     shard: str
     checkpoint: ExtendedSequenceNumber
     pending: PendingCheckpoint | None = None
-    initial: ExtendedSequenceNumber | None = None
-    extra: Mapping[str, Json] = field(default_factory=dict)
+    initial: ExtendedSequenceNumber | None = field(default=None, kw_only=True)
+    extra: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
 
 
 def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> ShardState:
@@ -53,7 +53,8 @@ def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: Extend
     `seen` is the largest number that was delivered to this owner, and that may be checkpointed.
     """
     _check(recorded, new, seen)
-    return replace(recorded, checkpoint=new, pending=None, initial=None)
+    # At a place to begin nothing was read yet, so that the one that was recorded is still wanted.
+    return replace(recorded, checkpoint=new, pending=None, initial=recorded.initial if new.is_start else None)
 
 
 def prepared(
@@ -130,8 +131,8 @@ def decode(shard: str, value: Value | None, initial: ExtendedSequenceNumber) -> 
         shard,
         number,
         None if pending is None else PendingCheckpoint(_decode_number(pending), _decode_state(pending)),
-        recorded,
-        fields.rest,
+        initial=recorded,
+        extra=fields.rest,
     )
 
 

@@ -155,8 +155,8 @@ def create_temporary(target: str) -> tuple[str, int]:
     return temporary, fd
 
 
-def give_away(new: int | str, folder: str) -> None:
-    """Give a new file or folder to the owner of its folder, if this process is that of the superuser.
+def give_away(fd: int, folder: str) -> None:
+    """Give a file that was just made to the owner of its folder, if this process is the superuser's.
 
     The job of another user could not read `_latest` any more after somebody has cleaned its root with `sudo`.
     """
@@ -166,7 +166,19 @@ def give_away(new: int | str, folder: str) -> None:
     with suppress(OSError):
         owner = os.stat(folder)
         if (owner.st_uid, owner.st_gid) != (0, os.getegid()):
-            os.chown(new, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(new, int))
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
+def make_folder(folder: str) -> None:
+    """Make a folder that only its owner may enter. See `give_away`."""
+    os.mkdir(folder, 0o700)
+    if os.geteuid() == 0:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(fd).st_uid == 0:  # It may be another one by now.
+                give_away(fd, os.path.dirname(folder))
+        finally:
+            os.close(fd)
 
 
 def private(path: str, flags: int) -> int:

@@ -39,8 +39,7 @@ class DurableFolders:
         # From the top down: a durable name in a folder that is not durable itself could be lost with that folder.
         for name in reversed(unknown):
             with suppress(FileExistsError):
-                os.mkdir(name, 0o700)
-                files.give_away(name, os.path.dirname(name))
+                files.make_folder(name)
             if not os.path.isdir(name):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
             with suppress(PermissionError):  # the system may let us pass through its folders, but not open them

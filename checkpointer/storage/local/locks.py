@@ -71,11 +71,19 @@ def locked(path: str, timeout: float) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open the lock file, and return its descriptor."""
+    """Open the lock file, and return its descriptor. It is made where there is none."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     with _guard:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        while True:
+            # It may be removed or made by others after each look.
+            with suppress(FileNotFoundError):
+                fd = os.open(path, flags)
+                break
+            with suppress(FileExistsError):
+                fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+                files.give_away(fd, os.path.dirname(path))
+                break
         _open_files.add(fd)
-        files.give_away(fd, os.path.dirname(path))
     return fd
 
 

@@ -194,6 +194,20 @@ def test_an_undo_called_again_leaves_what_was_begun_while_spark_deleted_an_old_f
     assert query.run() == last + 1
 
 
+def test_an_undo_called_again_writes_a_newer_file_that_is_missing(query: Query) -> None:
+    """Spark deletes the oldest files only: the undo was interrupted, and finishes what it began."""
+    for _ in range(4):
+        query.run()
+    Checkpointer(query.root).rewind(to=BACK)
+    Checkpointer(query.root).undo_rewind()
+    before = query.files()
+    for folder in ("offsets", "commits"):
+        (query.spark / folder / str(LAST + 1)).unlink()
+    assert Checkpointer(query.root).undo_rewind().changes
+    assert query.files() == before
+    assert query.run() == LAST + 4
+
+
 def test_an_undo_needs_no_savepoint_while_the_checkpoint_is_live(query: Query) -> None:
     done = Checkpointer(query.root).rewind(to=BACK)
     Checkpointer(query.root).delete_savepoint(str(done.savepoint))

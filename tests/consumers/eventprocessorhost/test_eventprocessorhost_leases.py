@@ -243,6 +243,18 @@ def test_an_acquisition_whose_answer_was_lost(root: Root, path: str) -> None:
     assert root.number() == 1
 
 
+@pytest.mark.parametrize("path", ["ownership", "positions/0"])
+def test_a_lease_whose_renewed_acquisition_failed_is_acquired_by_the_next_call(root: Root, path: str) -> None:
+    host = root.leases("host")
+    lease = host.acquired()
+    host.faults.fail("swap", path=path, times=5)
+    with pytest.raises(OutcomeUnknownError):
+        host.acquire_lease(lease)
+    assert host.acquire_lease(lease)
+    root.manager.update_checkpoint(lease, at(1))
+    assert root.number() == 1
+
+
 def test_a_release_that_failed_is_made_when_it_is_called_again(root: Root) -> None:
     host = root.leases("host")
     lease = host.acquired()

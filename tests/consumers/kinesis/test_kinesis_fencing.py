@@ -294,6 +294,7 @@ def test_a_place_to_begin_is_kept_until_the_first_checkpoint() -> None:
     assert encode(begun) == value
     five = ExtendedSequenceNumber("5")
     assert decode("s", encode(prepared(begun, five, five, b"state")), LATEST).initial == TRIM_HORIZON
+    assert checkpointed(begun, TRIM_HORIZON, TRIM_HORIZON).initial == TRIM_HORIZON
     assert "initial" not in encode(checkpointed(begun, five, five))
 
 

@@ -155,13 +155,18 @@ def test_where_a_shard_begins_goes_with_its_first_checkpoint(node: Callable[...,
     second = node("two", initial=LATEST)
     child = second.must("child", force=True)
     child.checkpoint()  # of nothing
-    assert child.position == TRIM_HORIZON
-    prepared = child.prepare_checkpoint()
-    second.deliver(child, records(1, 2))
+    child.prepare_checkpoint().checkpoint()
+    assert child.position == child.seen == TRIM_HORIZON
+    child.prepare_checkpoint(application_state=b"x")
+    third = node("three", initial=LATEST)
+    child = third.must("child", force=True)
+    assert child.pending is not None
+    child.pending.checkpoint()
+    assert child.position == child.seen == TRIM_HORIZON
+    third.deliver(child, records(1, 2))
     child.checkpoint()
     assert str(child.position) == "2"
-    assert prepared is not None
-    assert str(node("three", initial=LATEST).must("child", force=True).position) == "2"
+    assert str(node("four", initial=LATEST).must("child", force=True).position) == "2"
 
 
 def test_an_end_that_is_not_recorded_is_an_error(one: Node, two: Node, stream: Stream, calls: list[Any]) -> None:

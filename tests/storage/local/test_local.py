@@ -648,6 +648,13 @@ def test_what_the_superuser_writes_belongs_to_the_owner_of_the_root(root: Path) 
             with client.begin(epoch=epoch) as cp:
                 cp.snapshot("op", 0, bytes(300_000))
         client.savepoint("kept")
+    os.chown(root / files.LOCK, 0, 0)  # it may be that of somebody else
+    with Checkpointer(root) as client:
+        client.delete_savepoint("kept")
+    assert (root / files.LOCK).stat().st_uid == 0
+    (root / files.LOCK).unlink()
+    with Checkpointer(root) as client:
+        client.savepoint("kept")
     found = [*root.rglob("*")]
     assert {"_latest", files.LOCK, "catalog"} <= {path.name for path in found}
     assert {(path.stat().st_uid, path.stat().st_gid) for path in found} == {(65534, 65533)}
