@@ -21,8 +21,10 @@ class Lease(NotPicklable):
 
     A lost lease stays lost. `value_when_taken` is the position's value when the lease was written into it. `token` was
     drawn only for this lease, and stays in the position until another lease is written there. `retaking` has the tokens
-    of those that were to take its place. Code that delays writes under this lease sets `flush` and `flush_kept`, which write what that code holds. `flush` also raises the errors of
-    what was given up before, and `flush_kept` leaves these to a later `flush`.
+    of those that were to take its place.
+
+    Code that delays writes under this lease sets `flush` and `flush_kept`, which write what that code holds. `flush`
+    also raises the errors of what was given up before, and `flush_kept` leaves these to a later `flush`.
     """
 
     _instead = "write under it there, or take one here"
