@@ -74,7 +74,10 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A position that a follower was given, and the one before; None if it had none."""
+    """A position that a follower was given, and the one before.
+
+    `before` is None if it had none.
+    """
 
     before: FollowerPosition | None
     to: FollowerPosition

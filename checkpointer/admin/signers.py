@@ -207,9 +207,9 @@ class _Change:
             ) from None
 
     async def _check_commits(self, gone: Collection[str]) -> None:
-        """Raise `UntrustedError` for a commit that came before the list did, and does not count any more.
+        """Raise `UntrustedError` for a commit that does not count any more.
 
-        Others may have gone on from it since.
+        It came before the list did, and others may have gone on from it since.
         """
         last = min(self.signers.signers[key].through or 0 for key in gone)
         head = await find_head(self._store)

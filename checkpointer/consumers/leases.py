@@ -103,7 +103,10 @@ class Leases:
         await self._ownership.change(lambda rows, now: self._edits.create(rows, tokens, now))
 
     async def record_first(self, partition: str, value: Value) -> None:
-        """Write the value of a partition that nobody has taken yet, unless it has a position."""
+        """Write the first value of a partition, unless it has a position.
+
+        Nobody has taken the partition yet.
+        """
 
         def first(position: Position | None, now: datetime) -> Position | None:
             return Position(partition, 0, value, now) if position is None else None
@@ -138,9 +141,9 @@ class Leases:
         return await self._take_if(seen.partition, allowed)
 
     async def take_again(self, lease: Lease) -> Lease | None:
-        """Return a new lease in place of this one, unless somebody took the partition since: then None.
+        """Return a new lease in place of this one, or None.
 
-        The row may have expired.
+        It is None if somebody took the partition since. The row may have expired.
         """
         token = self._token()
         lease.retaking.add(token)
@@ -326,7 +329,9 @@ class Leases:
                     behind[row.partition] = row, error.epoch + 1
                 else:
                     where = self.group.position_url(row.partition)
-                    failed[row.partition] = InvalidStateError(f"{where}: no epoch comes after {error.epoch}: delete it")
+                    failed[row.partition] = InvalidStateError(
+                        f"{where}: no epoch comes after {error.epoch}: keep a copy, and delete it"
+                    )
             except CheckpointError as error:
                 failed[row.partition] = error
             else:
@@ -388,7 +393,7 @@ class Leases:
         return next_position
 
     async def _raise_epochs(self, behind: Mapping[str, tuple[Row, int]]) -> list[Row]:
-        """Raise the epochs of taken rows to these, and return the rows that are still this worker's.
+        """Raise the epochs of taken rows, and return the rows that are still ours.
 
         Either the ownership was deleted by hand and its epochs began anew, or another worker was faster. In the first
         case the rows are still ours, and their epochs can be raised above those of the positions.

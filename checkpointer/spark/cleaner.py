@@ -19,7 +19,9 @@ from pyspark_checkpointer.spark.connect import runs_callbacks
 logger = logging.getLogger("pyspark_checkpointer")
 
 EXIT_SECONDS = 60.0
-"""Seconds that a process waits at its end for cleanups, and a batch of Spark Connect for its own.
+"""Seconds that a process waits at its end for cleanups.
+
+A batch of Spark Connect waits as long for its own.
 
 Many jobs make one batch for each process, so that each of their cleanups begins when the process is about to end.
 """

@@ -135,7 +135,7 @@ class State(NotPicklable):
         return self._attempt.clock.now()
 
     def advance_clock(self, to: datetime | None) -> None:
-        """Move the job's clock, for instance to the earliest event time of the batch.
+        """Move the job's clock, as to the earliest event time of the batch.
 
         With a later time, rows expire before the older events of the same batch reach them.
 

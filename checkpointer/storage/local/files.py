@@ -156,7 +156,7 @@ def create_temporary(target: str) -> tuple[str, int]:
 
 
 def give_away(fd: int, folder: str) -> None:
-    """Give a file that was just made to the owner of its folder, if this process is the superuser's.
+    """Give a new file of the superuser to the owner of its folder.
 
     The job of another user could not read `_latest` any more after somebody has cleaned its root with `sudo`.
     """

@@ -71,7 +71,10 @@ def locked(path: str, timeout: float) -> Iterator[None]:
 
 
 def _open(path: str) -> int:
-    """Open the lock file, and return its descriptor. It is made where there is none."""
+    """Open the lock file, and return its descriptor.
+
+    It is made where there is none.
+    """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     with _guard:
         while True:

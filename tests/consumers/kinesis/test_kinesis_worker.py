@@ -133,7 +133,7 @@ def test_children_of_a_shard_are_read_from_their_first_record(
     stream.records["s-1"] = records(6, 7)
 
     def act(name: str, given: Any) -> None:
-        if name == "shard_ended" and given.shard_id == "s":
+        if name == "shard_ended" and given.checkpointer.shard_id == "s":
             for _ in range(1 + again):
                 leases.create(["s", "s-1"])
         checkpoint(name, given)
