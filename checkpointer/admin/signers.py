@@ -173,18 +173,18 @@ class _Change:
             except (CorruptionError, InvalidStateError):
                 if await self._is_decrypted(path):
                     raise
-                continue  # or who has no key: just so
+                continue  # or somebody without the key of encryption: it must not either
             if renew:
                 await self._sign_position(path)
 
-    async def _fence(self, gone: Collection[str]) -> None:
+    async def _fence(self, named: Collection[str]) -> None:
         """Replace what those who were revoked could replace by a swap begun before.
 
         Their client may still have the old list, and the version that such a swap expects.
         """
-        if not gone:
+        if not named:
             return
-        roles = {role for key in gone for role in self.signers.signers[key].roles}
+        roles = {role for key in named for role in self.signers.signers[key].roles}
         await self._store.read_rules()
         try:
             if {"commit", "clean"} & roles:
@@ -196,10 +196,10 @@ class _Change:
 
                     await cas_loop(self._store, head, plan)
             if "commit" in roles:
-                await self._check_commits(gone)
+                await self._check_commits(named)
             async for path in self._positions():
                 if "consume" in roles or path == object_paths.FOLLOWERS:
-                    await self._fence_position(path, gone)
+                    await self._fence_position(path, named)
         except UntrustedError as error:
             raise InvalidStateError(
                 f"{error}. Somebody wrote it with a key that was being revoked. If that was your own job, stop it, "

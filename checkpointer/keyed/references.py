@@ -60,6 +60,7 @@ def _is_free(value: Any, *, is_alone: bool) -> bool:
         inside = _inside(value) if gc.is_tracked(value) else 0
     except RecursionError:  # it holds itself: who saves it will be told
         return False
+    # A value that others hold is still free if there is nothing changeable in it, as in a tuple of numbers.
     return inside <= _INSIDE and (is_alone or not inside)
 
 

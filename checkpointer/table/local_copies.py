@@ -77,8 +77,8 @@ class LocalCopies:
         """Return whether a copy of about `size` bytes may be made.
 
         There is none if this copy, or one of this size or a smaller one, found no room a short time ago. Whoever would
-        read a whole object for the sake of its copy then reads only what it needs. By name too, since of a pack the
-        caller knows the size of its own share alone.
+        read a whole object for the sake of its copy then reads only what it needs. The name decides too: of a pack, an
+        artifact says only how large the share of one partition is.
         """
         until, refused = self._refused
         now = time.monotonic()

@@ -228,10 +228,6 @@ class Simulation:
             # refused.
             one.answer.set_exception(CrashError("died"))
 
-    def is_dead(self, actor: str) -> bool:
-        """Return whether an actor was killed."""
-        return actor in self._dead
-
     # ---- within --------------------------------------------------------------------------------------------------
 
     def _idle(self, timeout: float | None) -> None:

@@ -63,7 +63,7 @@ async def undo(session: Session, where: SparkCheckpointLocation, options: Rewind
     See `Checkpointer.undo_rewind`.
     """
     async with _open_query(session, where) as query:
-        attempt = await _attempt_undo(query)
+        attempt = await _plan_undo(query)
         return query.unchanged() if attempt is None else await attempt.run(options)
 
 
@@ -102,8 +102,8 @@ async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:
     return RewindAttempt(query, ref, manifest, job, begun, None, None)
 
 
-async def _attempt_undo(query: RewoundQuery) -> RewindAttempt | None:
-    """Return the rewind that undoes the last one, or finishes that.
+async def _plan_undo(query: RewoundQuery) -> RewindAttempt | None:
+    """Return a new undo of the last rewind, or the undo that was interrupted.
 
     None where the last was a finished undo.
     """

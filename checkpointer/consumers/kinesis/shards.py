@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyspark_checkpointer.consumers.group import Group, check_names
 from pyspark_checkpointer.consumers.kinesis.checkpointer import RecordCheckpointer, is_written_by, lease_of, write_all
 from pyspark_checkpointer.consumers.kinesis.sequence import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber
-from pyspark_checkpointer.consumers.kinesis.state import ShardState, encode
+from pyspark_checkpointer.consumers.kinesis.state import ShardState, beginning_at, encode
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.leases import Leases
 from pyspark_checkpointer.consumers.store_context import StoreContext
@@ -77,7 +77,7 @@ class Shards:
         if self._initial == LATEST and (known := await self.leases.rows()):
             # A stream gets new shards when its shards are split or merged. Some time passes before the parents are read
             # to their ends: LATEST would leave out what was written to the new shards until then.
-            value = encode(ShardState("", TRIM_HORIZON, initial=TRIM_HORIZON))
+            value = encode(beginning_at(TRIM_HORIZON))
             await asyncio.gather(*(self.leases.record_first(name, value) for name in names if name not in known))
         await self.leases.create(names)
 

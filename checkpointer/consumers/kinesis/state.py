@@ -9,7 +9,9 @@ This is the `value` of the shard's position. `checkpoint` is the record after wh
 shard's end; null if nothing was checkpointed yet. `pending` is the checkpoint that was prepared since; null if none
 was, or a later checkpoint ended it. Its `state` is the application's, in base64, or null. Sequence numbers are text: 1
 to 129 decimal digits without leading zeros, or `SHARD_END`; a pending one may also be `AT_TIMESTAMP`, `TRIM_HORIZON` or
-`LATEST`. Sub-sequence numbers are integers from 0, and 0 beside a name. Other fields are kept.
+`LATEST`. Sub-sequence numbers are integers from 0, and 0 beside a name. `initial` is mostly left out. It says where a
+shard begins that was created later, such as the child of a split, as long as there is no checkpoint. Other fields are
+kept.
 """
 
 import base64
@@ -45,6 +47,11 @@ class ShardState:
     pending: PendingCheckpoint | None = None
     initial: ExtendedSequenceNumber | None = field(default=None, kw_only=True)
     extra: Mapping[str, Json] = field(default_factory=dict, kw_only=True)
+
+
+def beginning_at(initial: ExtendedSequenceNumber) -> ShardState:
+    """Return the state of a new shard that is to begin at a place of its own."""
+    return ShardState("", initial, initial=initial)
 
 
 def checkpointed(recorded: ShardState, new: ExtendedSequenceNumber, seen: ExtendedSequenceNumber) -> ShardState:

@@ -206,7 +206,7 @@ class SignedStore(SignedPaths):
         key, rules = await self._allowed(path)
         if expected is None:
             # Something begins. The root may have been removed since the list was read, or the signer revoked. Where
-            # something is replaced, the version that is expected tells: whoever changes the list replaces it first.
+            # something is replaced, the version that is expected tells: the owner replaces it before or after the list.
             rules = await self.read_rules() or rules
             self._check_role(rules, path, key)
         before = None if expected is None else await self._version_before(path, expected)
