@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import cloudpickle
 
 from pyspark_checkpointer.checkpoint import upload
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.spark.function_copy import copy_function
 from pyspark_checkpointer.spark.scan import read_keys
 from pyspark_checkpointer.spark.task_client import DriverRoot
 from pyspark_checkpointer.spark.write_tasks import Target, TaskOutput, run_task, stream
@@ -63,13 +63,11 @@ class ApplyTask:
         yield run_task(partial(self._apply, batches))
 
     def in_driver(self, root: DriverRoot) -> "ApplyTask":
-        """Return the task as it works in the driver.
+        """Return the task as it works in the driver, with a copy of the user's function.
 
-        It has a copy of the user's function, as each task on an executor. A function of an imported module is pickled
-        by its name, so it is itself its copy, with the module as the driver has it.
+        Raises what `copy_function` raises.
         """
-        copied: UserFunction = cloudpickle.loads(cloudpickle.dumps(self.function))  # type: ignore[no-untyped-call]
-        return replace(self, target=replace(self.target, root=root), function=copied)
+        return replace(self, target=replace(self.target, root=root), function=copy_function(self.function))
 
     def _apply(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         clock = self.target.root.open().session.host.clock

@@ -5,7 +5,7 @@ import importlib
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -185,6 +185,25 @@ def test_what_a_function_keeps_for_itself_is_lost_after_each_batch(job: Job, spa
     assert run(job, spark, [40, 40, 40], keep)[1:] == [{"driver"}] * 2
     assert calls == []
     assert sorted(row[1] for row in rows(read_state(spark, job.root, "t"))) == [*range(1, 11)]
+
+
+def test_a_function_with_a_class_of_the_program_stays_in_tasks(job: Job, spark: SparkSession) -> None:
+    """In the driver the class would be itself its copy: what a batch does to it would be left for the next one."""
+
+    class Seen:
+        keys: ClassVar[list[Any]] = []
+
+        def add(self, key: Any) -> int:
+            self.keys.append(key)
+            return len(self.keys)
+
+    def keep(key: Any, given: Any, row: Any) -> Change:
+        return Change({"n": Seen().add(key)}, output=[{"place": where()}])
+
+    add = Seen.add
+    assert run(job, spark, [40, 40, 40], keep) == [{"task"}] * 3
+    assert Seen.add is add
+    assert Seen.keys == []
 
 
 def test_a_callback_that_raises_no_exception_fails_its_query(job: Job) -> None:
