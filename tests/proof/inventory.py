@@ -85,7 +85,7 @@ REASONS = {
     "pyspark_checkpointer.admin.retention.reachability._hash": _NONE,
     "pyspark_checkpointer.admin.older_states.OlderStates._load": _HANDS_ON,
     "pyspark_checkpointer.spark.source_options.ReadRequest.of": _OF_THE_CALLER,
-    "pyspark_checkpointer.spark.apply_task.ApplyTask.in_driver": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.function_copy.copy_function": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.EmittedTask.read": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.frame_of_emitted": _OF_THE_JOB,
     "pyspark_checkpointer.spark.executors.probe_executors": _OF_THE_JOB,

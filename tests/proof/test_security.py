@@ -53,6 +53,10 @@ EXCEPTIONS = {
         {"pickle"},
         "the driver's client, sent to tasks of its own job as Spark sends them",
     ),
+    "pyspark_checkpointer.spark.function_copy": (
+        {"pickle"},
+        "the user's function, pickled and unpickled by one call in the driver",
+    ),
     "pyspark_checkpointer.spark.write_tasks": (
         {"pickle"},
         "what a task wrote, sent back to its own driver by Spark",
