@@ -203,8 +203,9 @@ def test_an_undo_called_again_writes_a_newer_file_that_is_missing(query: Query) 
     before = query.files()
     for folder in ("offsets", "commits"):
         (query.spark / folder / str(LAST + 1)).unlink()
+    query.begin(step=13)
     assert Checkpointer(query.root).undo_rewind().changes
-    assert query.files() == before
+    assert {path: text for path, text in query.files().items() if path in before} == before
     assert query.run() == LAST + 4
 
 
