@@ -93,7 +93,7 @@ class FeedStreamReader(DataSourceStreamReader):
         self._is_registered = False
         self._is_held = False
         self._held: followers.Move | None = None
-        """What `_hold` has changed."""
+        """The move that `_hold` made; None if it made none."""
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         selector = None if self._after is None else CheckpointSelector.parse(self._after)

@@ -94,7 +94,7 @@ HANDLERS: dict[str, Act] = {
 
 
 def outcomes(operation: Act, handler: Act) -> list[tuple[Any, dict[Any, Any]]]:
-    """What the operation returns and leaves, with the handler before it or after it."""
+    """Return what an operation returns and leaves, with the handler before it or after it."""
     found = []
     for first, second in ((operation, handler), (handler, operation)):
         model = start()

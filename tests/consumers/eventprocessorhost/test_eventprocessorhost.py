@@ -1,4 +1,4 @@
-"""What requests do to the checkpoints of Event Processor Host when they are late, lost, or the last ones."""
+"""Make requests late, lost, or the last ones, and look at the checkpoints of Event Processor Host."""
 
 import multiprocessing
 import os

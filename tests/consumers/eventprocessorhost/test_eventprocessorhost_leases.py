@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer.consumers.eventprocessorhost import CheckpointInfo, CheckpointManager
+from pyspark_checkpointer.consumers.eventprocessorhost import (
+    CheckpointInfo,
+    CheckpointManager,
+    CompleteLease,
+    LeaseManager,
+)
 from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
@@ -298,17 +303,23 @@ def test_a_damaged_holder_disturbs_only_its_own_lease(root: Root) -> None:
     assert root.number("0") == 8
 
 
+def first_acquired(manager: CheckpointManager, leases: LeaseManager) -> CompleteLease:
+    """Create the stores and the lease of partition 0, and acquire it."""
+    leases.create_lease_store_if_not_exists()
+    manager.create_checkpoint_store_if_not_exists()
+    leases.create_all_leases_if_not_exists(["0"])
+    lease = leases.get_lease("0")
+    assert lease is not None
+    assert leases.acquire_lease(lease)
+    return lease
+
+
 @pytest.mark.parametrize("which", ["acquired", "seen", "seen by the next process"])
 def test_an_expired_lease_that_nobody_took_is_released(tmp_path: Path, which: str) -> None:
-    """What is given back by its row is given back for real: what waits under it is written, and others may take it."""
+    """Given back by its row, it is given back for real: what waits under it is written, and others may take it."""
     with CheckpointManager(tmp_path, max_updates=100, interval=3600) as manager:
         leases, others = manager.leases("mine", lease_duration=0.05), manager.leases("other", lease_duration=3600)
-        leases.create_lease_store_if_not_exists()
-        manager.create_checkpoint_store_if_not_exists()
-        leases.create_all_leases_if_not_exists(["0"])
-        lease = leases.get_lease("0")
-        assert lease is not None
-        assert leases.acquire_lease(lease)
+        lease = first_acquired(manager, leases)
         manager.update_checkpoint(lease, CheckpointInfo("0", "1", 1))
         assert others.get_lease("0").is_owned  # type: ignore[union-attr]
         time.sleep(0.1)
@@ -336,12 +347,7 @@ def test_a_live_lease_of_another_manager_of_the_same_name_is_not_released(tmp_pa
     """It belongs to the manager that acquired it. Who wants to end that acquires it first, which the other is told."""
     with CheckpointManager(tmp_path) as manager:
         first, second = manager.leases("mine", lease_duration=3600), manager.leases("mine", lease_duration=0.05)
-        first.create_lease_store_if_not_exists()
-        manager.create_checkpoint_store_if_not_exists()
-        first.create_all_leases_if_not_exists(["0"])
-        lease = first.get_lease("0")
-        assert lease is not None
-        assert first.acquire_lease(lease)
+        lease = first_acquired(manager, first)
         seen = second.get_lease("0")
         assert seen is not None
         time.sleep(0.1)  # longer than leases of its own last: this one is longer
@@ -363,11 +369,7 @@ def test_a_live_lease_of_another_manager_of_the_same_name_is_not_released(tmp_pa
 def test_a_lease_that_somebody_took_since_is_not_released_by_its_row(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path) as manager:
         mine, other = manager.leases("mine"), manager.leases("other")
-        mine.create_lease_store_if_not_exists()
-        mine.create_all_leases_if_not_exists(["0"])
-        lease, seen = mine.get_lease("0"), None
-        assert lease is not None
-        assert mine.acquire_lease(lease)
+        first_acquired(manager, mine)
         seen, theirs = mine.get_lease("0"), other.get_lease("0")
         assert seen is not None
         assert theirs is not None
