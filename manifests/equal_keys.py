@@ -144,6 +144,11 @@ def is_zoned(key: Any) -> bool:
     return type(key) is datetime and type(key.tzinfo) is ZoneInfo
 
 
+def holds_time(key: Any) -> bool:
+    """Return whether a key is or holds a date and time, which may be equal to one in another zone."""
+    return any(map(holds_time, key)) if type(key) in _GROUPS else type(key) is datetime
+
+
 def now_equal(one: Any, other: Any) -> InvalidStateError:
     """Return the error for two keys that became equal since they were stored."""
     return InvalidStateError(

@@ -9,11 +9,13 @@ next snapshot. `buried` tells that the chain may hold such entries. Where anothe
 rollback, would bring them back, a snapshot is written instead of a delta.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pyspark_checkpointer.keyed.changes import PartitionChange
+from pyspark_checkpointer.keyed.key_kinds import MIXED
 from pyspark_checkpointer.keyed.partition import Delta, MapPartition
+from pyspark_checkpointer.manifests.equal_keys import holds_time, is_zoned
 from pyspark_checkpointer.manifests.map_expiry import with_time
 from pyspark_checkpointer.manifests.model import SNAPSHOT, Chain
 
@@ -23,7 +25,7 @@ _NEVER = -(1 << 63)
 class ExpiringPartition(MapPartition):
     """A part of a keyed state whose entries expire."""
 
-    __slots__ = ("_oldest", "buried", "buried_at_capture", "since", "times", "touched")
+    __slots__ = ("_oldest", "buried", "buried_at_capture", "has_buried_zoned", "since", "times", "touched")
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -39,6 +41,8 @@ class ExpiringPartition(MapPartition):
         """
         self.buried_at_capture = _NEVER
         """`buried` at the last capture of a snapshot, until its outcome is known."""
+        self.has_buried_zoned = False
+        """True if one of the forgotten keys that the chain may still hold is zoned."""
         self._oldest = _NEVER
         """No entry has an older time."""
 
@@ -77,6 +81,7 @@ class ExpiringPartition(MapPartition):
         assert isinstance(other, ExpiringPartition)
         other.since, other.times, other.touched = self.since, dict(self.times), dict(self.touched)
         other.buried, other.buried_at_capture = self.buried, self.buried_at_capture
+        other.has_buried_zoned = self.has_buried_zoned
         return other
 
     def cleared(self) -> "ExpiringPartition":
@@ -84,6 +89,7 @@ class ExpiringPartition(MapPartition):
         assert isinstance(other, ExpiringPartition)
         other.since, other.times = self.since, dict(self.times)
         other.buried, other.buried_at_capture = self.buried, self.buried_at_capture
+        other.has_buried_zoned = self.has_buried_zoned
         return other
 
     # ---- changes ----------------------------------------------------------------------------------------------------
@@ -115,7 +121,7 @@ class ExpiringPartition(MapPartition):
         ]
         if due:
             # First, and the objects before the values: a copy that completes this takes live keys for new ones.
-            self.buried = max(self.buried, limit)
+            self.bury(due, limit)
             if live := [key for key in due if key in self.live]:
                 self._drop_live(live)
             data = self._writable()
@@ -123,6 +129,11 @@ class ExpiringPartition(MapPartition):
                 data.pop(key, None)
                 times.pop(key, None)
         self._oldest = min((times.get(key, since) for key in self.data), default=limit + 1)
+
+    def bury(self, keys: Iterable[Any], limit: int) -> None:
+        """Note that the chain may hold these keys, which were forgotten by `limit`."""
+        self.has_buried_zoned = self.has_buried_zoned or (self.key_kinds is MIXED and any(map(is_zoned, keys)))
+        self.buried = max(self.buried, limit)
 
     def set_times(self, now: int) -> None:
         """Set the time of entries set since the last save, once live values are packed."""
@@ -145,6 +156,15 @@ class ExpiringPartition(MapPartition):
         times, since = self.times, self.since
         return {k: None if value is None else with_time(value, times.get(k, since)) for k, value in values.items()}
 
+    def _capture_delta(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
+        # A reader of the chain still has a forgotten key. If a new key is equal to it by the rules of a zone, no delta
+        # can replace it: under other rules both would be there.
+        if self.key_kinds is MIXED and self.may_hold_expired:
+            may_meet = holds_time if self.has_buried_zoned else is_zoned
+            if any(map(may_meet, self.dirty)):
+                return None
+        return super()._capture_delta(number, chain, max_chain)
+
     def _capture_snapshot(self, number: int) -> PartitionChange:
         change = super()._capture_snapshot(number)
         # Records of its own, so that nobody has to leave `data` alone until they are written.
@@ -162,7 +182,7 @@ class ExpiringPartition(MapPartition):
     def mark_saved(self, change: PartitionChange, chain: Chain) -> None:
         super().mark_saved(change, chain)
         if change.kind == SNAPSHOT:
-            self.buried_at_capture = _NEVER
+            self.buried_at_capture, self.has_buried_zoned = _NEVER, False
 
     def mark_dirty_again(self, dirty: Delta, needs_snapshot: bool) -> None:
         super().mark_dirty_again(dirty, needs_snapshot)

@@ -560,13 +560,13 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._owner.pass_check()
         content = self._owner.last().content
         for number, part in enumerate(content.parts):
-            before = len(part.data)
-            part.data, times = living(name, part.data, rule, clock)
+            stored = part.data
+            part.data, times = living(name, stored, rule, clock)
             if rule is not None:
                 content.parts[number] = expiring = ExpiringPartition.of(part, rule.since)
                 expiring.times = times
-                if len(part.data) < before:
-                    expiring.buried = rule.limit(now_of(name, rule, clock))
+                if len(part.data) < len(stored):
+                    expiring.bury(stored.keys() - part.data.keys(), rule.limit(now_of(name, rule, clock)))
         content.rule, content.timed = rule, True
 
     def set_rule(self, after: int | None, now: int) -> None:

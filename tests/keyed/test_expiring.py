@@ -1,15 +1,16 @@
 """Entries that expire: what a state notes of them, whatever becomes of its saves."""
 
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.map_expiry import micros
-from pyspark_checkpointer.manifests.model import Clock
+from pyspark_checkpointer.manifests.model import DELTA, Clock
 from tests.keyed.states import failing_save, filled, kinds, saved
 from tests.manifests.samples import AT
 from tests.world import World
@@ -188,3 +189,64 @@ def test_what_expired_stays_away_after_a_rollback_to_an_earlier_clock(
     save(client, state, 4)
     assert kinds(client) == ["snapshot", "delta"], "one snapshot is enough"
     assert saved(world) == state.to_dict()
+
+
+BERLIN = datetime(2024, 7, 1, 12, tzinfo=ZoneInfo("Europe/Berlin"))
+FOLDED = datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (BERLIN, BERLIN.astimezone(UTC)),
+        (BERLIN.astimezone(UTC), BERLIN),
+        (BERLIN, BERLIN.astimezone(ZoneInfo("Europe/Paris"))),
+        (FOLDED, FOLDED.replace(fold=1)),
+        ((BERLIN, "a"), (BERLIN.astimezone(UTC), "a")),
+    ],
+)
+def test_a_key_equal_to_a_zoned_one_that_expired_can_be_read(
+    world: World, old: Any, new: Any, is_restored: bool
+) -> None:
+    """The chain still has the expired key. A delta with the new one would have two keys for a reader."""
+    client, state = world.actor(), KeyedState(partitions=1)
+    state.set_rule(5, NOW)
+    state[old] = "old"
+    save(client, state)
+    kept = {f"kept {n}": n for n in range(9)}
+    state.update(kept)
+    save(client, state, 4)
+    if is_restored:
+        state.expire(NOW + 5)
+        state["kept 0"] = 0
+        save(client, state, 5)
+        restored = client.restore()
+        assert restored is not None
+        state = restored.keyed("s")
+    state.expire(NOW + 5)
+    assert old not in state
+    state[new] = "new"
+    save(client, state, 5)
+    assert saved(world) == {**kept, new: "new"}
+    # Once a snapshot has taken its place, the next save writes a delta again.
+    state["kept 1"] = 1.5
+    state[new] = "newer"
+    save(client, state, 5)
+    assert kinds(client)[-1] == DELTA
+    assert saved(world) == {**kept, "kept 1": 1.5, new: "newer"}
+
+
+def test_times_in_utc_are_saved_as_deltas_after_some_expired(world: World) -> None:
+    client, state = world.actor(), KeyedState({f"kept {n}": n for n in range(99)}, partitions=1)
+    first = BERLIN.astimezone(UTC)
+    state.set_rule(5, NOW)
+    state[first] = "old"
+    save(client, state)
+    state.update({f"kept {n}": -n for n in range(99)})
+    save(client, state, 4)
+    state.expire(NOW + 5)
+    assert first not in state
+    state[first + timedelta(days=1)] = "new"
+    save(client, state, 5)
+    assert kinds(client)[-1] == DELTA
