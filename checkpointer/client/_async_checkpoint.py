@@ -55,6 +55,8 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
         self._is_beginning = False
+        self._returned_prepared = False
+        """True once `prepare()` returned: the caller alone decides from then on."""
         self._made()
 
     @blocking
@@ -279,7 +281,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def prepare(self) -> "AsyncPrepared":
         """Run the first of two phases.
 
-        After this phase everything is durable and protected from cleanup, but not yet committed.
+        After this phase everything is durable and protected from cleanup, but not yet committed. Once this has
+        returned, only you decide: the block of `begin()` neither commits nor aborts the checkpoint, also after an
+        exception. If this fails or is interrupted, the block aborts it.
 
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
@@ -300,7 +304,10 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> restored.epoch
             1
         """
-        return AsyncPrepared(await bridge(commit.prepare(self.attempt)))
+        handle = AsyncPrepared(await bridge(commit.prepare(self.attempt)))
+        # Last: what an interruption keeps from the caller is aborted at the end of the block.
+        self._returned_prepared = True
+        return handle
 
     @blocking
     async def commit(self) -> CheckpointId:
@@ -355,7 +362,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            await self._give_up(error)
+            # Another system may have committed in trust of the prepared checkpoint.
+            if not self._returned_prepared:
+                await self._give_up(error)
         # Not where the block has committed, prepared or aborted it itself.
         elif self.attempt.state in UNDECIDED:
             try:
@@ -386,7 +395,8 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
 class AsyncPrepared(NotPicklable):
     """A checkpoint between the two phases.
 
-    `AsyncCheckpoint.prepare` returns it, and `restored.prepared` is one.
+    `AsyncCheckpoint.prepare` returns it, and `restored.prepared` is one. It stays prepared until you commit or abort
+    it, also if the block in which it was prepared raises an error. A commit or an abort that failed may be tried again.
 
     Examples:
         >>> from pyspark_checkpointer import AsyncCheckpointer

@@ -112,7 +112,8 @@ class Checkpointer(SyncFace):
         Call it as `with ck.begin(…) as cp`, or as `cp = ck.begin(…)`.
 
         At the end of the block the checkpoint is committed, and the errors of `commit` are raised. After an exception
-        in the block nothing is visible.
+        in the block nothing is visible: the checkpoint is aborted. But once `prepare()` has returned in the block, the
+        checkpoint stays prepared until you commit or abort it, whether the block raises or not.
 
         Args:
             epoch: Your number for the checkpoint, such as Spark's batch id. Without it the checkpoint is a change to

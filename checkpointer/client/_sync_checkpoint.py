@@ -56,6 +56,8 @@ class Checkpoint(SyncStart, NotPicklable):
         """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
         self._is_beginning = False
+        self._returned_prepared = False
+        """True once `prepare()` returned: the caller alone decides from then on."""
         self._made()
 
     @blocking
@@ -280,7 +282,9 @@ class Checkpoint(SyncStart, NotPicklable):
     def prepare(self) -> "Prepared":
         """Run the first of two phases.
 
-        After this phase everything is durable and protected from cleanup, but not yet committed.
+        After this phase everything is durable and protected from cleanup, but not yet committed. Once this has
+        returned, only you decide: the block of `begin()` neither commits nor aborts the checkpoint, also after an
+        exception. If this fails or is interrupted, the block aborts it.
 
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
@@ -301,7 +305,10 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.epoch
             1
         """
-        return Prepared(run_sync(commit.prepare(self.attempt)))
+        handle = Prepared(run_sync(commit.prepare(self.attempt)))
+        # Last: what an interruption keeps from the caller is aborted at the end of the block.
+        self._returned_prepared = True
+        return handle
 
     @blocking
     def commit(self) -> CheckpointId:
@@ -356,7 +363,9 @@ class Checkpoint(SyncStart, NotPicklable):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._give_up(error)
+            # Another system may have committed in trust of the prepared checkpoint.
+            if not self._returned_prepared:
+                self._give_up(error)
         # Not where the block has committed, prepared or aborted it itself.
         elif self.attempt.state in UNDECIDED:
             try:
@@ -387,7 +396,8 @@ class Checkpoint(SyncStart, NotPicklable):
 class Prepared(NotPicklable):
     """A checkpoint between the two phases.
 
-    `Checkpoint.prepare` returns it, and `restored.prepared` is one.
+    `Checkpoint.prepare` returns it, and `restored.prepared` is one. It stays prepared until you commit or abort
+    it, also if the block in which it was prepared raises an error. A commit or an abort that failed may be tried again.
 
     Examples:
         >>> from pyspark_checkpointer import Checkpointer

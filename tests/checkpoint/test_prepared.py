@@ -3,8 +3,12 @@
 Each test is one history of the protocol, as in `test_swaps.py`.
 """
 
+import asyncio
+
 import pytest
 
+from pyspark_checkpointer import AsyncCheckpointer, KeyedState
+from pyspark_checkpointer.client._async_checkpoint import AsyncPrepared
 from pyspark_checkpointer.client._sync_checkpoint import Prepared
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -12,6 +16,7 @@ from pyspark_checkpointer.errors import (
     FencedError,
     InvalidStateError,
     OutcomeUnknownError,
+    SwapNotSentError,
 )
 from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.world import Actor, World, attempt, got, latest, line, put
@@ -322,3 +327,129 @@ def test_who_prepared_what_another_promoted_is_told_that_it_is_committed(world: 
     with pytest.raises((FencedError, InvalidStateError)):
         put(client, b"a lost update")
     assert latest(world.actor()) == (b"3" if more else b"2")
+
+
+# ---- a block that ends after prepare() -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_block_that_raises_leaves_what_prepare_returned_to_be_decided(
+    world: World, error: type[BaseException]
+) -> None:
+    """The other system may have committed by then."""
+    writer = world.actor()
+    line(writer, 1)
+    with pytest.raises(error), writer.begin() as cp:
+        cp.snapshot("op", 0, b"2")
+        prepared = cp.prepare()
+        raise error
+    restored = world.actor().restore()
+    assert (got(restored), restored.prepared.id) == (b"1", cp.id)
+    prepared.commit()
+    assert latest(world.actor()) == b"2"
+    put(writer, b"3")
+    assert latest(world.actor()) == b"3"
+
+
+@pytest.mark.parametrize("moment", ["before commit()", "in commit()"])
+def test_a_cancelled_block_leaves_what_prepare_returned_to_be_decided(world: World, moment: str) -> None:
+    async def work() -> None:
+        client, held = AsyncCheckpointer(world.store.url), list[AsyncPrepared]()
+
+        async def job() -> None:
+            async with client.begin() as cp:
+                await cp.snapshot("op", 0, b"1")
+                held.append(await cp.prepare())
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                if moment == "before commit()":
+                    await asyncio.sleep(60)  # the answer of the other system is late
+                await held[0].commit()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.ensure_future(job())
+        if moment == "before commit()":
+            restored = await AsyncCheckpointer(world.store.url).restore()
+            assert restored is not None
+            assert restored.prepared is not None
+            assert restored.prepared.id == held[0].id
+        await held[0].commit()
+
+    asyncio.run(work())
+    assert latest(world.actor()) == b"1"
+
+
+def test_a_second_phase_that_failed_in_its_block_is_tried_again(world: World) -> None:
+    writer, state = world.actor(retries=False), KeyedState({"a": 1})
+    writer.faults.fail("swap", nth=2, path="_latest", error=SwapNotSentError)
+    with pytest.raises(SwapNotSentError), writer.begin() as cp:
+        cp.save("map", state)
+        prepared = cp.prepare()
+        prepared.commit()
+    assert world.actor().restore().prepared.id == cp.id
+    prepared.commit()
+    state["b"] = 2
+    with writer.begin() as cp:
+        cp.save("map", state)
+    assert dict(world.actor().restore().keyed("map")) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_second_phase_without_an_answer_is_not_taken_back_by_its_block(world: World, landed: bool) -> None:
+    writer = world.actor()
+    line(writer, 1)
+    with pytest.raises(OutcomeUnknownError), writer.begin() as cp:
+        cp.snapshot("op", 0, b"2")
+        prepared = cp.prepare()
+        if landed:
+            writer.faults.drop_answer(times=MAX_SENDS)
+        else:
+            writer.faults.fail("swap", times=MAX_SENDS)
+        writer.faults.fail("get", path="_latest", times=100)
+        try:
+            prepared.commit()
+        finally:
+            writer.faults.clear()
+    restored = world.actor().restore()
+    assert (got(restored), restored.prepared is None) == ((b"2", True) if landed else (b"1", False))
+    prepared.commit()
+    assert latest(world.actor()) == b"2"
+
+
+@pytest.mark.parametrize("error", [SwapNotSentError, OutcomeUnknownError])
+def test_a_block_whose_prepare_failed_leaves_nothing(world: World, error: type[Exception]) -> None:
+    writer = world.actor(retries=False)
+    line(writer, 1)
+    before = world.pointer()
+    if error is SwapNotSentError:
+        writer.faults.fail("swap", error=SwapNotSentError)
+    else:
+        writer.faults.drop_answer()
+        writer.faults.fail("get", path="_latest", times=MAX_SENDS)
+    with pytest.raises(error), writer.begin() as cp:
+        cp.snapshot("op", 0, b"2")
+        try:
+            cp.prepare()
+        finally:
+            writer.faults.clear()
+    assert world.pointer().nonce != before.nonce, "a prepare that is still under way can never land"
+    restored = world.actor().restore()
+    assert (got(restored), restored.prepared) == (b"1", None)
+
+
+def test_a_block_whose_prepare_was_cancelled_leaves_nothing(world: World) -> None:
+    """Its caller was handed nothing, and asked no other system to commit."""
+    client = AsyncCheckpointer(world.store.url)
+
+    async def job() -> None:
+        async with client.begin() as cp:
+            await cp.snapshot("op", 0, b"1")
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await cp.prepare()
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(job())
+    assert world.actor().restore() is None
