@@ -199,6 +199,9 @@ class HostLeases:
             await self.leases.renew(hold)
         if hold is None or hold.lost:
             return False
+        if state.hold is not None:
+            # An update may have come under the old hold while this call waited. Its release has to write it too.
+            hold.flush, hold.flush_kept = state.hold.flush, state.hold.flush_kept
         state.hold_on(hold, now)
         return True
 

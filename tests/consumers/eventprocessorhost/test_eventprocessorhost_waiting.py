@@ -1,5 +1,8 @@
 """Updates of Event Processor Host that wait to be written together, and the leases that they wait under."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, LeaseLostError, OutcomeUnknownError
@@ -118,6 +121,28 @@ def test_a_lease_acquired_again_writes_first_what_waits(root: Root) -> None:
         assert root.number() == 8
         host.release_lease(lease)
     assert root.number() == 8
+
+
+def test_a_release_writes_an_update_that_came_while_the_lease_was_acquired_again(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = root.leases("host")
+    manager = root.checkpoints(max_updates=1000, interval=1000)
+    lease = host.acquired()
+    manager.update_checkpoint(lease, at(1))
+    ownership = host._core.leases._ownership
+    plain = ownership.change
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        await asyncio.to_thread(manager.update_checkpoint, lease, at(7))  # by the thread that reads
+        return await plain(*args, **options)
+
+    monkeypatch.setattr(ownership, "change", slow)
+    assert host.acquire_lease(lease)
+    host.release_lease(lease)
+    assert root.number() == 7
+    manager.flush()
 
 
 def test_a_lease_that_is_lost_after_a_release_that_could_not_write_stays_lost(root: Root) -> None:
