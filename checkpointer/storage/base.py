@@ -407,6 +407,18 @@ async def holds(store: PagedStore | Store, wanted: Callable[[str], bool]) -> boo
     return False
 
 
+TRIALS = ("_probe-", "_doctor-")
+"""Beginnings of the names of objects with which a store is tried out.
+
+One that was left behind says nothing of a root.
+"""
+
+
+async def holds_beside(store: PagedStore | Store, name: str) -> bool:
+    """Return whether a root holds anything but the object `name`, and what is left of trials."""
+    return await holds(store, lambda path: path != name and not path.startswith(TRIALS))
+
+
 class WrappedStore(PagedStore):
     """Base class of stores that hand requests on to another store, `inner`.
 

@@ -7,6 +7,7 @@ import asyncio
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
+    CorruptionError,
     InvalidStateError,
     OutcomeUnknownError,
     RetryableError,
@@ -90,14 +91,15 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
             raise
         try:
             found = await find_object(store, path, limit)
-        except READ_FAILURES as error:
-            # Not raised as it is: the caller would take it for a failure, begin another attempt, and the swap could
-            # land after all (SPEC.md, "Only a changed version proves a request dead").
-            raise UndecidedError from error
-        # The root has other keys by now. A first request that was refused is dead; another one may have landed before.
-        except InvalidStateError as error:
-            if refused:
+        except CorruptionError:
+            raise
+        except CheckpointError as error:
+            # The root has other keys by now, and a first request that was refused is dead.
+            if refused and isinstance(error, InvalidStateError):
                 raise
+            # Whatever else a read fails with is not raised as it is: the caller would take it for a failure, begin
+            # another attempt, and the swap could land after all (SPEC.md, "Only a changed version proves a request
+            # dead").
             raise UndecidedError from error
         # The same bytes are written over themselves, on the version that they have now, until the disk confirms them.
         if unconfirmed and found is not None and found.data == data:

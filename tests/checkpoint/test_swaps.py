@@ -16,7 +16,9 @@ from pyspark_checkpointer.errors import (
     ConflictError,
     DependencyError,
     FencedError,
+    IllegalArgumentError,
     InvalidStateError,
+    NotFoundError,
     OutcomeUnknownError,
     StoreNotFoundError,
     StoreRefusedError,
@@ -250,6 +252,19 @@ def test_a_swap_that_cannot_be_read_back_is_unknown(world: World) -> None:
     writer.faults.fail("get", path="_latest")
     with pytest.raises(OutcomeUnknownError):
         put(writer, b"2")
+    assert latest(writer) == b"2"
+
+
+@pytest.mark.parametrize("error", [IllegalArgumentError, CheckpointError, NotFoundError])
+def test_a_read_back_that_fails_in_any_way_proves_nothing(world: World, error: type[Exception]) -> None:
+    """A gateway may answer without a version, or a refresh of credentials fail: the swap was sent all the same."""
+    writer = world.actor(retries=False)
+    line(writer, 1)
+    late = writer.faults.late()
+    writer.faults.fail("get", path="_latest", error=error)
+    with pytest.raises(OutcomeUnknownError):
+        put(writer, b"2")
+    assert late[0].land()
     assert latest(writer) == b"2"
 
 

@@ -29,7 +29,7 @@ from pyspark_checkpointer.manifests.keys_json import (
     decode_keys,
     encode_keys,
 )
-from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Store, holds
+from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Store, holds_beside
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
@@ -181,7 +181,7 @@ async def make_keys(store: Store, provider: KeyProvider, *, adopting: bool = Fal
 
 async def holds_others(store: Store) -> bool:
     """Return whether a root holds anything but its keys."""
-    return await holds(store, lambda path: path != KEYS)
+    return await holds_beside(store, KEYS)
 
 
 def check_generation(store: Store, found: RootKeys, keys: DataKeys) -> None:

@@ -18,7 +18,6 @@ from pyspark_checkpointer.storage.scrubbing import scrub
 
 # Codes of S3 and of servers that speak its protocol, by what they mean to a caller.
 _BUSY = {
-    "SlowDown",
     "ServiceUnavailable",
     "RequestLimitExceeded",
     "TooManyRequests",
@@ -110,7 +109,7 @@ def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> Ch
     if code in ("NoSuchKey", "NoSuchVersion"):
         return ObjectNotFoundError(f"{name}: not found")
     # A bucket with a key of KMS may say "KMS.ThrottlingException", with status 400.
-    if code in _BUSY or "Throttl" in code or why.status in (429, 503):
+    if code in _BUSY or code.startswith("SlowDown") or "Throttl" in code or why.status in (429, 503):
         return cloud.with_pause(ThrottlingError(f"{name}: {said}"), why.pause)
     if code in _AGAIN or why.status in (408, 499) or (why.status >= 500 and code not in _UNABLE):
         # A gateway in between may say so too, and does not know what became of the request behind it.

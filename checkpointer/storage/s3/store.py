@@ -97,16 +97,17 @@ class S3Store(CloudStore[Any]):
 
     async def _open_object(self, path: str, limit: int | None) -> Any:
         reply = await self._call("get_object", Key=self._at(path))
-        if limit is not None and reply["ContentLength"] > limit:
+        if limit is not None and (size := self._told(path, reply, "ContentLength")) > limit:
             reply["Body"].close()  # drops the connection in place of reading the rest
-            raise cloud.too_large(self._name(path), limit, reply["ContentLength"])
+            raise cloud.too_large(self._name(path), limit, size)
         return reply
 
     async def _get(self, path: str, limit: int | None) -> Blob:
         reply = await self._open_object(path, limit)
         data = await cloud.gather_pieces(_pieces(reply["Body"]))
         self._check_whole(path, len(data), reply)
-        return Blob(data, reply["ETag"], cloud.server_time(reply["ResponseMetadata"]["HTTPHeaders"].get("date")))
+        version = self._told(path, reply, "ETag")
+        return Blob(data, version, cloud.server_time(reply["ResponseMetadata"]["HTTPHeaders"].get("date")))
 
     async def _read_into(self, path: str, sink: S, limit: int | None) -> S:
         reply = await self._open_object(path, limit)
@@ -116,10 +117,15 @@ class S3Store(CloudStore[Any]):
     def _check_whole(self, path: str, found: int, reply: Any) -> None:
         """Raise `DependencyError` where the body ended early."""
         # A connection that breaks off can look like the end of the body.
-        if found != reply["ContentLength"]:
-            raise DependencyError(
-                f"{self._name(path)}: the answer broke off after {found} of {reply['ContentLength']} bytes"
-            )
+        if found != (size := self._told(path, reply, "ContentLength")):
+            raise DependencyError(f"{self._name(path)}: the answer broke off after {found} of {size} bytes")
+
+    def _told(self, path: str, reply: Any, field: str) -> Any:
+        """Return a field of an answer. Raises `DependencyError` where a gateway has left it out."""
+        # Of a swap, another error would say that it was refused, although the server has done it.
+        if field not in reply:
+            raise DependencyError(f"{self._name(path)}: the answer has no {field}: ask what stands before the server")
+        return reply[field]
 
     async def _get_range(self, path: str, offset: int, length: int) -> bytes:
         span = f"bytes={offset}-{offset + length - 1}"
@@ -193,7 +199,7 @@ class S3Store(CloudStore[Any]):
         if self._fencing:
             condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         reply = await self._call("put_object", Key=self._at(path), Body=data, **condition)
-        return str(reply["ETag"])
+        return str(self._told(path, reply, "ETag"))
 
     async def _list_page(self, prefix: str, more: object | None) -> ListingPage:
         after = {} if more is None else {"ContinuationToken": more}

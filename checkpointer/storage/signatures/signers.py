@@ -25,7 +25,7 @@ from pyspark_checkpointer.manifests.signatures_json import (
     encode_signers,
     signed_message,
 )
-from pyspark_checkpointer.storage.base import Blob, Store, UndecryptableError, holds
+from pyspark_checkpointer.storage.base import Blob, Store, UndecryptableError, holds_beside
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.signatures.freshness import Newest
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey, is_signed_by, sign
@@ -128,7 +128,7 @@ async def swap_signers(store: Store, owner: SigningKey, signers: Signers, expect
 
 async def holds_others(store: Store) -> bool:
     """Return whether a root holds anything but the list of signers."""
-    return await holds(store, lambda path: path != SIGNERS)
+    return await holds_beside(store, SIGNERS)
 
 
 def unsigned(store: Store) -> str:

@@ -256,6 +256,20 @@ def test_a_root_that_is_not_encrypted_is_refused_with_a_key(place_of: Callable[[
     assert plain.is_safe()
 
 
+@pytest.mark.parametrize("left", ["_probe-", "_doctor-"])
+def test_what_a_trial_left_behind_does_not_keep_a_root_from_being_encrypted(
+    tmp_path: Path, key: str, left: str
+) -> None:
+    """A first commit that died, or had no right to delete, leaves such an object."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / f"{left}{secrets.token_hex(16)}").write_bytes(b"1")
+    with Checkpointer(tmp_path / "root", encryption=key) as ck, ck.begin() as cp:
+        cp.snapshot("op", 0, b"1")
+    restored = Checkpointer(tmp_path / "root", encryption=key).restore()
+    assert restored is not None
+    assert restored.operator("op").partition(0) == [b"1"]
+
+
 @pytest.mark.parametrize("planted", ["changed", "cut", "foreign"])
 def test_a_pointer_that_cannot_be_decrypted_is_repaired(victim: Victim, planted: str) -> None:
     latest = victim.objects()["_latest"]
