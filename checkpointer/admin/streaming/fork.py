@@ -5,28 +5,22 @@ The second query has an id of its own.
     copy the state → compare-and-swap _latest → write Spark's checkpoint: sources/, metadata, offsets/, commits/
 
 Until the last file is written, a query that is started on the copy is refused: its id differs, or its batches do not
-follow the state. A second call finishes an interrupted fork. Nothing is written to the first query, which may run
-meanwhile.
+follow the state. A second call finishes an interrupted fork, and leaves a complete one as it is, also while the second
+query runs. Nothing is written to the first query, which may run meanwhile.
 """
 
-import json
 import logging
-import re
 import uuid
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.export import create_root, refuse_used
-from pyspark_checkpointer.admin.streaming.file_source_log import check_lists
-from pyspark_checkpointer.admin.streaming.log_edit import put_new, remove_file
+from pyspark_checkpointer.admin.streaming.fork_log import is_complete, write_log
 from pyspark_checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
 from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
-    METADATA,
     OFFSETS,
-    SOURCES,
     BatchOffsets,
     SparkLog,
-    query_id_of,
     read_file,
     read_log,
 )
@@ -42,15 +36,9 @@ from pyspark_checkpointer.errors import ConflictError, IllegalArgumentError, Inv
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Manifest, SparkProgress
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store, is_empty
+from pyspark_checkpointer.storage.base import Store, is_empty
 
 logger = logging.getLogger("pyspark_checkpointer")
-
-MAX_COPY_ATTEMPTS = 5
-"""Times that the files of a running query are copied before the fork gives up.
-
-They may change while they are copied.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +119,7 @@ async def _fork(
             )
         # Asked before the target is refused as used: what lies there may be an earlier try of this very fork.
         begun = await _find_interrupted(target, target_log, manifest)
-        # The commit of the batch is written last: where it is there, an earlier call has come to its end.
-        complete = begun is not None and await read_file(target_log, f"{COMMITS}{job.batch_id}") is not None
+        complete = begun is not None and await is_complete(target_log, begun[0])
         files = {} if complete else await _read_spark_files(spark, log, job)
         if begun is None:
             await _refuse_used_root(target)
@@ -146,7 +133,7 @@ async def _fork(
         else:
             copy, first = begun
         if not complete:
-            await _write_log(spark, target_log, copy, files)
+            await write_log(spark, target_log, copy, files)
     finally:
         await spark.close()
     log_safely(
@@ -236,72 +223,3 @@ async def _refuse_used_log(target_log: Store) -> None:
     """Raise `InvalidStateError` unless the folder for Spark's checkpoint is empty."""
     if not await is_empty(target_log, ""):
         raise InvalidStateError(f"{target_log.url}: is not empty: give a new checkpointLocation")
-
-
-async def _write_log(spark: Store, target_log: Store, copy: Job, files: dict[str, bytes]) -> None:
-    """Write Spark's files in an order that refuses a query started too soon.
-
-    A query that is started before `metadata` exists gets another id. Files of such a query are deleted first. Files
-    that an earlier call wrote are the same, and stay.
-    """
-    if await query_id_of(target_log) not in (None, copy.query_id):
-        raise InvalidStateError(
-            f"{target_log.url}: a query was started here before the copy was complete: give another, new "
-            "checkpointLocation and root to keep what this one holds; or empty both, then call again"
-        )
-    # `metadata` goes first and comes back after the sources: while it is missing, a query that starts here gets another
-    # id.
-    await remove_file(target_log, METADATA)
-    for folder in (COMMITS, OFFSETS):
-        for entry in await target_log.list(folder):
-            if entry.path not in files:
-                await remove_file(target_log, entry.path)
-    await _copy_sources(spark, target_log)
-    if copy.spark is not None:
-        # The first query may have compacted or lost entries while they were copied, so the copies are checked.
-        await check_lists(target_log, copy)
-    for path, data in {METADATA: json.dumps({"id": copy.query_id}).encode(), **files}.items():
-        await _put(target_log, path, data)
-
-
-async def _copy_sources(spark: Store, target_log: Store) -> None:
-    """Copy the files of the sources, also those of later batches.
-
-    A listing of a running query does not show one moment. So the files are copied until a listing shows exactly the
-    files that were copied.
-    """
-    copied: set[str] = set()
-    for _ in range(MAX_COPY_ATTEMPTS):
-        names = await _source_files(spark)
-        # Files that the first query has deleted since must not stay in the copy, where they would count.
-        for path in await _source_files(target_log) - names:
-            await remove_file(target_log, path)
-        for path in sorted(names - copied):
-            try:
-                data = (await spark.get(path)).data
-            except ObjectNotFoundError:  # The running query deleted it since the listing.
-                continue
-            await _put(target_log, path, data)
-            copied.add(path)
-        if copied & names == await _source_files(spark):
-            return
-    raise ConflictError(f"{spark.url}/{SOURCES}: changes faster than it can be copied: stop the query, or call again")
-
-
-async def _put(target_log: Store, path: str, data: bytes) -> None:
-    """Write a file, or replace one that a query left because it started too soon."""
-    if not await put_new(target_log, path, data):
-        await remove_file(target_log, path)
-        if not await put_new(target_log, path, data):
-            raise ConflictError(
-                f"{target_log.url}/{path}: was written meanwhile: stop the query that runs there, then call again"
-            )
-
-
-async def _source_files(spark: Store) -> set[str]:
-    """Return the paths of the sources' files that Spark has finished writing.
-
-    Checksums are left out.
-    """
-    # Spark writes a file under a hidden name and renames it; checksums are hidden too.
-    return {e.path for e in await spark.list(SOURCES) if not re.match(r"[._]", e.path.rpartition("/")[2])}

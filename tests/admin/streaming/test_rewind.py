@@ -15,7 +15,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
 from pyspark_checkpointer.admin import rollback
-from pyspark_checkpointer.admin.streaming import fork, log_edit, offset_log, rewind_attempt
+from pyspark_checkpointer.admin.streaming import fork_log, log_edit, offset_log, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
 from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
 from pyspark_checkpointer.checkpoint import upload
@@ -278,7 +278,7 @@ def test_a_fork_that_was_interrupted_after_a_long_list_of_files_is_finished(
     query.write("sources/0/99", "v1\n" + "0" * 2000)
     places = tmp_path / "copy", tmp_path / "copy-spark"
     with monkeypatch.context() as patched, pytest.raises(CrashError):
-        patched.setattr(fork, "check_lists", _stop)
+        patched.setattr(fork_log, "check_lists", _stop)
         Checkpointer(query.root).fork("latest", *places)
     assert Checkpointer(query.root).fork("latest", *places).batch == LAST
     assert Query(str(tmp_path / "copy")).run() == LAST + 1
