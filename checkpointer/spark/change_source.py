@@ -98,8 +98,10 @@ class FeedStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         selector = None if self._after is None else CheckpointSelector.parse(self._after)
         after = None if selector is None else run_sync(find(self._client.session, selector))
-        # Spark asks again where the first batch was not committed, and has noted nothing but the end of that batch.
-        if self._asked is not None and CheckpointSelector.parse(self._asked).kind in (LATEST, PREPARED, "at"):
+        # Spark asks again where the first batch was not committed, and has noted nothing but the end of that batch. An
+        # epoch may have been written again since, after a rollback or by hand. A savepoint moves only if a user deletes
+        # it and makes another one of its name.
+        if self._asked is not None and CheckpointSelector.parse(self._asked).kind in (LATEST, PREPARED, "at", "epoch"):
             raise IllegalArgumentError(
                 f"option after: {self._asked!r} may be another checkpoint when the query is started again and Spark "
                 f"repeats its first batch: say option('after', {str(after)!r})"

@@ -39,6 +39,11 @@ def stream(store: Store, **options: str) -> FeedStreamReader:
     return reader
 
 
+def first(store: Store) -> str:
+    """Return the id of the first checkpoint."""
+    return str(store.client.list_checkpoints()[0])
+
+
 def read(reader: FeedStreamReader, start: dict[str, str], end: dict[str, str]) -> list[tuple[Any, ...]]:
     batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
     return [tuple(row.values())[3:] for batch in batches for row in batch.to_pylist()]
@@ -46,7 +51,7 @@ def read(reader: FeedStreamReader, start: dict[str, str], end: dict[str, str]) -
 
 def test_a_stream_goes_on_after_the_beginning_was_retired(store: Store) -> None:
     store.batch(upsert(k=[1]))
-    reader = stream(store, after="epoch=0")
+    reader = stream(store, after=first(store))
     began = reader.initialOffset()
     assert read(stream(store), {"checkpoint": ""}, reader.latestOffset()) == [("insert", 1)]
     for key in (2, 3):
@@ -56,7 +61,7 @@ def test_a_stream_goes_on_after_the_beginning_was_retired(store: Store) -> None:
     store.client.clean(NEWEST)
     store.batch(upsert(k=[4]))
     # Started again, with the options that it was given then: what is before its offset is not needed.
-    for options in ({}, {"after": "epoch=0"}):
+    for options in ({}, {"after": "epoch=0"}, {"after": began["checkpoint"]}):
         again = stream(store, **options)
         assert read(again, read_until, again.latestOffset()) == [("insert", 4)]
     with pytest.raises(RetiredError, match="oldest checkpoint that they can be read after"):
@@ -142,23 +147,27 @@ def test_a_stream_waits_while_the_table_is_dropped(store: Store) -> None:
     assert read(reader, offsets[-1], offsets[-1]) == []
 
 
-@pytest.mark.parametrize("moving", ["latest", "at=2999-01-01"])
+@pytest.mark.parametrize("moving", ["latest", "at=2999-01-01", "epoch=0"])
 def test_a_stream_begins_with_a_checkpoint_that_stays_the_same(store: Store, moving: str) -> None:
     """Spark notes where its first batch ends, and asks again where it begins if it has to repeat it."""
     store.batch(upsert(k=[1]))
     said = f"option('after', '{store.client.read_latest()}')"
     with pytest.raises(IllegalArgumentError, match=re.escape(said)):
-        stream(store, after=moving).initialOffset()
+        stream(store, after=moving, follower="copy").initialOffset()
+    assert behind(store) == {}
+    store.client.savepoint("begin")
+    kept = {"checkpoint": str(store.client.read_latest())}
+    assert [stream(store, after=stays).initialOffset() for stays in ("begin", *kept.values())] == [kept, kept]
 
 
 def test_retention_waits_for_a_batch_that_is_repeated_after_a_restart(store: Store) -> None:
     """Spark may ask for an empty range at a start, at the end of the batch that it has planned last."""
     for key in (1, 2, 3):
         store.batch(upsert(k=[key]))
-    reader = stream(store, follower="copy", after="epoch=0")
+    reader = stream(store, follower="copy", after=first(store))
     start, end = reader.initialOffset(), reader.latestOffset()
     read(reader, start, end)  # Its sink failed: the batch is planned, and not committed.
-    again = stream(store, follower="copy", after="epoch=0")
+    again = stream(store, follower="copy", after=first(store))
     again.partitions(end, end)
     assert [one.behind for one in store.client.followers()] == [2]
     store.client.clean(NEWEST)
@@ -169,7 +178,7 @@ def test_retention_waits_for_a_batch_that_is_repeated_after_a_restart(store: Sto
 def test_a_follower_that_was_outrun_is_kept_again_while_nothing_is_new(store: Store, tells_start: bool) -> None:
     for key in (1, 2, 3):
         store.batch(upsert(k=[key]))
-    stream(store, follower="copy", after="epoch=0").initialOffset()  # A position is one batch old.
+    stream(store, follower="copy", after=first(store)).initialOffset()  # A position is one batch old.
     offset = {"checkpoint": str(store.client.read_latest())}
     store.client.clean(RetentionPolicy(keep_last=1, max_follower_lag=1, grace=timedelta(0)))
     assert [one.behind for one in store.client.followers()] == [None]
@@ -188,7 +197,7 @@ def test_nothing_is_kept_for_a_query_that_is_refused_at_its_start(
 ) -> None:
     for key in (1, 2, 3):
         store.batch(upsert(k=[key]))
-    stream(store, follower="copy", after="epoch=0").initialOffset()
+    stream(store, follower="copy", after=first(store)).initialOffset()
     offset, end = ({"checkpoint": str(id_)} for id_ in store.client.list_checkpoints()[1:])
     store.client.clean(RetentionPolicy(keep_last=1, max_follower_lag=1, grace=timedelta(0)))
     if not is_known:
@@ -325,18 +334,18 @@ def test_a_stream_over_another_key_is_told_where_to_begin(store: Store, name: st
     read(reader, reader.initialOffset(), start)
     store.batch(upsert(k=[1], v=[6]))
     store.batch(remake)
-    first = str(store.client.read_latest())
+    newest = str(store.client.read_latest())
     store.batch(more)
     end = reader.latestOffset()
     for one in (reader, stream(store, **options)):  # Started again, it has the same changes before it.
         with pytest.raises(IllegalArgumentError, match="with a new checkpointLocation") as caught:
             read(one, start, end)
-        assert f"option('after', '{first}')" in str(caught.value)
+        assert f"option('after', '{newest}')" in str(caught.value)
         assert (f"followers {store.client.root} --remove copy" in str(caught.value)) == (name is not None)
     # A batch of before, which Spark repeats after the query was started again.
     with pytest.raises(IllegalArgumentError, match="with a new checkpointLocation"):
         read(stream(store, **options), {"checkpoint": ""}, start)
-    fresh = stream(store, after=first, **options)
+    fresh = stream(store, after=newest, **options)
     assert read(fresh, fresh.initialOffset(), fresh.latestOffset()) == [("insert", "b", 2)]
     assert behind(store) == ({} if name is None else {"copy": 1})
 
@@ -401,8 +410,8 @@ def test_retention_waits_for_a_stream_with_a_name(store: Store) -> None:
 def test_a_follower_that_is_started_again_further_back_is_kept_there(store: Store) -> None:
     for key in (1, 2, 3):
         store.batch(upsert(k=[key]))
-    first, second, third = ({"checkpoint": str(id_)} for id_ in store.client.list_checkpoints())
-    reader = stream(store, follower="copy", after="epoch=0")
+    beginning, second, third = ({"checkpoint": str(id_)} for id_ in store.client.list_checkpoints())
+    reader = stream(store, follower="copy", after=beginning["checkpoint"])
     read(reader, reader.initialOffset(), third)
     reader.commit(third)
     rewound = stream(store, follower="copy")  # The follower's own job was rewound to its batch before.
@@ -411,7 +420,7 @@ def test_a_follower_that_is_started_again_further_back_is_kept_there(store: Stor
     store.client.remove_follower("copy")
     store.client.clean(NEWEST)
     with pytest.raises(RetiredError, match="is not live any more"):
-        read(stream(store, follower="copy"), first, third)
+        read(stream(store, follower="copy"), beginning, third)
     assert behind(store) == {}
 
 
