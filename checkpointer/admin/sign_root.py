@@ -2,24 +2,26 @@
 
 An owner of the root does. It is signed in this order:
 
-    _signers → a signed copy of each live manifest → swap of _latest → positions of consumers → swap of _signers
+    _signers → a signed copy of each manifest that counts → swap of _latest → positions of consumers → swap of _signers
 
 After a crash the same call finishes the work.
 """
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
+from pyspark_checkpointer.admin.retention.reachability import walk_retired
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, read_whole_head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import ConflictError, OutcomeUnknownError
+from pyspark_checkpointer.errors import ConflictError, CorruptionError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import SIGNED
-from pyspark_checkpointer.manifests.manifest_json import encode_pointer
-from pyspark_checkpointer.manifests.model import Pointer
+from pyspark_checkpointer.manifests.manifest_json import decode_manifest, encode_pointer
+from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, holds, pages
@@ -111,14 +113,29 @@ class _Adoption:
         raise ConflictError(f"{self._store.url}: a job commits all the time: stop it, and call this again")
 
     async def _sign_manifests(self, head: Head) -> None:
-        """Sign the manifest of every live checkpoint, the prepared one too."""
+        """Sign the manifest of every live checkpoint, and of those that wait.
+
+        The prepared one may be committed. Cleanups find through the manifests of lately retired ones what readers may
+        still use.
+        """
         history = await read_history(self._plain, head)
         refs = [ref for ref, _ in history.ancestry] + [entry.ref for entry in history.entries]
-        for ref in dict.fromkeys(refs + ([head.prepared] if head.prepared is not None else [])):
-            path = object_paths.manifest(ref.id)
-            data = (await self._plain.get(path)).data
-            await verify_bytes(self._host, path, data, len(data), ref.digest)
-            await metadata.put_manifest(self._store, ref.id, data)
+        live = dict.fromkeys(refs + ([head.prepared] if head.prepared is not None else []))
+        signed = [await self._sign_manifest(ref) for ref in live]
+        parents = {manifest.parent for manifest in signed if manifest.parent is not None}
+        # Which of them are still in their grace period is for each cleanup to say.
+        retired = () if head.pointer is None else head.pointer.retired
+        async for ref, _ in walk_retired(self._plain, retired, live, parents):
+            # A cleanup may delete it just now. Nothing live depends on it.
+            with suppress(ObjectNotFoundError, CorruptionError):
+                await self._sign_manifest(ref)
+
+    async def _sign_manifest(self, ref: Ref) -> Manifest:
+        path = object_paths.manifest(ref.id)
+        data = (await self._plain.get(path)).data
+        await verify_bytes(self._host, path, data, len(data), ref.digest)
+        await metadata.put_manifest(self._store, ref.id, data)
+        return decode_manifest(ref.id, data)
 
     async def _swap(self, head: Head) -> bool:
         """Put a signed `_latest` in the place of `head`.

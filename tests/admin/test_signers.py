@@ -3,6 +3,7 @@
 import itertools
 import secrets
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,31 @@ def test_all_that_is_live_is_signed(any_root: Root, keys: Path, encrypted: bool)
         cp.save("totals", KeyedState({"new": 1}))
     assert driver_of(any_root, keys, encryption).restore().keyed("totals").to_dict() == {"new": 1}  # type: ignore[union-attr]
     assert sign(any_root, keys, encryption) == 2, "nothing changed"
+
+
+def test_the_objects_of_what_was_retired_lately_stay_for_their_readers(keys: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    client = client_of(root)
+    for number in range(5):
+        with client.begin(epoch=number) as cp:
+            cp.snapshot("sums", 0, b"%d" % number)
+    hour = RetentionPolicy(keep_last=1, grace=timedelta(hours=1))
+    client.clean(hour)
+    waiting = client.plan(hour).total("later").objects
+    assert waiting >= 8, "a manifest and an object each"
+    before = objects(root)
+    sign(root, keys)
+    owner = client_of(root, f"sign:{keys / 'owner.pem'}")
+    assert owner.plan(hour).total("later").objects == waiting
+    owner.clean(hour)
+    assert objects(root) == before
+    assert owner.clean(RetentionPolicy(grace=timedelta(0))).deleted.objects == waiting
+    assert len(objects(root)) == 1
+    assert owner.verify().findings == ()
+
+
+def objects(root: Root) -> list[str]:
+    return [path for path in paths(root) if path.startswith(object_paths.ARTIFACTS)]
 
 
 def test_a_crash_at_any_request_loses_nothing(keys: Path) -> None:

@@ -6,7 +6,7 @@ same hash, garbage looks live, which is harmless.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref, Retired
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 Action = Literal["keep", "later", "delete"]
 KEEP: Action = "keep"
@@ -159,36 +159,48 @@ async def _add_retired(
     Readers may be using them. These checkpoints are found from the parents of all live ones, and in the catalogs of
     that time. No live checkpoint depends on them, so those that are gone or unreadable are skipped.
     """
-    if head.pointer is None or not head.pointer.retired:
+    if head.pointer is None:
         return
     now = session.host.now()
     young = [old for old in head.pointer.retired if is_in_grace(old, now, grace)]
+    for old in young:
+        if old.catalog is not None:
+            # Readers of that version read this catalog too.
+            index.add(Referrer(None, _reason(old), LATER), [old.catalog.path])
+    segments = metadata.Segments(session.store, session.host)
+    async for ref, manifest in walk_retired(session.store, young, known, parents):
+        newest = max((old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at)
+        # Segments that only a deleted checkpoint named are gone. Its manifest still leads to older ones.
+        with suppress(ObjectNotFoundError, CorruptionError):
+            manifest = await segments.load(manifest)
+        segments.forget_but([manifest])
+        index.add(Referrer(ref.id, _reason(newest), LATER), metadata.objects_of(ref, manifest))
+
+
+async def walk_retired(
+    store: Store, young: Sequence[Retired], live: Collection[Ref], parents: Collection[Ref]
+) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """Yield the checkpoints that were live in some retired versions, and are not now.
+
+    `parents` are those of all live checkpoints. The manifests come without the chains in segments.
+    """
+    known = set(live)
     # In the ancestry, no entry that still counts kept anything below this sequence.
     lowest = min((old.boundary for old in young), default=0)
     # A parent below it was live in no version that still counts, unless the catalog of that time names it.
     starts = {ref for ref in parents if ref.id.sequence >= lowest}
     for old in young:
         if old.catalog is not None:
-            # Readers of that version read this catalog too.
-            index.add(Referrer(None, _reason(old), LATER), [old.catalog.path])
             with suppress(ObjectNotFoundError, CorruptionError):
-                catalog = await metadata.read_catalog(session.store, old.catalog)
+                catalog = await metadata.read_catalog(store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
-    segments = metadata.Segments(session.store, session.host)
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
         with suppress(ObjectNotFoundError, CorruptionError):
-            async for ref, manifest in walk_from(session.store, start, min(lowest, start.id.sequence)):
+            async for ref, manifest in walk_from(store, start, min(lowest, start.id.sequence)):
                 if ref in known:
                     break  # From here on the ancestry was walked already.
                 known.add(ref)
-                newest = max(
-                    (old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at
-                )
-                # Segments that only a deleted checkpoint named are gone. Its manifest still leads to older ones.
-                with suppress(ObjectNotFoundError, CorruptionError):
-                    manifest = await segments.load(manifest)
-                segments.forget_but([manifest])
-                index.add(Referrer(ref.id, _reason(newest), LATER), metadata.objects_of(ref, manifest))
+                yield ref, manifest
 
 
 def _retired_at(old: Retired) -> datetime:
