@@ -168,14 +168,15 @@ def _new_id(name: str, column: Column, next_id: int) -> int:
 
 
 def _refusal(
-    name: str, old: TableSchema, why: str, new: TableSchema | None = None, way: str = ""
+    name: str, old: TableSchema, why: str, new: TableSchema | None = None, ways: Sequence[str] = ()
 ) -> IllegalArgumentError:
     """Return the error for a schema that cannot follow the old one.
 
-    It says how to go on without losing rows.
+    It says how to go on without losing rows. `ways` are those that fit this case alone.
     """
     job = "" if new is None else f", the job has {new}"
-    return IllegalArgumentError(f"table {name!r}: {why}; the state has {old}{job}: {way}{how_to_keep(name)}")
+    steps = "; ".join([*ways, how_to_keep(name)])
+    return IllegalArgumentError(f"table {name!r}: {why}; the state has {old}{job}: {steps}")
 
 
 def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
@@ -186,10 +187,12 @@ def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
         known = before.get(column.id)
         if known is None:
             continue
-        takes_over = f"restore(transform={{{name!r}: …}}) takes its rows over; "
+        takes_over = f"restore(transform={{{name!r}: …}}) takes its rows over"
         if known.role != column.role:
             why = f"column {column.name!r} is combined as {known.role!r}, not as {column.role!r}"
-            raise _refusal(name, old, why, new, takes_over)
+            raise _refusal(name, old, why, new, [takes_over])
         if (known.type, known.metadata) != (column.type, column.metadata) and not is_wider(known.type, column.type):
             why = f"column {column.name!r} is {show_type(known.type)}, which is no part of {show_type(column.type)}"
-            raise _refusal(name, old, why, new, takes_over)
+            cast = [f"cast it to {show_type(known.type)}"] if is_wider(column.type, known.type) else []
+            # A transform is refused that gives a key another type.
+            raise _refusal(name, old, why, new, cast if known.role == "key" else [*cast, takes_over])

@@ -344,6 +344,23 @@ def test_a_wider_key_is_hashed_otherwise(before: str, after: str) -> None:
     assert needs_rescale(old, new)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("integer", "long", r"'k' is long, which is no part of integer; .*: cast it to long; restore\("),
+        ("string", "long", r"'k' is long, which is no part of string; .*: restore\("),
+        ("long", "integer", r"'n' is long, which is no part of integer; .*: cast it to long; restore\(transform="),
+        ("long", "string", r"'n' is long, which is no part of string; .*: restore\(transform="),
+    ],
+)
+def test_a_column_of_another_type_is_refused_with_a_step_that_helps(key: str, value: str, said: str) -> None:
+    old = schema_of({"k": "long", "n": "long"}, ["k"])
+    with pytest.raises(IllegalArgumentError, match=said) as raised:
+        extended_schema("t", old, fields({"k": key, "n": value}), ["k"], {})
+    # No transform may change the type of a key.
+    assert ("transform=" in str(raised.value)) == (key == "long")
+
+
 # ---- columns that an upsert does not have ----------------------------------------------------------------------------
 
 
