@@ -11,7 +11,7 @@ from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.table.schema import MAX_ID, RESERVED_NAMES, Column, TableSchema, missing, new_column
-from pyspark_checkpointer.table.types import is_too_deep, is_wider, show_type
+from pyspark_checkpointer.table.types import arrow_type, is_too_deep, is_wider, show_type
 
 
 def first_schema(name: str, fields: Sequence[Json], key: Sequence[str], combine: Mapping[str, str]) -> TableSchema:
@@ -191,8 +191,37 @@ def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
         if known.role != column.role:
             why = f"column {column.name!r} is combined as {known.role!r}, not as {column.role!r}"
             raise _refusal(name, old, why, new, [takes_over])
-        if (known.type, known.metadata) != (column.type, column.metadata) and not is_wider(known.type, column.type):
-            why = f"column {column.name!r} is {show_type(known.type)}, which is no part of {show_type(column.type)}"
-            cast = [f"cast it to {show_type(known.type)}"] if is_wider(column.type, known.type) else []
-            # A transform is refused that gives a key another type.
-            raise _refusal(name, old, why, new, cast if known.role == "key" else [*cast, takes_over])
+        if (known.type, known.metadata) == (column.type, column.metadata) or is_wider(known.type, column.type):
+            continue
+        # A transform returns Arrow's types, so it cannot change a type into one that Arrow stores alike.
+        if arrow_type(known.type) == arrow_type(column.type):
+            why, way = _difference(known, column)
+            raise _refusal(name, old, f"column {column.name!r} {why}", new, [way])
+        why = f"column {column.name!r} is {show_type(known.type)}, which is no part of {show_type(column.type)}"
+        cast = [f"cast it to {show_type(known.type)}"] if is_wider(column.type, known.type) else []
+        # A transform is refused that gives a key another type.
+        raise _refusal(name, old, why, new, cast if known.role == "key" else [*cast, takes_over])
+
+
+def _difference(known: Column, column: Column) -> tuple[str, str]:
+    """Return how two columns differ that Arrow stores alike, and what to do.
+
+    They differ in the units of an interval, or in the collation of a text.
+    """
+    before, now = show_type(known.type), show_type(column.type)
+    if before != now:
+        why, way = f"is {before}, not {now}", f"cast it to {before}"
+    elif column.type == "string":
+        why = f"has the collation {_collation(column)}, the table's has {_collation(known)}"
+        way = f"collate({column.name}, {_collation(known)!r})"
+    else:
+        why = "has texts of another collation than in the table"
+        way = "cast it to the type that read() of the table shows"
+    return why, way if known.role == "key" else f"{way}, or give it another name"
+
+
+def _collation(column: Column) -> str:
+    """Return the name of the collation of a text, without its provider."""
+    names = (column.metadata or {}).get("__COLLATIONS")
+    found = names.get(column.name) if isinstance(names, dict) else None
+    return found.rpartition(".")[2] if isinstance(found, str) else "UTF8_BINARY"
