@@ -145,7 +145,10 @@ def is_zoned(key: Any) -> bool:
 
 
 def holds_time(key: Any) -> bool:
-    """Return whether a key is or holds a date and time, which may be equal to one in another zone."""
+    """Return whether a key is or holds a date and time.
+
+    It may be equal to one in another zone.
+    """
     return any(map(holds_time, key)) if type(key) in _GROUPS else type(key) is datetime
 
 

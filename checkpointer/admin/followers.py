@@ -104,8 +104,8 @@ def _decode(store: Store, blob: Blob | None) -> FollowerPositions:
         return FollowerPositions() if blob is None else decode_followers(object_paths.FOLLOWERS, blob.data)
     except CorruptionError as error:
         raise type(error)(
-            f"{store.url}: {error}: nothing is retired until it is mended. Delete this object: the followers register "
-            "again when their streams are started"
+            f"{store.url}: {error}: nothing is retired until it is mended. Stop all cleanups; then delete this "
+            "object, and start each following stream anew, also those that run: they register again. Clean after that"
         ) from None
 
 

@@ -415,7 +415,7 @@ One that was left behind says nothing of a root.
 
 
 async def holds_beside(store: PagedStore | Store, name: str) -> bool:
-    """Return whether a root holds anything but the object `name`, and what is left of trials."""
+    """Return whether a root holds anything but `name` and leftovers of trials."""
     return await holds(store, lambda path: path != name and not path.startswith(TRIALS))
 
 

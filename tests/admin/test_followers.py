@@ -208,7 +208,7 @@ def test_damage_stops_retention_and_says_what_to_do(ck: Checkpointer) -> None:
     store = ck.session.store
     run_sync(store.delete([object_paths.FOLLOWERS]))
     run_sync(store.put(object_paths.FOLLOWERS, b"{}"))
-    with pytest.raises(CorruptionError, match=r"progress/followers.json.*Delete this object"):
+    with pytest.raises(CorruptionError, match=r"progress/followers.json.*Stop all cleanups; then delete this object"):
         ck.clean(newest())
     assert ck.list_checkpoints() == ids
     ck.clean()  # Without rules nothing is retired, so nobody is asked.

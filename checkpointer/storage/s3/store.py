@@ -121,7 +121,10 @@ class S3Store(CloudStore[Any]):
             raise DependencyError(f"{self._name(path)}: the answer broke off after {found} of {size} bytes")
 
     def _told(self, path: str, reply: Any, field: str) -> Any:
-        """Return a field of an answer. Raises `DependencyError` where a gateway has left it out."""
+        """Return a field of an answer.
+
+        Raises `DependencyError` where a gateway has left it out.
+        """
         # Of a swap, another error would say that it was refused, although the server has done it.
         if field not in reply:
             raise DependencyError(f"{self._name(path)}: the answer has no {field}: ask what stands before the server")
