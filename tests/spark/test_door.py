@@ -196,6 +196,24 @@ def test_wrong_types_are_refused_by_name(job: Job) -> None:
     assert [found for found, expected in zip(said, WRONG, strict=True) if expected not in found] == []
 
 
+def test_partitions_of_bytes_are_no_map_in_the_same_run(job: Job) -> None:
+    """The callback would go on with an empty map, and learn of it at the end of the batch."""
+    went_on = []
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if batch_id == 0:
+            state.write_partitions("raw", batch.coalesce(1), lambda partition, _: Snapshot(b"1"))
+        else:
+            state.map("raw")["a"] = 1
+            went_on.append(batch_id)
+
+    job.feed(("a", 1))
+    job.feed(("a", 1))
+    assert "the state has partitions of bytes of that name" in failure(job, update)
+    assert not went_on
+
+
 def test_a_table_is_no_map_in_the_same_run(job: Job) -> None:
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
