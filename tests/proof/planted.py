@@ -150,8 +150,8 @@ PLANTED = (
     Planted(
         "a refused read-back taken for a failure",
         compare_and_swap.swap_until_decided,
-        "except READ_FAILURES as error:",
-        "except (StoreRefusedError, StoreNotFoundError):\n            raise\n        except READ_FAILURES as error:",
+        "except CorruptionError:",
+        "except (CorruptionError, StoreRefusedError, StoreNotFoundError):",
         walk=243,
     ),
     Planted(
@@ -300,7 +300,7 @@ PLANTED = (
     Planted(
         "what was retired lately is swept under its readers",
         reachability._add_retired,
-        "if head.pointer is None or not head.pointer.retired:",
+        "if head.pointer is None:",
         "if True:",
         scene="a reader within the grace period",
     ),
