@@ -18,11 +18,18 @@ from pyspark_checkpointer.checkpoint.latest import Head, cas_loop
 from pyspark_checkpointer.checkpoint.liveness import show_driver
 from pyspark_checkpointer.checkpoint.metadata import GO_ON, read_manifest_alone
 from pyspark_checkpointer.checkpoint.migrated import Migrated
-from pyspark_checkpointer.errors import CheckpointError, ConflictError, FencedError, InvalidStateError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    ConflictError,
+    FencedError,
+    IllegalArgumentError,
+    InvalidStateError,
+)
 from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref, Writer
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -167,8 +174,14 @@ class Owner:
             # Somebody else committed or took over. A swap of ours may have landed unseen before that, so nothing is
             # called a failure until the history was read.
             if not self.follows(base, head):
-                if await history.became_live(store, head, attempt):
-                    return None
+                try:
+                    if await history.became_live(store, head, attempt):
+                        return None
+                # A store that answers oddly has told nothing of a swap that was sent.
+                except (IllegalArgumentError, InvalidStateError) as error:
+                    if not nonces:
+                        raise
+                    raise UndecidedError from error
                 raise await self.explain(store, base, head, attempt, stands_on())
             # A new nonce for each try. A pointer with bytes that were there before could bring a version back, and with
             # it a delayed swap that waits for that version.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pyspark_checkpointer.errors import (
+    CheckpointError,
     ConflictError,
     CorruptionError,
     InvalidStateError,
@@ -227,9 +228,9 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
             # A cleanup may have swept what this version names, after others moved the pointer. It is damage only if
             # they did not.
             except ObjectNotFoundError as error:
-                head = await refresh(store, head, error)
+                head = await _read_after(store, sent, refresh(store, head, error))
                 continue
-        except (*READ_FAILURES, CorruptionError) as error:
+        except (*READ_FAILURES, CorruptionError, UndecidedError) as error:
             # Once a swap was sent, only the history tells whether it landed. A plan that cannot read it has proven no
             # failure.
             if sent is None:
@@ -246,11 +247,22 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
         if head.pointer is not None and head.pointer.nonce == planned.nonce:
             return head
         if head.version is None:  # somebody removed `_latest` since it was read
-            head = await read_head(store)
+            head = await _read_after(store, sent, read_head(store))
     # Nothing was planned on what is there now.
     if sent is not None:
         raise _unknown(store, sent)
     raise ConflictError(f"{store.url}: others changed what _latest names {ROUNDS} times in a row: try again later")
+
+
+async def _read_after(store: Store, sent: Pointer | None, read: Awaitable[Head]) -> Head:
+    """Return what is read of `_latest`; a failure says nothing of a sent swap."""
+    try:
+        return await read
+    except CheckpointError as error:
+        # That the pointer was lost is more than that it cannot be read.
+        if sent is None or isinstance(error, InvalidStateError):
+            raise
+        raise _unknown(store, sent) from error
 
 
 async def _swap(store: Store, head: Head, planned: Pointer) -> Head:

@@ -24,6 +24,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.model import Job, Manifest
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.world import Actor, World, attempt, latest, line, put
 
@@ -268,6 +269,22 @@ def test_a_read_back_that_fails_in_any_way_proves_nothing(world: World, error: t
     assert latest(writer) == b"2"
 
 
+@pytest.mark.parametrize("odd", [IllegalArgumentError, ConflictError, InvalidStateError])
+def test_a_read_back_that_fails_oddly_proves_no_failure(world: World, odd: type[CheckpointError]) -> None:
+    """As where a proxy answers with a page of its own: a store takes that for a wrong argument."""
+    writer = world.actor()
+    line(writer, 1)
+    late = writer.faults.late()
+    writer.faults.fail("get", path="_latest", error=odd)
+    running = attempt(writer, b"2")
+    with pytest.raises(OutcomeUnknownError):
+        running.commit()
+    with pytest.raises(InvalidStateError, match="restore"):
+        writer.begin()
+    assert late[0].land()
+    assert latest(writer) == b"2"
+
+
 # ---- the version has changed -----------------------------------------------------------------------------------------
 
 
@@ -432,6 +449,42 @@ def test_a_store_that_will_not_show_the_history_leaves_a_commit_as_it_is(world: 
         cp.commit()
     assert latest(world.actor()) == b"2", "all of it is there"
     assert world.actor().verify()
+
+
+@pytest.mark.parametrize("odd", [IllegalArgumentError, InvalidStateError])
+def test_a_history_that_cannot_be_read_for_an_odd_reason_leaves_a_commit_as_it_is(
+    world: World, odd: type[CheckpointError]
+) -> None:
+    writer, other = world.actor(), world.actor()
+    line(writer, 1)
+    cp = attempt(writer, b"2")
+    writer.faults.drop_answer()
+    writer.faults.call(lambda _: put(other, b"3"), "get", path="_latest")
+    writer.faults.fail("get", path="manifests/", times=100, error=odd)
+    with pytest.raises(OutcomeUnknownError):
+        cp.commit()
+    assert cp.id in world.actor().list_checkpoints()
+
+
+@pytest.mark.parametrize("odd", [DependencyError, IllegalArgumentError])
+@pytest.mark.parametrize("missing", ["_latest", "manifest"])
+def test_a_pointer_that_cannot_be_read_again_proves_no_failure(
+    world: World, missing: str, odd: type[CheckpointError]
+) -> None:
+    """The swap landed, and `_latest` or what it leads to was gone for a moment after it."""
+    writer, other = world.actor(retries=False), world.actor()
+    line(writer, 1)
+    cp = attempt(writer, b"2")
+    writer.faults.drop_answer()
+    if missing == "_latest":
+        writer.faults.fail("get", path="_latest", error=ObjectNotFoundError)
+    else:
+        writer.faults.call(lambda _: put(other, b"3"), "get", path="_latest")
+        writer.faults.fail("get", path="manifests/", error=ObjectNotFoundError)
+    writer.faults.fail("get", nth=2, path="_latest", error=odd)
+    with pytest.raises(OutcomeUnknownError):
+        cp.commit()
+    assert cp.id in world.actor().list_checkpoints()
 
 
 @pytest.mark.parametrize("gone", [StoreRefusedError, StoreNotFoundError])
