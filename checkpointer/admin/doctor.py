@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pyspark_checkpointer.errors import CheckpointError, NotFoundError, RetryableError, StoreRefusedError
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage import Store, parse
-from pyspark_checkpointer.storage.base import BucketRule
+from pyspark_checkpointer.storage.base import DOCTOR, BucketRule
 from pyspark_checkpointer.storage.conditional_write_check import try_conditions
 from pyspark_checkpointer.storage.contest import WRITERS, Contest, hold_contest, swap_patiently
 from pyspark_checkpointer.storage.registry import Reach
@@ -88,7 +88,7 @@ async def examine(
     found = Diagnosis(store.url, kind.fenced_by if store.fencing else None)
     # A directory bucket lists whole folders only, and a folder on a disk or in a volume would stay behind.
     end = "/" if kind.reach is Reach.CLOUD and kind.volume is None else "-"
-    prefix = f"_doctor-{host.token(16)}{end}"
+    prefix = f"{DOCTOR}{host.token(16)}{end}"
     steps: tuple[Callable[[], Awaitable[None]], ...] = (
         lambda: _try_verbs(found, store, prefix, host),
         lambda: _try_fencing(found, store, f"{prefix}conditions"),

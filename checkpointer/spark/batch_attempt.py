@@ -82,15 +82,11 @@ class BatchAttempt:
         keyed = run.maps.get(name)
         # A name is that of a map, of a table or of partitions of bytes, so another one must not be opened as a map.
         known = self.checkpoint.attempt.operator(name)
-        if keyed is None and known is not None and codecs.kind_of(known) == "table":
-            raise IllegalArgumentError(
-                f"map {name!r}: the state has a table of that name: state.table({name!r}, key=…)"
-            )
-        if keyed is None and known is not None and codecs.kind_of(known) == "bytes":
-            raise IllegalArgumentError(
-                f"map {name!r}: the state has partitions of bytes of that name, which write_partitions wrote: "
-                f"state.partition({name!r}, number) reads them; give the map another name"
-            )
+        if keyed is None and known is not None and (kind := codecs.kind_of(known)) != "map":
+            what = f"a table of that name: state.table({name!r}, key=…)"
+            if kind == "bytes":
+                what = f"partitions of bytes of that name: state.partition({name!r}, …)"
+            raise IllegalArgumentError(f"map {name!r}: the state has {what}")
         if keyed is None:
             restored = run.restored
             # A map that this run dropped begins empty, although the checkpoint that the run began with still has it.

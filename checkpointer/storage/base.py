@@ -407,8 +407,8 @@ async def holds(store: PagedStore | Store, wanted: Callable[[str], bool]) -> boo
     return False
 
 
-TRIALS = ("_probe-", "_doctor-")
-"""Beginnings of the names of objects with which a store is tried out.
+PROBE, DOCTOR = "_probe-", "_doctor-"
+"""Beginnings of the names of objects with which a first commit and `doctor` try a store.
 
 One that was left behind says nothing of a root.
 """
@@ -416,7 +416,7 @@ One that was left behind says nothing of a root.
 
 async def holds_beside(store: PagedStore | Store, name: str) -> bool:
     """Return whether a root holds anything but `name` and leftovers of trials."""
-    return await holds(store, lambda path: path != name and not path.startswith(TRIALS))
+    return await holds(store, lambda path: path != name and not path.startswith((PROBE, DOCTOR)))
 
 
 class WrappedStore(PagedStore):

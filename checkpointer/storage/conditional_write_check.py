@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
-from pyspark_checkpointer.storage.base import UNFENCED, ObjectExistsError, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.base import PROBE, UNFENCED, ObjectExistsError, PreconditionFailedError, Store
 from pyspark_checkpointer.storage.contest import WRITERS, hold_contest, swap_patiently
 from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import parse
 
 ATTEMPTS = 3
 """The number of attempts at the proof, if the store does not answer."""
-
-PROBE = "_probe-"
-"""The beginning of the names of the objects."""
 
 # One object, which all writers create and then swap: 32 requests, in about the time of four. A hundred rounds take
 # 1,600 requests and some seconds, on Google Cloud nearly a minute. They are for `checkpointer doctor`.

@@ -14,7 +14,7 @@ import uuid
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.export import create_root, refuse_used
-from pyspark_checkpointer.admin.streaming.fork_log import is_complete, write_log
+from pyspark_checkpointer.admin.streaming.fork_log import keep_complete, write_log
 from pyspark_checkpointer.admin.streaming.log_plan import commit_of, recorded_offsets
 from pyspark_checkpointer.admin.streaming.offset_log import (
     COMMITS,
@@ -119,7 +119,7 @@ async def _fork(
             )
         # Asked before the target is refused as used: what lies there may be an earlier try of this very fork.
         begun = await _find_interrupted(target, target_log, manifest)
-        complete = begun is not None and await is_complete(target_log, begun[0])
+        complete = begun is not None and await keep_complete(target_log, begun[0])
         files = {} if complete else await _read_spark_files(spark, log, job)
         if begun is None:
             await _refuse_used_root(target)

@@ -31,11 +31,11 @@ They may change while they are copied.
 """
 
 
-async def is_complete(target_log: Store, copy: Job) -> bool:
-    """Return whether a call has written all of Spark's files for the copy.
+async def keep_complete(target_log: Store, copy: Job) -> bool:
+    """Keep a copy that is complete as it is, and return whether it is.
 
-    Puts `metadata` back where another call of the same fork has deleted it meanwhile. Raises `InvalidStateError` if a
-    query was started without it.
+    A call has then written all of Spark's files. Puts `metadata` back where another call of the same fork has deleted
+    it meanwhile. Raises `InvalidStateError` if a query was started without it.
     """
     if await read_file(target_log, f"{COMMITS}{copy.batch_id}") is None:
         return False
@@ -52,7 +52,7 @@ async def write_log(spark: Store, target_log: Store, copy: Job, files: dict[str,
     A query that is started before `metadata` exists gets another id. Files of such a query are deleted first. Files
     that an earlier call wrote are the same, and stay.
     """
-    if await is_complete(target_log, copy):
+    if await keep_complete(target_log, copy):
         return
     await _refuse_other_query(target_log, copy)
     # `metadata` goes first and comes back after the sources: while it is missing, a query that starts here gets another
@@ -60,7 +60,7 @@ async def write_log(spark: Store, target_log: Store, copy: Job, files: dict[str,
     await remove_file(target_log, METADATA)
     listed = [entry.path for folder in (COMMITS, OFFSETS) for entry in await target_log.list(folder)]
     # What was listed before this is no file of the second query.
-    if await is_complete(target_log, copy):
+    if await keep_complete(target_log, copy):
         return
     for path in listed:
         if path not in files:
@@ -70,7 +70,7 @@ async def write_log(spark: Store, target_log: Store, copy: Job, files: dict[str,
     if copy.spark is not None:
         # The first query may have compacted or lost entries while they were copied, so the copies are checked.
         await check_lists(target_log, copy)
-    if await is_complete(target_log, copy):
+    if await keep_complete(target_log, copy):
         return
     for path, data in {METADATA: _metadata(copy), **files}.items():
         await _put(target_log, path, data)
@@ -86,7 +86,7 @@ async def _copy_sources(spark: Store, target_log: Store, copy: Job) -> bool:
     for _ in range(MAX_COPY_ATTEMPTS):
         names = await _source_files(spark)
         others = await _source_files(target_log) - names
-        if await is_complete(target_log, copy):
+        if await keep_complete(target_log, copy):
             return False
         # Files that the first query has deleted since must not stay in the copy, where they would count.
         for path in others:
@@ -96,12 +96,12 @@ async def _copy_sources(spark: Store, target_log: Store, copy: Job) -> bool:
                 data = (await spark.get(path)).data
             except ObjectNotFoundError:  # The running query deleted it since the listing.
                 continue
-            if await is_complete(target_log, copy):
+            if await keep_complete(target_log, copy):
                 return False
             await _put(target_log, path, data)
             copied.add(path)
         if copied & names == await _source_files(spark):
-            return not await is_complete(target_log, copy)
+            return not await keep_complete(target_log, copy)
     raise ConflictError(f"{spark.url}/{SOURCES}: changes faster than it can be copied: stop the query, or call again")
 
 
