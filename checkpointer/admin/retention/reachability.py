@@ -159,7 +159,7 @@ async def _add_retired(
     Readers may be using them. These checkpoints are found from the parents of all live ones, and in the catalogs of
     that time. No live checkpoint depends on them, so those that are gone or unreadable are skipped.
     """
-    if head.pointer is None:
+    if head.pointer is None or not head.pointer.retired:
         return
     now = session.host.now()
     young = [old for old in head.pointer.retired if is_in_grace(old, now, grace)]
