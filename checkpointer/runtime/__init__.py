@@ -19,7 +19,7 @@ from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.event_loop import bridge, loop, on_loop, run_sync, submit
 from pyspark_checkpointer.runtime.forks import fork_count, per_process
 from pyspark_checkpointer.runtime.interpreter import require_gil
-from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu
+from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu, set_when_cancelled
 from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, forget_outcome
 from pyspark_checkpointer.runtime.user_functions import call_alone, call_later
 
@@ -41,5 +41,6 @@ __all__ = [
     "on_loop",
     "per_process",
     "run_sync",
+    "set_when_cancelled",
     "submit",
 ]

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -79,6 +80,20 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     Cancelling the waiter does not stop the call.
     """
     return await file_pool.run(lambda: function(*args, **kwargs))
+
+
+@contextmanager
+def set_when_cancelled() -> Iterator[threading.Event]:
+    """Yield an event that is set when the block is cancelled.
+
+    A call in a thread goes on then: it looks at the event before it does what nobody expects any more.
+    """
+    cancelled = threading.Event()
+    try:
+        yield cancelled
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
 
 
 async def on_cpu(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,6 +1,9 @@
 """The store on any file system of fsspec, where its calls fail or do nothing: no answer is taken for "not there"."""
 
+import asyncio
 import ftplib
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +11,10 @@ from typing import Any
 import fsspec
 import pytest
 
+from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError
+from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
 from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
 from pyspark_checkpointer.storage.fsspec_any.store import GenericStore
 
@@ -122,6 +126,40 @@ def test_a_move_that_is_never_done_is_an_error_and_keeps_the_only_copy(
     left = [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
     assert [path.read_bytes() for path in left] == [b"2"]
     run_sync(store.put("a/x", b"3"))
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_swap_that_took_too_long_overwrites_nothing_later(
+    overtaken: bool, store: GenericStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = run_sync(store.compare_and_swap("_latest", b"1", None))
+    pipe: Callable[..., Any] = files().pipe_file
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(self: Any, path: str, value: bytes, *arguments: Any, **options: Any) -> None:
+        pipe(self, path, value, *arguments, **options)
+        if value == b"slow":
+            reached.set()
+            assert go_on.wait(30)
+
+    monkeypatch.setattr(files(), "pipe_file", slow)
+
+    async def swap() -> None:
+        swapping = asyncio.ensure_future(store.compare_and_swap("_latest", b"slow", version))
+        await runtime.in_thread(reached.wait, 30)
+        if overtaken:
+            await store.compare_and_swap("_latest", b"later", version)
+        else:
+            swapping.cancel()
+            await asyncio.wait([swapping])
+        go_on.set()
+        with pytest.raises(PreconditionFailedError if overtaken else asyncio.CancelledError):
+            await swapping
+
+    run_sync(swap())
+    while list((tmp_path / "root").glob(".*.tmp")):  # its thread has not ended
+        time.sleep(0.01)
+    assert run_sync(store.get("_latest")).data == (b"later" if overtaken else b"1")
 
 
 def test_a_put_removes_nothing_that_others_wrote_meanwhile(

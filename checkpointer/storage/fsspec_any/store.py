@@ -5,6 +5,7 @@ Writes are not conditional there, so it can be opened with `fencing="none"` only
 
 import importlib.util
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -119,7 +120,7 @@ class GenericStore(PagedStore):
             # Not atomic: another writer may create the object now. That is what giving up fencing means.
             if is_there(fs, key):
                 raise ObjectExistsError(f"{self._name(path)}: exists already")
-            self._write(fs, key, bytes(data), over=False)
+            self._write(fs, key, bytes(data), check=None)
 
         await self._run(check_path(path), write)
 
@@ -130,14 +131,19 @@ class GenericStore(PagedStore):
         """
         check_swap_size(self._name(path), data)
 
-        def swap(fs: Any, key: str) -> str:
-            found = sha256(fs.cat_file(key)) if is_there(fs, key) else None
-            if found != expected:
-                raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
-            self._write(fs, key, data, over=True)
+        def swap(fs: Any, key: str, cancelled: threading.Event) -> str:
+            def check() -> None:
+                found = sha256(fs.cat_file(key)) if is_there(fs, key) else None
+                if cancelled.is_set() or found != expected:
+                    raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
+
+            check()
+            self._write(fs, key, data, check=check)
             return sha256(data)
 
-        return await self._run(check_path(path), swap)
+        # A call that took too long goes on in its thread, and its caller may have written something later by then.
+        with runtime.set_when_cancelled() as cancelled:
+            return await self._run(check_path(path), lambda fs, key: swap(fs, key, cancelled))
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         """Return the whole listing as one page, as fsspec gives it."""
@@ -203,7 +209,7 @@ class GenericStore(PagedStore):
         for path in await self._find(""):
             folder, slash, name = path.rpartition("/")
             target = files.temporary_target(name)
-            if target is not None and object_paths.owner(folder + slash + target) is not None:
+            if target is not None and object_paths.is_written_once(folder + slash + target):
                 found.append(WriteLeftover(folder + slash + target, path))
         return found
 
@@ -212,7 +218,7 @@ class GenericStore(PagedStore):
             folder, slash, name = leftover.path.rpartition("/")
             own = leftover.token.rpartition("/")[2]
             # A token from outside must not lead to another file than a temporary one of this very object.
-            if files.temporary_target(own) != name or object_paths.owner(leftover.path) is None:
+            if files.temporary_target(own) != name or not object_paths.is_written_once(leftover.path):
                 raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
             await self.delete([folder + slash + own])
 
@@ -248,10 +254,10 @@ class GenericStore(PagedStore):
         data: bytes = fs.cat_file(key)
         return data
 
-    def _write(self, fs: Any, key: str, data: bytes, *, over: bool) -> None:
+    def _write(self, fs: Any, key: str, data: bytes, *, check: Callable[[], None] | None) -> None:
         """Write an object that is never visible in part.
 
-        With `over` it takes the place of an older one.
+        With `check` it takes the place of an older one, if that raises nothing just before.
 
         This holds as far as the file system moves files in one step.
         """
@@ -263,11 +269,13 @@ class GenericStore(PagedStore):
         temporary, removed = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp", False
         try:
             fs.pipe_file(temporary, data)
-            # A crash right after this leaves no object at all, which for the pointer means a repair. Giving up fencing
-            # accepts that.
-            if over and is_there(fs, key):  # not every file system moves over a file
-                removed = True
-                fs.rm_file(key)
+            if check is not None:
+                check()
+                # A crash right after this leaves no object at all, which for the pointer means a repair. Giving up
+                # fencing accepts that.
+                if is_there(fs, key):  # not every file system moves over a file
+                    removed = True
+                    fs.rm_file(key)
             move(fs, temporary, key)
         except BaseException:
             # Once the old object is gone, the temporary file may be the only copy.

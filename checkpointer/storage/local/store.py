@@ -5,7 +5,6 @@ durable. Then it is linked (objects written once) or renamed (swapped objects) t
 lock, so that comparing and renaming are one step for every process of this host.
 """
 
-import asyncio
 import errno
 import itertools
 import os
@@ -15,7 +14,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import ParamSpec, TypeVar
 
 from pyspark_checkpointer import runtime
-from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError, StoreRefusedError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    DependencyError,
+    IllegalArgumentError,
+    OutcomeUnknownError,
+    StoreRefusedError,
+)
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.storage.base import (
@@ -81,9 +86,9 @@ class LocalStore(PagedStore):
         """
         self._durable_folders = DurableFolders(root)
         self._unconfirmed: dict[str, threading.Event] = {}
-        """Events by file, one for each file that a thread is swapping.
+        """Events by file, one for each swap that the disk has not confirmed.
 
-        The event is set once the disk has confirmed the swap, or has failed to confirm it.
+        An event is set when its thread has ended. It stays here if the disk failed to confirm the swap.
         """
 
     def __repr__(self) -> str:
@@ -123,16 +128,14 @@ class LocalStore(PagedStore):
         return await self._run(path, self._get_ranges, path, ranges)
 
     async def put(self, path: str, data: Bytes) -> None:
-        given_up = threading.Event()
-        try:
+        # After a failed commit the object would take room that nobody gets back soon.
+        with runtime.set_when_cancelled() as given_up:
             await self._run(path, self._put, path, data, given_up)
-        except asyncio.CancelledError:
-            # Its thread goes on. After a failed commit the object would take room that nobody gets back soon.
-            given_up.set()
-            raise
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        return await self._run(path, self._swap, path, data, expected)
+        # Its caller may have written something later by then, which only a lock keeps from being overwritten.
+        with runtime.set_when_cancelled() as given_up:
+            return await self._run(path, self._swap, path, data, expected, given_up)
 
     async def list_page(self, prefix: str, more: object | None = None) -> ListingPage:
         steps = more if isinstance(more, walk.FileWalk) else walk.FileWalk(self._walk(prefix))
@@ -153,8 +156,12 @@ class LocalStore(PagedStore):
         await self._run("", self._delete, paths)
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
-        """Return the temporary files, each with the object that it should become."""
-        return await self._run("", lambda: [*self._leftovers()])
+        """Return the temporary files, each with the object that it should become.
+
+        Without a lock nothing tells whether a swap still runs, so those of swapped objects are left out then.
+        """
+        found = await self._run("", lambda: [*self._leftovers()])
+        return [one for one in found if self._fencing or object_paths.is_written_once(one.path)]
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self._run("", self._discard, leftovers)
@@ -216,9 +223,13 @@ class LocalStore(PagedStore):
         target = self._locate(path)
         # A swap that took too long may still wait for the disk in its thread. Whoever reads its bytes back would take
         # that for the proof that it took effect.
-        confirmed = self._unconfirmed.get(target)
-        if confirmed is not None and not confirmed.wait(self._timeout * _LOCK_SHARE):
-            raise DependencyError(f"{target}: was replaced, but the disk has not confirmed it yet")
+        ended = self._unconfirmed.get(target)
+        if ended is not None:
+            if not ended.wait(self._timeout * _LOCK_SHARE):
+                raise DependencyError(f"{target}: was replaced, but the disk has not confirmed it yet")
+            if self._unconfirmed.get(target) is ended:
+                files.sync_folder(os.path.dirname(target))
+                self._confirm(target, ended)
         with self._finding(path):
             return Blob(files.read(target, limit))
 
@@ -278,7 +289,7 @@ class LocalStore(PagedStore):
                     raise FileExistsError(target) from None
                 os.rename(temporary, target)
 
-    def _swap(self, path: str, data: bytes, expected: str | None) -> str:
+    def _swap(self, path: str, data: bytes, expected: str | None, given_up: threading.Event) -> str:
         """Compare and rename under the lock of the root. Return the new version."""
         target = self._locate(path)
         check_swap_size(target, data)
@@ -289,16 +300,37 @@ class LocalStore(PagedStore):
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
             # Written under the lock, so that `discard` can tell the files of dead writers.
             temporary = files.write_temporary(target, data)
-            # Before the rename: from then on others read what a crash may still undo.
-            confirmed = self._unconfirmed[target] = threading.Event()
             try:
-                files.replace(temporary, target)
+                # Without the lock others write meanwhile, and the disk may have taken long.
+                if given_up.is_set() or (not self._fencing and self._current(target) != expected):
+                    raise PreconditionFailedError(f"{target}: was changed by somebody else")
+                self._rename_durably(temporary, target)
             finally:
-                self._unconfirmed.pop(target, None)  # without fencing two threads may swap it at the same time
-                confirmed.set()
                 with suppress(OSError):
                     os.unlink(temporary)
         return sha256(data)
+
+    def _rename_durably(self, temporary: str, target: str) -> None:
+        """Rename `temporary` to `target`, durably."""
+        # Before the rename: from then on others read what a crash may still undo.
+        ended = self._unconfirmed[target] = threading.Event()
+        try:
+            files.replace(temporary, target)
+        except OutcomeUnknownError:
+            raise
+        except BaseException:
+            self._confirm(target, ended)
+            raise
+        else:
+            self._confirm(target, ended)
+        finally:
+            ended.set()
+
+    def _confirm(self, target: str, ended: threading.Event) -> None:
+        """Forget a swap that the disk has confirmed, or that was not made."""
+        # Without fencing two threads may swap a file at the same time: the event may be that of the other.
+        if self._unconfirmed.get(target) is ended:
+            self._unconfirmed.pop(target, None)
 
     def _current(self, target: str) -> str | None:
         """Return the version of a file; None where there is none."""
@@ -377,7 +409,9 @@ class LocalStore(PagedStore):
             folder, name = os.path.split(self._locate(leftover.path))
             own = os.path.basename(leftover.token)
             # A token from outside must not lead to another file than a temporary one of this very object.
-            if files.temporary_target(own) != name:
+            if files.temporary_target(own) != name or not (
+                self._fencing or object_paths.is_written_once(leftover.path)
+            ):
                 raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
             # A swap has a temporary file only while it holds the lock. So a file that is seen under the lock belongs
             # to a dead writer.

@@ -1,11 +1,13 @@
 """Behaviour of local folders alone: durability, disks, rights, links, mounts and the files of dead writers."""
 
+import asyncio
 import errno
 import os
 import stat
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer, runtime
 from pyspark_checkpointer.errors import (
     CheckpointError,
     DependencyError,
@@ -22,11 +24,13 @@ from pyspark_checkpointer.errors import (
     OutcomeUnknownError,
     StoreRefusedError,
 )
+from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import (
     ListedObject,
     ObjectExistsError,
     ObjectNotFoundError,
+    PreconditionFailedError,
     Store,
     compare_and_swap,
     open_store,
@@ -372,6 +376,68 @@ def test_a_swap_that_the_disk_is_slow_to_confirm_is_not_proven_by_its_bytes(
     finally:
         slow.set()
     assert run_sync(local.get("_latest")).data == b"2"
+
+
+def test_a_swap_that_the_disk_failed_to_confirm_is_proven_once_it_does(
+    root: Path, local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = run_sync(local.compare_and_swap("_latest", b"1", None))
+
+    def fails(folder: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), folder)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_folder", fails)
+        with pytest.raises(OutcomeUnknownError, match="was replaced, but"):
+            run_sync(local.compare_and_swap("_latest", b"2", version))
+        for _ in range(2):
+            with pytest.raises(InvalidStateError, match="the disk failed"):
+                run_sync(local.get("_latest"))
+    assert run_sync(local.get("_latest")).data == b"2"
+    with monkeypatch.context() as later:
+        later.setattr(files, "sync_folder", fails)
+        assert run_sync(local.get("_latest")).data == b"2"
+
+
+@pytest.mark.parametrize("late", ["given up", "overtaken"])
+@pytest.mark.parametrize("fencing", [True, False])
+def test_a_swap_that_took_too_long_overwrites_nothing_later(
+    root: Path, fencing: bool, late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, other = LocalStore(str(root), fencing=fencing, timeout=5), LocalStore(str(root), fencing=False)
+    version = run_sync(local.compare_and_swap("_latest", b"1", None))
+    write, reached, go_on = files.write_temporary, threading.Event(), threading.Event()
+
+    def slow(target: str, data: Bytes) -> str:
+        temporary = write(target, data)
+        if bytes(data) == b"slow":
+            reached.set()
+            assert go_on.wait(30)
+        return temporary
+
+    monkeypatch.setattr(files, "write_temporary", slow)
+
+    async def swap() -> None:
+        swapping = asyncio.ensure_future(local.compare_and_swap("_latest", b"slow", version))
+        await runtime.in_thread(reached.wait, 30)
+        if late == "given up":
+            swapping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await swapping
+        elif not fencing:
+            await other.compare_and_swap("_latest", b"later", version)
+        go_on.set()
+        if late == "overtaken" and not fencing:
+            with pytest.raises(PreconditionFailedError):
+                await swapping
+        elif late == "overtaken":
+            await swapping
+
+    run_sync(swap())
+    while list(root.glob(".*.tmp")):  # its thread has not ended
+        time.sleep(0.01)
+    expected = b"1" if late == "given up" else b"slow" if fencing else b"later"
+    assert (root / "_latest").read_bytes() == expected
 
 
 def test_only_the_deletion_of_what_would_be_alive_again_is_synced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
