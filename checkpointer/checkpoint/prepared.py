@@ -133,6 +133,17 @@ class Prepared:
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided(Outcome.COMMITTED, self.manifest)
 
+    def refuse_older_state(self, operation: object = None) -> None:
+        """Raise for state that was restored before this was committed.
+
+        This is also the guard of maps: it refuses every operation.
+        """
+        if self.outcome is Outcome.COMMITTED:
+            raise InvalidStateError(
+                f"{self._session.store.url}: {self.id} was committed since this was restored, which knows the state "
+                "before it: call restore() again"
+            )
+
     def _check_undecided(self) -> None:
         if self._session.process is not forks.current:
             raise InvalidStateError(

@@ -85,20 +85,16 @@ class CheckpointReader:
             self.manifest, self.store = replace(manifest, operators=migrated.operators), migrated.store
 
     def operator(self, name: str) -> Operator:
+        if self.prepared is not None:
+            self.prepared.refuse_older_state()
         return find_operator(self.manifest.operators if self.manifest else {}, name)
 
     async def partition(self, name: str, partition: int) -> list[bytes]:
-        """Return the verified stored bytes of a partition.
-
-        The snapshot comes first, then the deltas.
-        """
+        """Return the verified bytes of a partition: the snapshot, then the deltas."""
         return (await self.read(name, [partition]))[partition]
 
     async def read(self, name: str, partitions: Iterable[int] | None) -> dict[int, list[bytes]]:
-        """Return the verified bytes of several partitions, or of all.
-
-        An object that they share is fetched once.
-        """
+        """Return the verified bytes of some partitions or all, with one request an object."""
         known = self.operator(name).chains
         chains: dict[int, Chain] = {}
         for partition in known if partitions is None else partitions:
@@ -143,6 +139,8 @@ class CheckpointReader:
                 state = state.repartitioned_for_restore(partitions)
             if operator.schema is not None:
                 state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
+            if self.prepared is not None:  # saved after its commit, the map would overwrite what was prepared
+                state.set_guard(self.prepared.refuse_older_state)
             return state
 
         few = operator.partitions <= metadata.SMALL_MANIFEST and partitions in (None, operator.partitions)

@@ -434,6 +434,8 @@ class AsyncPrepared(NotPicklable):
     async def commit(self) -> None:
         """Make it the committed checkpoint. Calling this again is no error.
 
+        A restored checkpoint whose `prepared` it was is out of date then: it and its maps raise `InvalidStateError`.
+
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.
             InvalidStateError: This object aborted it before.

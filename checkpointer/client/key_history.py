@@ -21,6 +21,8 @@ async def key_history(
     Values are JSON if asked for.
     """
     session = reader.session
+    if reader.prepared is not None:
+        reader.prepared.refuse_older_state()
     if reader.manifest is None:
         reader.operator(name)  # Raises, as nothing is committed.
     assert reader.manifest is not None

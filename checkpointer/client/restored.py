@@ -9,12 +9,17 @@ from datetime import datetime
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.display import count, cut, note, some
+from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Job, Json, Manifest
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
 
 class RestoredView(NotPicklable):
-    """The facts of a restored checkpoint that need no artifact."""
+    """The facts of a restored checkpoint that need no artifact.
+
+    Once `prepared` was committed, they are those of the state before it: all but `prepared` and `skipped` raise
+    `InvalidStateError` then.
+    """
 
     _instead = (
         "read here what is needed and send the values; or send the Checkpointer, which is its configuration only, and "
@@ -31,7 +36,7 @@ class RestoredView(NotPicklable):
 
         It is None if nothing is committed yet and only a prepared checkpoint was found.
         """
-        return self.reader.manifest.id if self.reader.manifest else None
+        return self.manifest.id if self.manifest else None
 
     @property
     def manifest(self) -> Manifest | None:
@@ -39,38 +44,40 @@ class RestoredView(NotPicklable):
 
         It has all that is known without reading an artifact.
         """
+        if self.reader.prepared is not None:
+            self.reader.prepared.refuse_older_state()
         return self.reader.manifest
 
     @property
     def epoch(self) -> int | None:
         """The epoch of the checkpoint, such as Spark's batch id, or None."""
-        return self.reader.manifest.epoch if self.reader.manifest else None
+        return self.manifest.epoch if self.manifest else None
 
     @property
     def created(self) -> datetime | None:
         """The time when the checkpoint was made, in UTC, by the writer's clock, or None."""
-        return self.reader.manifest.created if self.reader.manifest else None
+        return self.manifest.created if self.manifest else None
 
     @property
     def job(self) -> Job | None:
         """The streaming query that made the checkpoint, and its batch, or None."""
-        return self.reader.manifest.job if self.reader.manifest else None
+        return self.manifest.job if self.manifest else None
 
     @property
     def positions(self) -> dict[str, Json]:
         """The source positions of the checkpoint, JSON values by name. A copy."""
         # Copies, because the next attempt and other readers share the manifest.
-        return deepcopy(dict(self.reader.manifest.positions)) if self.reader.manifest else {}
+        return deepcopy(dict(self.manifest.positions)) if self.manifest else {}
 
     @property
     def properties(self) -> dict[str, Json]:
         """The properties of the checkpoint, JSON values by name. A copy."""
-        return deepcopy(dict(self.reader.manifest.properties)) if self.reader.manifest else {}
+        return deepcopy(dict(self.manifest.properties)) if self.manifest else {}
 
     @property
     def watermark(self) -> Json:
         """The watermark of the job, a JSON value, or None."""
-        return deepcopy(self.reader.manifest.watermark) if self.reader.manifest else None
+        return deepcopy(self.manifest.watermark) if self.manifest else None
 
     @property
     def clock(self) -> datetime | None:
@@ -78,7 +85,7 @@ class RestoredView(NotPicklable):
 
         Rows of tables with `expire=` are gone once this clock has passed their time.
         """
-        clock = self.reader.manifest.clock if self.reader.manifest else None
+        clock = self.manifest.clock if self.manifest else None
         return None if clock is None else clock.at
 
     @property
@@ -92,10 +99,14 @@ class RestoredView(NotPicklable):
     @property
     def operators(self) -> list[str]:
         """The names of the operators that have state."""
-        return sorted(self.reader.manifest.operators) if self.reader.manifest else []
+        return sorted(self.manifest.operators) if self.manifest else []
 
     def __repr__(self) -> str:
-        if self.manifest is None:
+        try:
+            manifest = self.manifest
+        except InvalidStateError as error:
+            return f"{type(self).__name__}(out of date: {error})"
+        if manifest is None:
             return f"{type(self).__name__}(nothing is committed{self._more})"
         return f"{type(self).__name__}({self.id}, epoch {self.epoch}, {some(self.operators) or 'no state'}{self._more})"
 
@@ -110,7 +121,10 @@ class RestoredView(NotPicklable):
         """Return what a notebook shows: the operators, then important facts."""
         from pyspark_checkpointer.client.html import manifest_html  # only in notebooks
 
-        shown = note("Nothing is committed.") if self.manifest is None else manifest_html(self.manifest)
+        try:
+            shown = note("Nothing is committed.") if self.manifest is None else manifest_html(self.manifest)
+        except InvalidStateError as error:
+            return note(f"Out of date: {error}")
         return shown + (note(self._more.removeprefix("; ")) if self._more else "")
 
 

@@ -4,6 +4,8 @@ Each test is one history of the protocol, as in `test_swaps.py`.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -453,3 +455,59 @@ def test_a_block_whose_prepare_was_cancelled_leaves_nothing(world: World) -> Non
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(job())
     assert world.actor().restore() is None
+
+
+def test_what_was_read_before_a_prepared_checkpoint_was_committed_is_refused(world: World) -> None:
+    """Saved after the commit, the map would overwrite what was prepared, and the positions lead to a second reading."""
+    writer = world.actor()
+    state = KeyedState({"ann": 1})
+    with writer.begin(epoch=1) as running:
+        running.save("seen", state)
+    state["ann"] = 2
+    running = writer.begin(epoch=2)
+    running.save("seen", state)
+    running.prepare()
+
+    restarted = world.actor()
+    restored = restarted.restore()
+    read_before, items = restored.keyed("seen"), restored.keyed("seen").items()
+    assert read_before["ann"] == 1
+    assert list(items) == [("ann", 1)]
+    assert (restored.epoch, restored.positions) == (1, {})
+    assert restored.prepared is not None
+    restored.prepared.commit()
+    restored.prepared.commit()
+
+    uses: list[Callable[[], object]] = [
+        lambda: read_before["ann"],
+        lambda: read_before.update(ann=3),
+        lambda: list(items),
+        lambda: restored.keyed("seen"),
+        lambda: restored.operator("seen"),
+        lambda: restored.history("seen", "ann"),
+        *(
+            partial(getattr, restored, name)
+            for name in ("id", "manifest", "epoch", "positions", "watermark", "operators")
+        ),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidStateError, match=r"was committed since this was restored.*call restore"):
+            use()
+    assert "out of date" in repr(restored)
+    assert "Out of date" in restored._repr_html_()
+    with restarted.begin(epoch=3) as running:
+        with pytest.raises(InvalidStateError, match="was committed since this was restored"):
+            running.save("seen", read_before)
+        running.keep("seen")
+    assert restarted.restore().keyed("seen") == {"ann": 2}
+
+
+def test_what_was_read_before_a_prepared_checkpoint_was_aborted_stays(world: World) -> None:
+    writer = world.actor()
+    put(writer, b"1")
+    attempt(writer, b"2").prepare()
+    restored = world.actor().restore()
+    assert restored.prepared is not None
+    restored.prepared.abort()
+    assert got(restored) == b"1"
+    assert restored.epoch is None

@@ -26,7 +26,7 @@ async def _ended(unfinished: UnfinishedWork, *, tell: bool) -> None:
 
 
 def test_a_dropped_client_whose_commit_failed_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: LocalStore, path: str, data: bytes) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     unfinished = UnfinishedWork()

@@ -95,11 +95,13 @@ def test_a_new_writer_goes_on_from_it(store: Path) -> None:
     with Checkpointer(str(store)) as ck:
         restored = ck.restore()
         assert restored is not None
-        state = restored.keyed("seen")
         with pytest.raises(InvalidStateError, match="prepared"):
             ck.begin()
         assert restored.prepared is not None
         restored.prepared.commit()
+        restored = ck.restore()
+        assert restored is not None
+        state = restored.keyed("seen")
         state["after"] = "all"
         with ck.begin(epoch=5) as cp:
             cp.save("seen", state)

@@ -300,7 +300,7 @@ PLANTED = (
     Planted(
         "what was retired lately is swept under its readers",
         reachability._add_retired,
-        "if head.pointer is None:",
+        "if head.pointer is None or not head.pointer.retired:",
         "if True:",
         scene="a reader within the grace period",
     ),
