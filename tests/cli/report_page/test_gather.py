@@ -189,14 +189,15 @@ def test_a_lost_pointer_is_a_finding_and_an_empty_root_is_none(root: Path, tmp_p
 
 def test_a_large_store_is_sampled_and_the_page_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "MAX_OBJECTS", 5)
-    report = report_on(root)
-    assert 0 < report.share < 1
-    assert report.verification.skipped > 0
-    assert "a random sample" in page.render(report)
+    reports = [report_on(root) for _ in range(8)]  # one sample may by chance be all objects, or none
+    assert all(0 < report.share < 1 for report in reports)
+    for report in reports:
+        assert ("a random sample" in page.render(report)) == (report.verification.skipped > 0)
+    assert max(report.verification.skipped for report in reports) > 0
     whole = report_on(root, share=1.0)
     assert whole.verification.skipped == 0
     assert "random sample" not in page.render(whole)
-    assert report_on(root, share=0.0).verification.skipped > report.verification.skipped
+    assert report_on(root, share=0.0).verification.skipped > min(report.verification.skipped for report in reports)
     with pytest.raises(IllegalArgumentError, match="from 0 to 1"):
         report_on(root, share=2.0)
 
