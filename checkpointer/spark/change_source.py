@@ -217,8 +217,8 @@ class FeedStreamReader(DataSourceStreamReader):
                 "that retention waits for this query no longer"
             )
         return IllegalArgumentError(
-            f"table {self._operator!r}: its key changed after {change.last}, from {change.schema} to {newest}, and "
-            f"a stream cannot go on from one to the other. {_begin_again(str(change.first))}{named}"
+            f"{change.describe(self._operator, newest)}, and a stream cannot go on from one to the other. "
+            f"{_begin_again(str(change.first))}{named}"
         )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

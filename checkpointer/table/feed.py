@@ -77,11 +77,9 @@ def feed_steps(
     """
     # At once, and not with the first step.
     if (change := key_columns_change(name, parent, manifests, shown)) is not None:
-        newer = "" if change.first is None else f", and the newer ones with after={str(change.first)!r}"
-        raise IllegalArgumentError(
-            f"table {name!r}: its key changed after {change.last}, from {change.schema} to {shown}: "
-            f"read the older changes with to={str(change.last)!r}{newer}"
-        )
+        older = [] if change.schema is None else [f"the older changes with to={str(change.last)!r}"]
+        newer = [] if change.first is None else [f"the newer ones with after={str(change.first)!r}"]
+        raise IllegalArgumentError(f"{change.describe(name, shown)}: read {', and '.join(older + newer) or 'others'}")
     return _steps(name, parent, manifests, shown)
 
 

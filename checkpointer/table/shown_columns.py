@@ -84,13 +84,19 @@ def has_key(schema: TableSchema, shown: TableSchema) -> bool:
 class KeyColumnsChange:
     """The place among checkpoints where a table got the key columns that are shown.
 
-    `last` is the newest checkpoint that has another one, the key of `schema`. `first` is the next one that has the
-    table; None where there is none.
+    `last` is the newest checkpoint that has another one, the key of `schema`; with None it has a map or bytes of this
+    name. `first` is the next one that has the table; None where there is none.
     """
 
     last: CheckpointId
     first: CheckpointId | None
-    schema: TableSchema
+    schema: TableSchema | None
+
+    def describe(self, name: str, shown: TableSchema) -> str:
+        """Return how an error begins: what changed, and after which checkpoint."""
+        if self.schema is None:
+            return f"table {name!r}: {self.last}, and perhaps older ones, have no table but a map or bytes of this name"
+        return f"table {name!r}: its key changed after {self.last}, from {self.schema} to {shown}"
 
 
 def key_columns_change(
@@ -102,9 +108,11 @@ def key_columns_change(
     """
     first: CheckpointId | None = None
     for manifest in (*reversed(manifests), parent):
-        version = version_in(name, manifest)
-        if manifest is None or version is None:
+        if manifest is None or name not in manifest.operators:
             continue
+        if kind_of(manifest.operators[name]) != "table":
+            return KeyColumnsChange(manifest.id, first, None)
+        version = TableVersion.of(name, manifest.operators[name], manifest.clock)
         if not has_key(version.schema, shown):
             return KeyColumnsChange(manifest.id, first, version.schema)
         first = manifest.id

@@ -236,6 +236,26 @@ def test_another_key_is_refused_with_what_can_be_read(store: Store) -> None:
     assert [row[1:] for row in store.feed(to=str(last))] == [("insert", 1), ("insert", 2)]
 
 
+def test_a_name_that_was_a_map_is_read_from_the_first_table_on(store: Store) -> None:
+    def remake(state: State) -> None:
+        state.drop("t")
+        state.table("t", ["k"]).upsert(frame(k=[1]))
+
+    store.batch(lambda state: state.map("t").update({1: "x"}))
+    store.batch(remake)
+    store.batch(upsert(k=[2]))
+    last, first = store.client.list_checkpoints()[:2]
+    with pytest.raises(IllegalArgumentError, match=f"{last}, and perhaps older ones, have no table") as caught:
+        store.feed()
+    assert str(caught.value).endswith(f"read the newer ones with after='{first}'")
+    assert [row[1:] for row in store.feed(after=str(first))] == [("insert", 2)]
+    restored = store.client.restore()
+    assert restored is not None
+    with pytest.raises(IllegalArgumentError, match=f"read the newer ones with after='{first}'"):
+        restored.history("t", 2)
+    assert [change.change for change in restored.history("t", 2, after=first).changes] == ["insert"]
+
+
 def test_what_moves_bytes_alone_changes_nothing(store: Store) -> None:
     store.batch(upsert(k=[1, 2, 3], v=["a", "b", "c"]))
     store.batch(upsert(k=[2], v=["B"]))
