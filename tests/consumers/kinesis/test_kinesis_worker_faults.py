@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.consumers.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
-from pyspark_checkpointer.errors import FencedError, InvalidStateError, RetryableError, ThrottlingError
+from pyspark_checkpointer.errors import ConflictError, FencedError, InvalidStateError, RetryableError, ThrottlingError
 from pyspark_checkpointer.testing.faults import Faults
 from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.kinesis.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
@@ -202,6 +202,32 @@ def test_a_state_that_is_fenced_under_a_lease_that_is_held_ends_the_worker(
     with pytest.raises(FencedError):
         Worker(one, stream.fetch, lambda: Processor(calls, be_fenced)).run_once()
     assert calls[-1] == ("s", "lease_lost")
+
+
+def test_a_state_that_another_worker_wrote_ends_the_run_and_the_next_one_goes_on(
+    one: Node, two: Node, stream: Stream, calls: list[Any]
+) -> None:
+    """So it is with a paused worker that has not committed yet since it took the shard: others may read it now."""
+    written = ConflictError("the state was committed by another writer")
+
+    def commit(name: str, given: Any) -> None:
+        if name == "process_records" and calls.count(calls[-1]) == 1:
+            two.must("s", force=True)
+            raise written
+        if name == "process_records":
+            worker.stop()
+        checkpoint(name, given)
+
+    worker = Worker(one, stream.fetch, lambda: Processor(calls, commit))
+    with pytest.raises(ConflictError) as caught:
+        worker.run()
+    assert caught.value is written
+    assert [call[1] for call in calls] == ["initialize", "process_records", "lease_lost"]
+    assert not one.held
+    two.release(two.must("s", force=True))
+    worker.run()
+    assert calls[4][1:] == ("process_records", ["1", "2", "3"]), "what was not checkpointed is delivered again"
+    assert str(two.must("s", force=True).position) == "3"
 
 
 @pytest.mark.parametrize("where", ["initialize", "process_records", "shard_ended", "lease_lost"])
