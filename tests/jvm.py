@@ -62,14 +62,16 @@ def archive() -> Path | None:
     """The archive of this Java and this Spark, whether it is there or not; None without one of the two."""
     spark = importlib.util.find_spec("pyspark")
     try:
-        asked = subprocess.run([java(), "-version"], capture_output=True, timeout=60, check=True)
+        plain = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}  # it would quote them
+        asked = subprocess.run([java(), "-version"], env=plain, capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     if spark is None or spark.origin is None:
         return None
-    jars = sorted(path.name for path in Path(spark.origin).with_name("jars").glob("*.jar"))
-    # Java compares the paths of the jars itself. The name keeps those of several checkouts apart.
-    made_of = "\n".join([java(), asked.stderr.decode(), spark.origin, *jars])
+    jars = sorted(Path(spark.origin).with_name("jars").glob("*.jar"))
+    # Java takes no archive of jars with other paths or times, and says nothing: a checkout that was made anew at the
+    # same path needs an archive of its own.
+    made_of = "\n".join([java(), asked.stderr.decode(), *(f"{jar} {jar.stat().st_mtime_ns}" for jar in jars)])
     return cache() / f"spark-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.jsa"
 
 
