@@ -178,13 +178,18 @@ def begins_state(path: str) -> bool:
     return path == LATEST or path.startswith(CONSUMERS)
 
 
+def is_swapped(path: str) -> bool:
+    """Return whether an object, also one of an encrypted root, may be replaced by a swap."""
+    return path in (KEYS, SIGNERS) or begins_state(path)
+
+
 def is_ours(path: str) -> bool:
     """Return whether an object shows that a root was begun.
 
     It does where an encrypted client cannot begin: with positions of consumers alone, or with what is left of a first
     commit that was killed.
     """
-    return path in (KEYS, SIGNERS) or begins_state(path) or is_written_once(path)
+    return is_swapped(path) or is_written_once(path)
 
 
 def group_folder(interface: str, *scope: str) -> str:

@@ -31,7 +31,7 @@ INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryM
 
 MAKING_SECONDS = 300
 KEPT = 4
-"""Archives that are kept, of 200 MB each: one for each checkout, Java and Spark."""
+"""Archives that are kept, of 200 MB each: those that were made last."""
 
 PROGRAM = """
 import sys

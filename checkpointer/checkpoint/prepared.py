@@ -4,8 +4,9 @@ The job that prepared it does this, also after a restart.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from weakref import WeakValueDictionary
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
@@ -25,6 +26,23 @@ class Outcome(Enum):
 
     COMMITTED = "was committed already: use rollback()"
     ABORTED = "was aborted already: begin another"
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Promotion:
+    """Whether a prepared checkpoint is known to be committed."""
+
+    is_known: bool = False
+
+
+_promotions: "WeakValueDictionary[tuple[str, Ref], Promotion]" = WeakValueDictionary()
+"""By root and checkpoint. All objects of one checkpoint share it, whichever of them was committed."""
+
+
+def note_committed(session: Session, ref: Ref | None) -> None:
+    """Note that a checkpoint was found committed, which may have been prepared before."""
+    if ref is not None and (promotion := _promotions.get((session.store.url, ref))) is not None:
+        promotion.is_known = True
 
 
 class Prepared:
@@ -57,6 +75,7 @@ class Prepared:
         self._session = session
         self._ref = ref
         self._record_outcome = record_outcome
+        self._promotion = _promotions.setdefault((session.store.url, ref), Promotion())
 
     async def commit(self) -> None:
         """Make it the committed checkpoint.
@@ -133,12 +152,9 @@ class Prepared:
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided(Outcome.COMMITTED, self.manifest)
 
-    def refuse_older_state(self, operation: object = None) -> None:
-        """Raise for state that was restored before this was committed.
-
-        This is also the guard of maps: it refuses every operation.
-        """
-        if self.outcome is Outcome.COMMITTED:
+    def refuse_older_state(self) -> None:
+        """Raise `InvalidStateError`, for state that was restored before, once this is committed."""
+        if self._promotion.is_known:
             raise InvalidStateError(
                 f"{self._session.store.url}: {self.id} was committed since this was restored, which knows the state "
                 "before it: call restore() again"
@@ -155,4 +171,5 @@ class Prepared:
 
     def _decided(self, outcome: Outcome, manifest: Manifest | None) -> None:
         self.outcome = outcome
+        self._promotion.is_known |= outcome is Outcome.COMMITTED
         self._record_outcome(manifest)

@@ -435,7 +435,7 @@ class Prepared(NotPicklable):
     def commit(self) -> None:
         """Make it the committed checkpoint. Calling this again is no error.
 
-        A restored checkpoint whose `prepared` it was is out of date then: it and its maps raise `InvalidStateError`.
+        What was restored before is out of date then: it raises `InvalidStateError`, and so does a save of its maps.
 
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.

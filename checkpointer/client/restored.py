@@ -18,7 +18,7 @@ class RestoredView(NotPicklable):
     """The facts of a restored checkpoint that need no artifact.
 
     Once `prepared` was committed, they are those of the state before it: all but `prepared` and `skipped` raise
-    `InvalidStateError` then.
+    `InvalidStateError` then, and so does a save of a map that was read before.
     """
 
     _instead = (

@@ -7,7 +7,7 @@ written holds bytes that no later change can reach.
 """
 
 from collections import OrderedDict
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
@@ -115,6 +115,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         self._tries_msgspec = True  # until it refuses a value
         parts = [MapPartition(max(MIN_LIVE_VALUES // partitions, 1)) for _ in range(partitions)]
         self._owner = Exclusive(Content(parts), {Content.make_all})
+        self._check_save: Callable[[], None] | None = None
         if type(initial) is tuple and not initial:
             return
         # Nobody else has this state yet, so its pairs need not be set as one change, which would hold all of them in
@@ -514,6 +515,10 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     # ---- for the checkpoint layer, which saves and restores states ------------------------------------------------
 
+    def check_before_saves(self, check: Callable[[], None]) -> None:
+        """Let a function raise for a save that must not be made. This is for `checkpoint/restore.py`."""
+        self._check_save = check
+
     @classmethod
     def from_checkpoint(
         cls, parts: list[tuple[Chain, dict[Any, bytes], list[dict[Any, bytes | None]], set[type] | None]]
@@ -599,6 +604,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         partition writes a snapshot, or nothing if it has neither a chain nor keys. Raises `IllegalArgumentError` for
         the first value that cannot be stored.
         """
+        if self._check_save is not None:
+            self._check_save()
         capture, refused = self._owner.change(Content.capture, chains, max_chain, now)
         _refuse(refused)
         if capture is None:

@@ -78,8 +78,9 @@ def feed_steps(
     # At once, and not with the first step.
     if (change := key_columns_change(name, parent, manifests, shown)) is not None:
         older = [] if change.schema is None else [f"the older changes with to={str(change.last)!r}"]
-        newer = [] if change.first is None else [f"the newer ones with after={str(change.first)!r}"]
-        raise IllegalArgumentError(f"{change.describe(name, shown)}: read {', and '.join(older + newer) or 'others'}")
+        since = "the newer ones" if older else "the changes since"
+        newer = [] if change.first is None else [f"{since} with after={str(change.first)!r}"]
+        raise IllegalArgumentError(f"{change.describe(name, shown)}: read {', and '.join(older + newer)}")
     return _steps(name, parent, manifests, shown)
 
 

@@ -84,8 +84,8 @@ def has_key(schema: TableSchema, shown: TableSchema) -> bool:
 class KeyColumnsChange:
     """The place among checkpoints where a table got the key columns that are shown.
 
-    `last` is the newest checkpoint that has another one, the key of `schema`; with None it has a map or bytes of this
-    name. `first` is the next one that has the table; None where there is none.
+    `last` is the newest checkpoint that has another one, the key of `schema`. That is None where `last` has a map or
+    bytes of this name. `first` is the next one that has the table; None where there is none.
     """
 
     last: CheckpointId

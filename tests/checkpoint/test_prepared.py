@@ -457,31 +457,37 @@ def test_a_block_whose_prepare_was_cancelled_leaves_nothing(world: World) -> Non
     assert world.actor().restore() is None
 
 
-def test_what_was_read_before_a_prepared_checkpoint_was_committed_is_refused(world: World) -> None:
-    """Saved after the commit, the map would overwrite what was prepared, and the positions lead to a second reading."""
-    writer = world.actor()
-    state = KeyedState({"ann": 1})
+def prepare_map(writer: Actor) -> Prepared:
+    """Commit a map, and prepare a newer state of it."""
+    state = KeyedState({"ann": ["shop"]})
     with writer.begin(epoch=1) as running:
         running.save("seen", state)
-    state["ann"] = 2
+    state["ann"] = ["shop", "basket"]
     running = writer.begin(epoch=2)
     running.save("seen", state)
-    running.prepare()
+    return running.prepare()
 
+
+def refuse_to_save(writer: Actor, stale: KeyedState) -> None:
+    stale["ann"] = ["older"]
+    with writer.begin(epoch=3) as running:
+        with pytest.raises(InvalidStateError, match=r"was committed since this was restored.*call restore"):
+            running.save("seen", stale)
+        running.keep("seen")
+    assert writer.restore().keyed("seen") == {"ann": ["shop", "basket"]}
+
+
+def test_what_was_read_before_a_prepared_checkpoint_was_committed_is_refused(world: World) -> None:
+    """Saved after the commit, the map would overwrite what was prepared, and the positions lead to a second reading."""
+    prepare_map(world.actor())
     restarted = world.actor()
     restored = restarted.restore()
-    read_before, items = restored.keyed("seen"), restored.keyed("seen").items()
-    assert read_before["ann"] == 1
-    assert list(items) == [("ann", 1)]
-    assert (restored.epoch, restored.positions) == (1, {})
+    read_before = restored.keyed("seen")
+    assert (restored.epoch, restored.positions, read_before) == (1, {}, {"ann": ["shop"]})
     assert restored.prepared is not None
     restored.prepared.commit()
     restored.prepared.commit()
-
     uses: list[Callable[[], object]] = [
-        lambda: read_before["ann"],
-        lambda: read_before.update(ann=3),
-        lambda: list(items),
         lambda: restored.keyed("seen"),
         lambda: restored.operator("seen"),
         lambda: restored.history("seen", "ann"),
@@ -495,19 +501,51 @@ def test_what_was_read_before_a_prepared_checkpoint_was_committed_is_refused(wor
             use()
     assert "out of date" in repr(restored)
     assert "Out of date" in restored._repr_html_()
-    with restarted.begin(epoch=3) as running:
-        with pytest.raises(InvalidStateError, match="was committed since this was restored"):
-            running.save("seen", read_before)
-        running.keep("seen")
-    assert restarted.restore().keyed("seen") == {"ann": 2}
+    refuse_to_save(restarted, read_before)
 
 
-def test_what_was_read_before_a_prepared_checkpoint_was_aborted_stays(world: World) -> None:
+@pytest.mark.parametrize("by", ["the handle of prepare()", "another restore()"])
+def test_it_is_refused_whichever_handle_was_committed(world: World, by: str) -> None:
     writer = world.actor()
-    put(writer, b"1")
-    attempt(writer, b"2").prepare()
-    restored = world.actor().restore()
+    prepared = prepare_map(writer)
+    restored = writer.restore()
+    stale = restored.keyed("seen")
+    other = writer.restore().prepared if by == "another restore()" else prepared
+    assert other is not None
+    other.commit()
+    with pytest.raises(InvalidStateError, match="was committed since this was restored"):
+        _ = restored.epoch
+    refuse_to_save(writer, stale)
+
+
+def test_it_is_refused_once_a_restore_has_found_the_commit_whose_answer_was_lost(world: World) -> None:
+    prepare_map(world.actor())
+    restarted = world.actor()
+    restored = restarted.restore()
+    stale = restored.keyed("seen")
+    assert restored.prepared is not None
+    late = restarted.faults.late(times=MAX_SENDS)
+    with pytest.raises(OutcomeUnknownError):
+        restored.prepared.commit()
+    assert any(swap.land() for swap in late)
+    assert restarted.restore().epoch == 2
+    refuse_to_save(restarted, stale)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_was_read_before_a_prepared_checkpoint_was_aborted_stays(world: World, when: str) -> None:
+    """A change inside a value is found, as in any map."""
+    prepare_map(world.actor())
+    restarted = world.actor()
+    restored = restarted.restore()
+    state = restored.keyed("seen")
+    if when == "before":
+        state["ann"].append("home")
     assert restored.prepared is not None
     restored.prepared.abort()
-    assert got(restored) == b"1"
-    assert restored.epoch is None
+    if when == "after":
+        state["ann"].append("home")
+    assert restored.epoch == 1
+    with restarted.begin(epoch=2) as running:
+        running.save("seen", state)
+    assert world.actor().restore().keyed("seen") == {"ann": ["shop", "home"]}

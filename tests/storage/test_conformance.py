@@ -408,15 +408,21 @@ def test_what_killed_writers_left_is_found_and_cleaned_up(place: Place) -> None:
 @pytest.mark.kinds("local", "generic")
 def test_without_a_lock_nobody_discards_the_file_of_a_swap(place: Place) -> None:
     """It may be the only copy: the swap removes the old object, and moves the new one then."""
-    store, file = place.open(fencing="none"), f"._latest.{'a' * 16}.tmp"
-    folder = Path(place.url.removeprefix("generic-test://"))
+    store, folder = place.open(fencing="none"), Path(place.url.removeprefix("generic-test://"))
     run_sync(store.compare_and_swap("_latest", b"1", None))
-    (folder / file).write_bytes(b"2")
-    assert list(run_sync(store.leftovers())) == []
-    for token in (file, "_latest"):
+    swapped = [f"{path}.{'a' * 16}.tmp" for path in ("._latest", "._keys", "progress/kinesis/app/.ownership.json")]
+    # As an encrypted root stores it.
+    once = f"artifacts/op/0/.0000000001-aaaaaaaa.snapshot.{'0' * 96}.raw.enc.{'a' * 16}.tmp"
+    for file in (*swapped, once):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(b"2")
+    found = run_sync(store.leftovers())
+    assert [leftover.token.removeprefix(str(folder) + "/") for leftover in found] == [once]
+    run_sync(store.discard(found))
+    for token in (swapped[0], "_latest"):
         with pytest.raises(IllegalArgumentError, match="is no temporary file"):
             run_sync(store.discard([WriteLeftover("_latest", token)]))
-    assert (folder / file).exists()
+    assert [(folder / file).exists() for file in (*swapped, once)] == [True, True, True, False]
 
 
 def test_no_write_in_progress_no_leftovers(store: Store) -> None:

@@ -247,11 +247,11 @@ def test_a_name_that_was_a_map_is_read_from_the_first_table_on(store: Store) -> 
     last, first = store.client.list_checkpoints()[:2]
     with pytest.raises(IllegalArgumentError, match=f"{last}, and perhaps older ones, have no table") as caught:
         store.feed()
-    assert str(caught.value).endswith(f"read the newer ones with after='{first}'")
+    assert str(caught.value).endswith(f"read the changes since with after='{first}'")
     assert [row[1:] for row in store.feed(after=str(first))] == [("insert", 2)]
     restored = store.client.restore()
     assert restored is not None
-    with pytest.raises(IllegalArgumentError, match=f"read the newer ones with after='{first}'"):
+    with pytest.raises(IllegalArgumentError, match=f"read the changes since with after='{first}'"):
         restored.history("t", 2)
     assert [change.change for change in restored.history("t", 2, after=first).changes] == ["insert"]
 

@@ -137,11 +137,11 @@ class GenericStore(PagedStore):
                 if cancelled.is_set() or found != expected:
                     raise PreconditionFailedError(f"{self._name(path)}: was changed by somebody else")
 
-            check()
+            check()  # first, since a lost swap need not be written
             self._write(fs, key, data, check=check)
             return sha256(data)
 
-        # A call that took too long goes on in its thread, and its caller may have written something later by then.
+        # A call that took too long goes on in its thread. Meanwhile its caller may write something later.
         with runtime.set_when_cancelled() as cancelled:
             return await self._run(check_path(path), lambda fs, key: swap(fs, key, cancelled))
 
@@ -209,7 +209,7 @@ class GenericStore(PagedStore):
         for path in await self._find(""):
             folder, slash, name = path.rpartition("/")
             target = files.temporary_target(name)
-            if target is not None and object_paths.is_written_once(folder + slash + target):
+            if target is not None and not object_paths.is_swapped(folder + slash + target):
                 found.append(WriteLeftover(folder + slash + target, path))
         return found
 
@@ -218,7 +218,7 @@ class GenericStore(PagedStore):
             folder, slash, name = leftover.path.rpartition("/")
             own = leftover.token.rpartition("/")[2]
             # A token from outside must not lead to another file than a temporary one of this very object.
-            if files.temporary_target(own) != name or not object_paths.is_written_once(leftover.path):
+            if files.temporary_target(own) != name or object_paths.is_swapped(leftover.path):
                 raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
             await self.delete([folder + slash + own])
 
@@ -257,13 +257,16 @@ class GenericStore(PagedStore):
     def _write(self, fs: Any, key: str, data: bytes, *, check: Callable[[], None] | None) -> None:
         """Write an object that is never visible in part.
 
-        With `check` it takes the place of an older one, if that raises nothing just before.
+        With `check` it takes the place of an older one, unless that raises just before. A request that is sent by then
+        may still come late.
 
         This holds as far as the file system moves files in one step.
         """
         folder, _, name = key.rpartition("/")
         fs.makedirs(folder, exist_ok=True)
         if self._shows_whole_objects:
+            if check is not None:
+                check()
             fs.pipe_file(key, data)
             return
         temporary, removed = f"{folder}/.{name}.{secrets.token_hex(8)}.tmp", False

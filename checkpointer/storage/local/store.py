@@ -85,10 +85,10 @@ class LocalStore(PagedStore):
         Without fencing a write is always allowed; with fencing it is allowed after the check of the mount.
         """
         self._durable_folders = DurableFolders(root)
-        self._unconfirmed: dict[str, threading.Event] = {}
-        """Events by file, one for each swap that the disk has not confirmed.
+        self._unconfirmed: dict[threading.Event, str] = {}
+        """The files of swaps that the disk has not confirmed, each with an event that is set when its swap has ended.
 
-        An event is set when its thread has ended. It stays here if the disk failed to confirm the swap.
+        A swap stays here if the disk failed to confirm it. Single operations need no lock between threads.
         """
 
     def __repr__(self) -> str:
@@ -128,12 +128,12 @@ class LocalStore(PagedStore):
         return await self._run(path, self._get_ranges, path, ranges)
 
     async def put(self, path: str, data: Bytes) -> None:
-        # After a failed commit the object would take room that nobody gets back soon.
+        # Its thread goes on when it took too long. After a failed commit the object would take room for long.
         with runtime.set_when_cancelled() as given_up:
             await self._run(path, self._put, path, data, given_up)
 
     async def compare_and_swap(self, path: str, data: bytes, expected: str | None) -> str:
-        # Its caller may have written something later by then, which only a lock keeps from being overwritten.
+        # Its thread goes on when it took too long. Without a lock it could overwrite what its caller writes then.
         with runtime.set_when_cancelled() as given_up:
             return await self._run(path, self._swap, path, data, expected, given_up)
 
@@ -161,7 +161,7 @@ class LocalStore(PagedStore):
         Without a lock nothing tells whether a swap still runs, so those of swapped objects are left out then.
         """
         found = await self._run("", lambda: [*self._leftovers()])
-        return [one for one in found if self._fencing or object_paths.is_written_once(one.path)]
+        return [leftover for leftover in found if self._may_discard(leftover)]
 
     async def discard(self, leftovers: Sequence[WriteLeftover]) -> None:
         await self._run("", self._discard, leftovers)
@@ -223,13 +223,14 @@ class LocalStore(PagedStore):
         target = self._locate(path)
         # A swap that took too long may still wait for the disk in its thread. Whoever reads its bytes back would take
         # that for the proof that it took effect.
-        ended = self._unconfirmed.get(target)
-        if ended is not None:
-            if not ended.wait(self._timeout * _LOCK_SHARE):
-                raise DependencyError(f"{target}: was replaced, but the disk has not confirmed it yet")
-            if self._unconfirmed.get(target) is ended:
+        swaps = [ended for ended, swapped in self._unconfirmed.copy().items() if swapped == target]
+        if not all(ended.wait(self._timeout * _LOCK_SHARE) for ended in swaps):
+            raise DependencyError(f"{target}: was replaced, but the disk has not confirmed it yet")
+        if any(ended in self._unconfirmed for ended in swaps):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 files.sync_folder(os.path.dirname(target))
-                self._confirm(target, ended)
+            for ended in swaps:
+                self._unconfirmed.pop(ended, None)
         with self._finding(path):
             return Blob(files.read(target, limit))
 
@@ -300,37 +301,26 @@ class LocalStore(PagedStore):
                 raise PreconditionFailedError(f"{target}: was changed by somebody else")
             # Written under the lock, so that `discard` can tell the files of dead writers.
             temporary = files.write_temporary(target, data)
+            # Before the swap looks whether its caller still waits: one that does not finds the event, and waits for it.
+            ended = threading.Event()
+            self._unconfirmed[ended] = target
             try:
                 # Without the lock others write meanwhile, and the disk may have taken long.
                 if given_up.is_set() or (not self._fencing and self._current(target) != expected):
                     raise PreconditionFailedError(f"{target}: was changed by somebody else")
-                self._rename_durably(temporary, target)
+                files.replace(temporary, target)
+            except OutcomeUnknownError:
+                raise  # It stays: others read what a crash may still undo.
+            except BaseException:
+                del self._unconfirmed[ended]
+                raise
+            else:
+                self._unconfirmed.pop(ended, None)
             finally:
+                ended.set()
                 with suppress(OSError):
                     os.unlink(temporary)
         return sha256(data)
-
-    def _rename_durably(self, temporary: str, target: str) -> None:
-        """Rename `temporary` to `target`, durably."""
-        # Before the rename: from then on others read what a crash may still undo.
-        ended = self._unconfirmed[target] = threading.Event()
-        try:
-            files.replace(temporary, target)
-        except OutcomeUnknownError:
-            raise
-        except BaseException:
-            self._confirm(target, ended)
-            raise
-        else:
-            self._confirm(target, ended)
-        finally:
-            ended.set()
-
-    def _confirm(self, target: str, ended: threading.Event) -> None:
-        """Forget a swap that the disk has confirmed, or that was not made."""
-        # Without fencing two threads may swap a file at the same time: the event may be that of the other.
-        if self._unconfirmed.get(target) is ended:
-            self._unconfirmed.pop(target, None)
 
     def _current(self, target: str) -> str | None:
         """Return the version of a file; None where there is none."""
@@ -384,6 +374,9 @@ class LocalStore(PagedStore):
             if target is not None:
                 yield WriteLeftover(folder + slash + target, path)
 
+    def _may_discard(self, leftover: WriteLeftover) -> bool:
+        return self._fencing or not object_paths.is_swapped(leftover.path)
+
     def _delete(self, paths: Sequence[str]) -> None:
         self._check_mount()
         folders: dict[str, str] = {}  # many objects are in few folders, each of which is checked once
@@ -409,9 +402,7 @@ class LocalStore(PagedStore):
             folder, name = os.path.split(self._locate(leftover.path))
             own = os.path.basename(leftover.token)
             # A token from outside must not lead to another file than a temporary one of this very object.
-            if files.temporary_target(own) != name or not (
-                self._fencing or object_paths.is_written_once(leftover.path)
-            ):
+            if files.temporary_target(own) != name or not self._may_discard(leftover):
                 raise IllegalArgumentError(f"{leftover.token!r:.200}: is no temporary file of {leftover.path}")
             # A swap has a temporary file only while it holds the lock. So a file that is seen under the lock belongs
             # to a dead writer.
