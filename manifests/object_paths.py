@@ -179,7 +179,10 @@ def begins_state(path: str) -> bool:
 
 
 def is_swapped(path: str) -> bool:
-    """Return whether an object, also one of an encrypted root, may be replaced by a swap."""
+    """Return whether an object may be replaced by a swap.
+
+    So it is in an encrypted root, which may hide the names of consumers, and has them in the same folder.
+    """
     return path in (KEYS, SIGNERS) or begins_state(path)
 
 

@@ -14,7 +14,7 @@ from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime import forks
 
 
@@ -35,14 +35,11 @@ class Promotion:
     is_known: bool = False
 
 
-_promotions: "WeakValueDictionary[tuple[str, Ref], Promotion]" = WeakValueDictionary()
-"""By root and checkpoint. All objects of one checkpoint share it, whichever of them was committed."""
+promotions: "WeakValueDictionary[tuple[Session, CheckpointId], Promotion]" = WeakValueDictionary()
+"""By session and checkpoint.
 
-
-def note_committed(session: Session, ref: Ref | None) -> None:
-    """Note that a checkpoint was found committed, which may have been prepared before."""
-    if ref is not None and (promotion := _promotions.get((session.store.url, ref))) is not None:
-        promotion.is_known = True
+All objects of one prepared checkpoint share it, whichever of them is committed. A restore may find it committed too.
+"""
 
 
 class Prepared:
@@ -75,7 +72,7 @@ class Prepared:
         self._session = session
         self._ref = ref
         self._record_outcome = record_outcome
-        self._promotion = _promotions.setdefault((session.store.url, ref), Promotion())
+        self._promotion = promotions.setdefault((session, ref.id), Promotion())
 
     async def commit(self) -> None:
         """Make it the committed checkpoint.
@@ -153,7 +150,7 @@ class Prepared:
         self._decided(Outcome.COMMITTED, self.manifest)
 
     def refuse_older_state(self) -> None:
-        """Raise `InvalidStateError`, for state that was restored before, once this is committed."""
+        """Raise for state that was restored before, once this is known to be committed."""
         if self._promotion.is_known:
             raise InvalidStateError(
                 f"{self._session.store.url}: {self.id} was committed since this was restored, which knows the state "

@@ -24,7 +24,7 @@ from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.migrated import Migrated
-from pyspark_checkpointer.checkpoint.prepared import Prepared, note_committed
+from pyspark_checkpointer.checkpoint.prepared import Prepared, promotions
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -140,7 +140,7 @@ class CheckpointReader:
             if operator.schema is not None:
                 state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
             if self.prepared is not None:  # saved after its commit, the map would overwrite what was prepared
-                state.check_before_saves(self.prepared.refuse_older_state)
+                state.check_saves_for_restore(self.prepared.refuse_older_state)
             return state
 
         few = operator.partitions <= metadata.SMALL_MANIFEST and partitions in (None, operator.partitions)
@@ -244,7 +244,8 @@ async def restore(
 def _restored(session: Session, base: Base | None, reader: CheckpointReader | None) -> CheckpointReader | None:
     """Let the session go on from a base, or only read; return the reader."""
     if base is not None:
-        note_committed(session, base.head.committed)
+        if base.manifest is not None and (promotion := promotions.get((session, base.manifest.id))) is not None:
+            promotion.is_known = True
         session.stand_on_restored(base)
     elif reader is not None and reader.manifest is not None:
         session.stand_on_restored(ViewOnly(reader.manifest.id, replaces_damaged=bool(reader.skipped)))

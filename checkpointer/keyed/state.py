@@ -515,8 +515,11 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
 
     # ---- for the checkpoint layer, which saves and restores states ------------------------------------------------
 
-    def check_before_saves(self, check: Callable[[], None]) -> None:
-        """Let a function raise for a save that must not be made. This is for `checkpoint/restore.py`."""
+    def check_saves_for_restore(self, check: Callable[[], None]) -> None:
+        """Let a function raise for a save that must not be made.
+
+        This is for `checkpoint/restore.py`.
+        """
         self._check_save = check
 
     @classmethod
