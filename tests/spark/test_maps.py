@@ -57,8 +57,8 @@ def test_every_method_of_a_mapping_is_refused_by_an_ended_map() -> None:
     calls |= {"capture_for_checkpoint": ({}, 2), "set_rule": (1, 2)}
     # This one is of a state that nobody has yet, and nothing of this state expires.
     calls |= dict.fromkeys(("take_times_for_restore", "expire"))
-    # Two make a state that nobody has yet, and the third is how this one was ended.
-    calls |= dict.fromkeys(("from_checkpoint", "repartitioned_for_restore", "set_guard"))
+    # Two make a state that nobody has yet, one is for saves, and the last is how this one was ended.
+    calls |= dict.fromkeys(("from_checkpoint", "repartitioned_for_restore", "check_saves_for_restore", "set_guard"))
     lazy = {"keys", "items", "values", "partitions", "expires"}
     for name in dir(KeyedState):
         if name.startswith("_") or name in lazy or calls.get(name, ()) is None:
