@@ -30,7 +30,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True, weakref_slot=True)
 class Promotion:
-    """Whether a prepared checkpoint is known to be committed."""
+    """Tell whether a prepared checkpoint is known to be committed."""
 
     is_known: bool = False
 

@@ -271,7 +271,7 @@ def test_a_read_back_that_fails_in_any_way_proves_nothing(world: World, error: t
 
 @pytest.mark.parametrize("odd", [IllegalArgumentError, ConflictError, InvalidStateError])
 def test_a_read_back_that_fails_oddly_proves_no_failure(world: World, odd: type[CheckpointError]) -> None:
-    """As where a proxy answers with a page of its own: a store takes that for a wrong argument."""
+    """Leave it unknown, as where a proxy answers with a page of its own: a store takes that for a wrong argument."""
     writer = world.actor()
     line(writer, 1)
     late = writer.faults.late()

@@ -207,7 +207,7 @@ def test_a_state_that_is_fenced_under_a_lease_that_is_held_ends_the_worker(
 def test_a_state_that_another_worker_wrote_ends_the_run_and_the_next_one_goes_on(
     one: Node, two: Node, stream: Stream, calls: list[Any]
 ) -> None:
-    """So it is with a paused worker that has not committed yet since it took the shard: others may read it now."""
+    """End it, as of a paused worker that has not committed yet since it took the shard: others may read it now."""
     written = ConflictError("the state was committed by another writer")
 
     def commit(name: str, given: Any) -> None:
