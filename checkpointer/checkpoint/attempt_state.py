@@ -1,8 +1,14 @@
-"""Define the states of an attempt at a checkpoint, and what each allows."""
+"""Define the states of an attempt, and what each allows.
 
+What is known of a prepared attempt is shared by all its handles, and by all state that was restored meanwhile.
+"""
+
+from dataclasses import dataclass, field
 from enum import Enum
+from weakref import WeakSet, WeakValueDictionary
 
-from pyspark_checkpointer.errors import CheckpointError, OutcomeUnknownError
+from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, OutcomeUnknownError
+from pyspark_checkpointer.manifests.model import CheckpointId
 
 
 class AttemptState(Enum):
@@ -57,3 +63,55 @@ def proves_failure(error: BaseException) -> bool:
     An interruption or a cancellation proves nothing: it may come while the request is under way.
     """
     return isinstance(error, CheckpointError) and not isinstance(error, OutcomeUnknownError)
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Promotion:
+    """Tell whether a prepared checkpoint is known to be committed.
+
+    Then what was restored while it was prepared is the state before it.
+    """
+
+    what: str
+    """The root and the id of the checkpoint, for errors."""
+    is_known: bool = False
+    sessions: "WeakSet[object]" = field(default_factory=WeakSet)
+    """The sessions that committed it."""
+
+    def refuse_save(self) -> None:
+        """Raise if older state would overwrite what was prepared, whoever committed it."""
+        if self.is_known:
+            raise self._error()
+
+    def refuse_read(self, session: object) -> None:
+        """Raise for a session that committed it, and so has gone on from there.
+
+        Whoever only reads may go on to look at the state before it.
+        """
+        if session in self.sessions:
+            raise self._error()
+
+    def _error(self) -> InvalidStateError:
+        return InvalidStateError(
+            f"{self.what} was committed since this was restored, which knows the state before it: call restore() again"
+        )
+
+
+_promotions: "WeakValueDictionary[tuple[str, CheckpointId], Promotion]" = WeakValueDictionary()
+"""By root and checkpoint. All sessions of this process share them: another one may commit what one has restored."""
+
+
+def promotion(root: str, checkpoint: CheckpointId, *, is_new: bool = False) -> Promotion:
+    """Return what is known of a prepared checkpoint. Nobody has restored one that is new."""
+    known = None if is_new else _promotions.get((root, checkpoint))
+    if known is None:
+        known = _promotions[root, checkpoint] = Promotion(f"{root}: {checkpoint}")
+    return known
+
+
+def note_committed(root: str, checkpoint: CheckpointId, session: object = None) -> None:
+    """Note that a checkpoint is committed, which may have been prepared, and which session committed it."""
+    if (known := _promotions.get((root, checkpoint))) is not None:
+        known.is_known = True
+        if session is not None:
+            known.sessions.add(session)

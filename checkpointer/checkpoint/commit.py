@@ -21,7 +21,13 @@ from dataclasses import replace
 from functools import partial
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.attempt_state import INVISIBLE, NEARLY_PREPARED, AttemptState, proves_failure
+from pyspark_checkpointer.checkpoint.attempt_state import (
+    INVISIBLE,
+    NEARLY_PREPARED,
+    AttemptState,
+    promotion,
+    proves_failure,
+)
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.prepared import Prepared
@@ -90,7 +96,8 @@ async def _prepare(attempt: CheckpointAttempt) -> Prepared:
         base = attempt.base
         ref, manifest = await _write(attempt)
         # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
-        prepared = attempt.prepared = Prepared(session, base, ref, manifest, attempt.decide, attempt.meter)
+        known = promotion(session.store.url, ref.id, is_new=True)
+        prepared = attempt.prepared = Prepared(session, base, ref, manifest, known, attempt.decide, attempt.meter)
         attempt.state = AttemptState.PREPARING
 
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer | None:

@@ -184,7 +184,8 @@ async def _restore_within(meter: Meter, work: Awaitable[R]) -> R:
 class Found(Protocol):
     """The result of a restore, as far as metering needs it."""
 
-    manifest: Manifest | None
+    @property
+    def manifest(self) -> Manifest | None: ...
 
 
 F = TypeVar("F", bound=Found)

@@ -4,17 +4,17 @@ The job that prepared it does this, also after a restart.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
-from weakref import WeakValueDictionary
 
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.attempt_state import Promotion, note_committed
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError
-from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
+from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime import forks
 
 
@@ -26,20 +26,6 @@ class Outcome(Enum):
 
     COMMITTED = "was committed already: use rollback()"
     ABORTED = "was aborted already: begin another"
-
-
-@dataclass(slots=True, weakref_slot=True)
-class Promotion:
-    """Tell whether a prepared checkpoint is known to be committed."""
-
-    is_known: bool = False
-
-
-promotions: "WeakValueDictionary[tuple[Session, CheckpointId], Promotion]" = WeakValueDictionary()
-"""By session and checkpoint.
-
-All objects of one prepared checkpoint share it, whichever of them is committed. A restore may find it committed too.
-"""
 
 
 class Prepared:
@@ -59,6 +45,7 @@ class Prepared:
         base: Base,
         ref: Ref,
         manifest: Manifest,
+        promotion: Promotion,
         record_outcome: Callable[[Manifest | None], None] = lambda manifest: None,
         meter: Meter | None = None,
     ) -> None:
@@ -72,7 +59,7 @@ class Prepared:
         self._session = session
         self._ref = ref
         self._record_outcome = record_outcome
-        self._promotion = promotions.setdefault((session, ref.id), Promotion())
+        self.promotion = promotion
 
     async def commit(self) -> None:
         """Make it the committed checkpoint.
@@ -146,16 +133,9 @@ class Prepared:
 
     def found_committed(self) -> None:
         """Record that another writer committed it, and so took over."""
+        note_committed(self._session.store.url, self.id)
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided(Outcome.COMMITTED, self.manifest)
-
-    def refuse_older_state(self) -> None:
-        """Raise for state that was restored before, once this is known to be committed."""
-        if self._promotion.is_known:
-            raise InvalidStateError(
-                f"{self._session.store.url}: {self.id} was committed since this was restored, which knows the state "
-                "before it: call restore() again"
-            )
 
     def _check_undecided(self) -> None:
         if self._session.process is not forks.current:
@@ -168,5 +148,4 @@ class Prepared:
 
     def _decided(self, outcome: Outcome, manifest: Manifest | None) -> None:
         self.outcome = outcome
-        self._promotion.is_known |= outcome is Outcome.COMMITTED
         self._record_outcome(manifest)

@@ -5,43 +5,40 @@ Each object is verified before it is used.
     GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
 
 `save.py` is the mirror image. An object may be gone because retention has retired its checkpoint. Then the store is not
-damaged. The reader reads `_latest` again to tell retirement from damage.
+damaged. `history.py` tells retirement from damage.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Literal, TypeVar
 
 from pyspark_checkpointer.checkpoint import metadata
+from pyspark_checkpointer.checkpoint.attempt_state import Promotion, promotion
 from pyspark_checkpointer.checkpoint.decode import Records, decode, is_quick_to_decode, merge, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all
 from pyspark_checkpointer.checkpoint.fencing import Base, ViewOnly
-from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.history import explaining
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.migrated import Migrated
-from pyspark_checkpointer.checkpoint.prepared import Prepared, promotions
+from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (
-    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     OperatorNotFoundError,
-    RetiredError,
 )
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.keyed_records import check_places
 from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema, living
-from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Clock, Manifest, Operator
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.manifests.model import Artifact, Chain, Clock, Manifest, Operator
 
 T = TypeVar("T")
 
@@ -75,18 +72,29 @@ class CheckpointReader:
         prepared: Prepared | None,
         skipped: tuple[Finding, ...] = (),
         migrated: Migrated | None = None,
+        promotion: Promotion | None = None,
     ) -> None:
-        self.manifest = manifest
+        self._manifest = manifest
         self.prepared = prepared
+        self.promotion = promotion if prepared is None else prepared.promotion
+        """What is known of a checkpoint that was prepared on top of this one."""
         self.skipped = skipped
         self.session = session
         self.store = session.store
         if migrated is not None and manifest is not None:
-            self.manifest, self.store = replace(manifest, operators=migrated.operators), migrated.store
+            self._manifest, self.store = replace(manifest, operators=migrated.operators), migrated.store
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Return the manifest; None if nothing is committed.
+
+        Raises `InvalidStateError` once this session has committed what was prepared on top of it.
+        """
+        if self.promotion is not None:
+            self.promotion.refuse_read(self.session)
+        return self._manifest
 
     def operator(self, name: str) -> Operator:
-        if self.prepared is not None:
-            self.prepared.refuse_older_state()
         return find_operator(self.manifest.operators if self.manifest else {}, name)
 
     async def partition(self, name: str, partition: int) -> list[bytes]:
@@ -139,8 +147,8 @@ class CheckpointReader:
                 state = state.repartitioned_for_restore(partitions)
             if operator.schema is not None:
                 state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
-            if self.prepared is not None:  # saved after its commit, the map would overwrite what was prepared
-                state.check_saves_for_restore(self.prepared.refuse_older_state)
+            if self.promotion is not None:  # saved after it, the map would overwrite what was prepared
+                state.check_saves_for_restore(self.promotion.refuse_save)
             return state
 
         few = operator.partitions <= metadata.SMALL_MANIFEST and partitions in (None, operator.partitions)
@@ -192,23 +200,6 @@ Migrate = Callable[[CheckpointReader], Awaitable[Migrated]]
 """Function that checks a migration and runs it in memory."""
 
 
-async def explaining(session: Session, load: Callable[[], Awaitable[T]], *checkpoints: CheckpointId | None) -> T:
-    """Run `load`, and explain a missing object.
-
-    If an object of the checkpoints is gone, the error says whether one was retired or the store is damaged.
-    """
-    try:
-        return await load()
-    except ObjectNotFoundError as missing:
-        store, known = session.store, [checkpoint for checkpoint in checkpoints if checkpoint is not None]
-        # Retention may pass while a reader is slow. That is no damage, and the reader can do something about it.
-        for one in known:
-            if not await read_consistent(store, partial(is_live, store, checkpoint=one)):
-                raise RetiredError(f"{store.url}: {one} was retired meanwhile: restore again") from None
-        names = " or ".join(map(str, known)) or None
-        raise CorruptionError(f"{store.url}: {names} names an object that is not there: {missing}") from None
-
-
 async def restore(
     session: Session,
     wanted: CheckpointSelector | None = None,
@@ -237,15 +228,13 @@ async def restore(
             why = "another call of this client committed or restored while the migration ran: call restore() again"
             raise InvalidStateError(f"{session.store.url}: {why}")
         # After everything that can fail: until here the session stands where it stood.
-        reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated)
+        reader = CheckpointReader(session, reader.manifest, reader.prepared, reader.skipped, migrated, reader.promotion)
         return _restored(session, base and replace(base, migrated=migrated), reader)
 
 
 def _restored(session: Session, base: Base | None, reader: CheckpointReader | None) -> CheckpointReader | None:
     """Let the session go on from a base, or only read; return the reader."""
     if base is not None:
-        if base.manifest is not None and (promotion := promotions.get((session, base.manifest.id))) is not None:
-            promotion.is_known = True
         session.stand_on_restored(base)
     elif reader is not None and reader.manifest is not None:
         session.stand_on_restored(ViewOnly(reader.manifest.id, replaces_damaged=bool(reader.skipped)))
@@ -273,8 +262,10 @@ async def _restore(
         return head, manifest
 
     head, manifest = await read_consistent(session.store, load)
-    is_committed = head.committed is not None and head.committed.id == manifest.id
-    return Base(head, manifest) if is_committed else None, CheckpointReader(session, manifest, None)
+    if head.committed is None or head.committed.id != manifest.id:
+        return None, CheckpointReader(session, manifest, None)
+    above = None if head.prepared is None else promotion(session.store.url, head.prepared.id)
+    return Base(head, manifest), CheckpointReader(session, manifest, None, promotion=above)
 
 
 async def _restore_latest(session: Session) -> tuple[Base, CheckpointReader | None]:
@@ -309,7 +300,8 @@ def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Bas
     ref = base.head.prepared
     if ref is None or manifest is None:
         return base, parent_reader(session, base)
-    return base, CheckpointReader(session, base.manifest, Prepared(session, base, ref, manifest))
+    prepared = Prepared(session, base, ref, manifest, promotion(session.store.url, ref.id))
+    return base, CheckpointReader(session, base.manifest, prepared)
 
 
 def parent_reader(session: Session, base: Base) -> CheckpointReader | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.attempt_state import proves_failure
+from pyspark_checkpointer.checkpoint.attempt_state import note_committed, proves_failure
 from pyspark_checkpointer.checkpoint.fencing import (
     Base,
     EditPointer,
@@ -164,6 +164,8 @@ class Session:
         self._set_standing(MustRestore(why))
 
     def _set_standing(self, standing: Standing) -> None:
+        if isinstance(standing, Base) and standing.manifest is not None:
+            note_committed(self.store.url, standing.manifest.id)
         if not isinstance(self._standing, Fenced):  # a zombie stays one, whatever it restores
             self._standing = standing
 
@@ -261,6 +263,7 @@ class Session:
             return replace(pointer, committed=ref)
 
         swapped = await self._swap(base, ref, edit_pointer or commit)
+        note_committed(self.store.url, ref.id, self)
         # A second handle of a prepared checkpoint finds it committed. This session may have gone on from there, or view
         # an older one.
         stays = not swapped.is_new and (

@@ -435,7 +435,8 @@ class Prepared(NotPicklable):
     def commit(self) -> None:
         """Make it the committed checkpoint. Calling this again is no error.
 
-        What was restored before is out of date then: it raises `InvalidStateError`, and so does a save of its maps.
+        What this checkpointer restored while it was prepared is out of date then: it raises `InvalidStateError`. So
+        does a save of its maps.
 
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.

@@ -21,12 +21,10 @@ async def key_history(
     Values are JSON if asked for.
     """
     session = reader.session
-    if reader.prepared is not None:
-        reader.prepared.refuse_older_state()
-    if reader.manifest is None:
+    if (manifest := reader.manifest) is None:
         reader.operator(name)  # Raises, as nothing is committed.
-    assert reader.manifest is not None
-    parent, manifests = await read_live_ancestry(session, after, CheckpointSelector("id", reader.manifest.id))
+    assert manifest is not None
+    parent, manifests = await read_live_ancestry(session, after, CheckpointSelector("id", manifest.id))
     line = [*([] if parent is None else [parent]), *manifests]
     having = [manifest for manifest in line if name in manifest.operators]
     # One that was dropped has a history too.

@@ -17,8 +17,9 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 class RestoredView(NotPicklable):
     """The facts of a restored checkpoint that need no artifact.
 
-    Once `prepared` was committed, they are those of the state before it: all but `prepared` and `skipped` raise
-    `InvalidStateError` then, and so does a save of a map that was read before.
+    Once `prepared` is committed, they are those of the state before it. A map that was read before cannot be saved once
+    this process knows of the commit. If this checkpointer committed it, all but `prepared` and `skipped` raise
+    `InvalidStateError`, too.
     """
 
     _instead = (
@@ -44,8 +45,6 @@ class RestoredView(NotPicklable):
 
         It has all that is known without reading an artifact.
         """
-        if self.reader.prepared is not None:
-            self.reader.prepared.refuse_older_state()
         return self.reader.manifest
 
     @property

@@ -484,6 +484,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         with self._packed() as parts:
             for part, data in zip(state._parts, parts, strict=True):
                 part.restore(NEVER_SAVED, dict(data))
+        state._check_save = self._check_save
         return state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "KeyedState":

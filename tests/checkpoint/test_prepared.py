@@ -4,6 +4,7 @@ Each test is one history of the protocol, as in `test_swaps.py`.
 """
 
 import asyncio
+import copy
 from collections.abc import Callable
 from functools import partial
 
@@ -504,18 +505,62 @@ def test_what_was_read_before_a_prepared_checkpoint_was_committed_is_refused(wor
     refuse_to_save(restarted, read_before)
 
 
-@pytest.mark.parametrize("by", ["the handle of prepare()", "another restore()"])
+READ: dict[str, Callable[[Actor], KeyedState]] = {
+    "as it is": lambda client: client.restore().keyed("seen"),
+    "with other partitions": lambda client: client.restore().keyed("seen", partitions=3),
+    "as a copy": lambda client: copy.deepcopy(client.restore().keyed("seen")),
+    "by the epoch": lambda client: client.restore(epoch=1).keyed("seen"),
+}
+
+
+@pytest.mark.parametrize("how", READ)
+def test_a_map_is_refused_however_it_was_read(world: World, how: str) -> None:
+    prepare_map(world.actor())
+    restarted = world.actor()
+    stale = READ[how](restarted)
+    prepared = restarted.restore().prepared
+    assert prepared is not None
+    prepared.commit()
+    refuse_to_save(restarted, stale)
+
+
+@pytest.mark.parametrize("by", ["the handle of prepare()", "another restore()", "update_latest()"])
 def test_it_is_refused_whichever_handle_was_committed(world: World, by: str) -> None:
     writer = world.actor()
     prepared = prepare_map(writer)
     restored = writer.restore()
     stale = restored.keyed("seen")
-    other = writer.restore().prepared if by == "another restore()" else prepared
-    assert other is not None
-    other.commit()
+    if by == "update_latest()":
+        writer.update_latest(prepared.id)
+    else:
+        other = writer.restore().prepared if by == "another restore()" else prepared
+        assert other is not None
+        other.commit()
     with pytest.raises(InvalidStateError, match="was committed since this was restored"):
         _ = restored.epoch
     refuse_to_save(writer, stale)
+
+
+def test_a_map_that_one_client_read_is_refused_by_the_client_that_committed(world: World) -> None:
+    """As after a fork, where the child has the maps of its parent and a client of its own."""
+    prepare_map(world.actor())
+    one, another = world.actor(), world.actor()
+    stale = one.restore().keyed("seen")
+    prepared = another.restore().prepared
+    assert prepared is not None
+    prepared.commit()
+    refuse_to_save(another, stale)
+
+
+def test_who_only_reads_may_look_at_the_state_before_a_commit_of_others(world: World) -> None:
+    writer, reader = world.actor(), world.actor()
+    prepared = prepare_map(writer)
+    before = reader.restore()
+    stale = before.keyed("seen")
+    prepared.commit()
+    assert reader.restore().epoch == 2
+    assert (before.epoch, before.operators, before.keyed("seen")) == (1, ["seen"], {"ann": ["shop"]})
+    refuse_to_save(reader, stale)
 
 
 def test_it_is_refused_once_a_restore_has_found_the_commit_whose_answer_was_lost(world: World) -> None:
