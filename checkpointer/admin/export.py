@@ -15,9 +15,9 @@ from pyspark_checkpointer.admin.checkpoint_sizes import artifacts_of
 from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.fencing import Base
-from pyspark_checkpointer.checkpoint.history import explaining
 from pyspark_checkpointer.checkpoint.latest import Head, find_head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import read_live
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue

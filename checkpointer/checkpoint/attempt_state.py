@@ -78,8 +78,14 @@ class Promotion:
     sessions: "WeakSet[object]" = field(default_factory=WeakSet)
     """The sessions that committed it."""
 
+    def note_committed(self, session: object = None) -> None:
+        """Note that it is committed, by a session of this process if one is given."""
+        self.is_known = True
+        if session is not None:
+            self.sessions.add(session)
+
     def refuse_save(self) -> None:
-        """Raise if older state would overwrite what was prepared, whoever committed it."""
+        """Raise if older state would overwrite what was prepared."""
         if self.is_known:
             raise self._error()
 
@@ -97,21 +103,16 @@ class Promotion:
         )
 
 
-_promotions: "WeakValueDictionary[tuple[str, CheckpointId], Promotion]" = WeakValueDictionary()
+promotions: "WeakValueDictionary[tuple[str, CheckpointId], Promotion]" = WeakValueDictionary()
 """By root and checkpoint. All sessions of this process share them: another one may commit what one has restored."""
 
 
 def promotion(root: str, checkpoint: CheckpointId, *, is_new: bool = False) -> Promotion:
-    """Return what is known of a prepared checkpoint. Nobody has restored one that is new."""
-    known = None if is_new else _promotions.get((root, checkpoint))
+    """Return what is known of a prepared checkpoint.
+
+    `is_new`: nobody has restored it yet.
+    """
+    known = None if is_new else promotions.get((root, checkpoint))
     if known is None:
-        known = _promotions[root, checkpoint] = Promotion(f"{root}: {checkpoint}")
+        known = promotions[root, checkpoint] = Promotion(f"{root}: {checkpoint}")
     return known
-
-
-def note_committed(root: str, checkpoint: CheckpointId, session: object = None) -> None:
-    """Note that a checkpoint is committed, which may have been prepared, and which session committed it."""
-    if (known := _promotions.get((root, checkpoint))) is not None:
-        known.is_known = True
-        if session is not None:
-            known.sessions.add(session)

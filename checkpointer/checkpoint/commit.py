@@ -96,7 +96,7 @@ async def _prepare(attempt: CheckpointAttempt) -> Prepared:
         base = attempt.base
         ref, manifest = await _write(attempt)
         # Known before the swap: where no answer comes, `abort` has to swap as well, since the prepare may still land.
-        known = promotion(session.store.url, ref.id, is_new=True)
+        known = promotion(session.root, ref.id, is_new=True)
         prepared = attempt.prepared = Prepared(session, base, ref, manifest, known, attempt.decide, attempt.meter)
         attempt.state = AttemptState.PREPARING
 

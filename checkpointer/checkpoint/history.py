@@ -3,26 +3,18 @@
 These are the ancestry of the committed checkpoint, down to the boundary, and the checkpoints of the catalog.
 
 Liveness is by id in the ancestry, never by sequence alone: an abandoned attempt can have a good sequence.
-
-An object that a checkpoint names may be gone because retention has retired the checkpoint. Then the store is not
-damaged. Only `_latest`, read again, tells retirement from damage.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
 
-from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
+from pyspark_checkpointer.checkpoint.latest import Head, list_sizes
 from pyspark_checkpointer.checkpoint.metadata import find_manifest, read_catalog, read_manifest_alone
-from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError, OutcomeUnknownError, RetiredError
+from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
-
-T = TypeVar("T")
+from pyspark_checkpointer.storage.base import Store
 
 NEAR_STEPS = 4
 """Number of newest checkpoints that are read by walking, not by listing.
@@ -185,20 +177,3 @@ async def became_live(store: Store, head: Head, attempt: Ref) -> bool:
         f"{store.url}: it is not known whether {attempt.id} was committed: the history now begins at {oldest_ref.id}. "
         "Call restore() and go on from there"
     )
-
-
-async def explaining(session: Session, load: Callable[[], Awaitable[T]], *checkpoints: CheckpointId | None) -> T:
-    """Run `load`, and explain a missing object.
-
-    If an object of the checkpoints is gone, the error says whether one was retired or the store is damaged.
-    """
-    try:
-        return await load()
-    except ObjectNotFoundError as missing:
-        store, known = session.store, [checkpoint for checkpoint in checkpoints if checkpoint is not None]
-        # Retention may pass while a reader is slow. That is no damage, and the reader can do something about it.
-        for one in known:
-            if not await read_consistent(store, partial(is_live, store, checkpoint=one)):
-                raise RetiredError(f"{store.url}: {one} was retired meanwhile: restore again") from None
-        names = " or ".join(map(str, known)) or None
-        raise CorruptionError(f"{store.url}: {names} names an object that is not there: {missing}") from None

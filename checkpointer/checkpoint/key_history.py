@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pyspark_checkpointer.checkpoint.decode import decode
 from pyspark_checkpointer.checkpoint.download import read_artifact
-from pyspark_checkpointer.checkpoint.history import explaining
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.codecs import kind_of

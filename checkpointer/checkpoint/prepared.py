@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import Enum
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.attempt_state import Promotion, note_committed
+from pyspark_checkpointer.checkpoint.attempt_state import Promotion
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter
@@ -133,7 +133,7 @@ class Prepared:
 
     def found_committed(self) -> None:
         """Record that another writer committed it, and so took over."""
-        note_committed(self._session.store.url, self.id)
+        self._session.note_committed(self.id)
         self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided(Outcome.COMMITTED, self.manifest)
 

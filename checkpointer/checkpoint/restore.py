@@ -5,22 +5,23 @@ Each object is verified before it is used.
     GET _latest → GET manifest → verify → GET artifacts (parallel) → verify → decompress → decode → records
 
 `save.py` is the mirror image. An object may be gone because retention has retired its checkpoint. Then the store is not
-damaged. `history.py` tells retirement from damage.
+damaged. The reader reads `_latest` again to tell retirement from damage.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Literal, TypeVar
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import Promotion, promotion
-from pyspark_checkpointer.checkpoint.decode import Records, decode, is_quick_to_decode, merge, merge_all, read_decoded
+from pyspark_checkpointer.checkpoint.decode import Records, is_quick_to_decode, merge_all, read_decoded
 from pyspark_checkpointer.checkpoint.download import by_object, read_all
 from pyspark_checkpointer.checkpoint.fencing import Base, ViewOnly
-from pyspark_checkpointer.checkpoint.history import explaining
+from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.intact import find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.migrated import Migrated
@@ -30,15 +31,17 @@ from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.verification import Finding
 from pyspark_checkpointer.errors import (
+    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     OperatorNotFoundError,
+    RetiredError,
 )
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
-from pyspark_checkpointer.manifests.keyed_records import check_places
-from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema, living
-from pyspark_checkpointer.manifests.model import Artifact, Chain, Clock, Manifest, Operator
+from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema
+from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Clock, Manifest, Operator
+from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 T = TypeVar("T")
 
@@ -146,7 +149,7 @@ class CheckpointReader:
             if partitions not in (None, operator.partitions):
                 state = state.repartitioned_for_restore(partitions)
             if operator.schema is not None:
-                state.take_times_for_restore(f"operator {name!r}", *self._expiry(name))
+                state.take_times_for_restore(f"operator {name!r}", *self.expiry(name))
             if self.promotion is not None:  # saved after it, the map would overwrite what was prepared
                 state.check_saves_for_restore(self.promotion.refuse_save)
             return state
@@ -155,38 +158,7 @@ class CheckpointReader:
         small = few and is_quick_to_decode(decoded)
         return build() if small else await self.session.host.run(build)
 
-    async def entries(self, name: str, partition: int) -> dict[object, bytes]:
-        """Return the keys and packed values of one partition of a keyed state."""
-        found = await self._stored_entries(name, partition)
-        if self.operator(name).schema is None:
-            return found
-        return living(f"operator {name!r}", found, *self._expiry(name))[0]
-
-    async def entries_expired_at(self, name: str, partition: int, rule: MapRule, clock: Clock | None) -> set[object]:
-        """Return the keys of a map's partition that live here and expire by a rule.
-
-        A clock says what is expired.
-        """
-        found = await self._stored_entries(name, partition)
-        here = living(f"operator {name!r}", found, *self._expiry(name))[0]
-        return here.keys() - living(f"operator {name!r}", found, rule, clock)[0].keys()
-
-    async def _stored_entries(self, name: str, partition: int) -> dict[object, bytes]:
-        """Return the keys and values of one partition of a keyed state as they are stored."""
-        stored = await self.partition(name, partition)
-        operator = self.operator(name)
-        chain = operator.chains[partition]
-
-        def merged() -> dict[object, bytes]:
-            pairs = zip(chain, stored, strict=True)
-            decoded = {artifact: decode(operator.codec, artifact, data) for artifact, data in pairs}
-            entries, deltas, _ = merge(chain, decoded)
-            check_places(entries, partition, operator.partitions, chain, deltas)
-            return entries
-
-        return await self.session.host.run(merged)
-
-    def _expiry(self, name: str) -> tuple[MapRule | None, Clock | None]:
+    def expiry(self, name: str) -> tuple[MapRule | None, Clock | None]:
         """Return the rule by which entries of a map expire, and the job's clock."""
         assert self.manifest is not None
         return decode_schema(f"operator {name!r}", self.operator(name).schema), self.manifest.clock
@@ -198,6 +170,23 @@ class CheckpointReader:
 
 Migrate = Callable[[CheckpointReader], Awaitable[Migrated]]
 """Function that checks a migration and runs it in memory."""
+
+
+async def explaining(session: Session, load: Callable[[], Awaitable[T]], *checkpoints: CheckpointId | None) -> T:
+    """Run `load`, and explain a missing object.
+
+    If an object of the checkpoints is gone, the error says whether one was retired or the store is damaged.
+    """
+    try:
+        return await load()
+    except ObjectNotFoundError as missing:
+        store, known = session.store, [checkpoint for checkpoint in checkpoints if checkpoint is not None]
+        # Retention may pass while a reader is slow. That is no damage, and the reader can do something about it.
+        for one in known:
+            if not await read_consistent(store, partial(is_live, store, checkpoint=one)):
+                raise RetiredError(f"{store.url}: {one} was retired meanwhile: restore again") from None
+        names = " or ".join(map(str, known)) or None
+        raise CorruptionError(f"{store.url}: {names} names an object that is not there: {missing}") from None
 
 
 async def restore(
@@ -264,7 +253,7 @@ async def _restore(
     head, manifest = await read_consistent(session.store, load)
     if head.committed is None or head.committed.id != manifest.id:
         return None, CheckpointReader(session, manifest, None)
-    above = None if head.prepared is None else promotion(session.store.url, head.prepared.id)
+    above = None if head.prepared is None else promotion(session.root, head.prepared.id)
     return Base(head, manifest), CheckpointReader(session, manifest, None, promotion=above)
 
 
@@ -300,7 +289,7 @@ def _go_on(session: Session, base: Base, manifest: Manifest | None) -> tuple[Bas
     ref = base.head.prepared
     if ref is None or manifest is None:
         return base, parent_reader(session, base)
-    prepared = Prepared(session, base, ref, manifest, promotion(session.store.url, ref.id))
+    prepared = Prepared(session, base, ref, manifest, promotion(session.root, ref.id))
     return base, CheckpointReader(session, base.manifest, prepared)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.attempt_state import note_committed, proves_failure
+from pyspark_checkpointer.checkpoint.attempt_state import promotions, proves_failure
 from pyspark_checkpointer.checkpoint.fencing import (
     Base,
     EditPointer,
@@ -25,12 +25,7 @@ from pyspark_checkpointer.checkpoint.fencing import (
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.metering import Reports
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
-from pyspark_checkpointer.errors import (
-    ConflictError,
-    FencedError,
-    InvalidStateError,
-    RetiredError,
-)
+from pyspark_checkpointer.errors import ConflictError, FencedError, InvalidStateError, RetiredError
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.host import Host
@@ -46,6 +41,7 @@ class Session:
 
     def __init__(self, store: Store, host: Host, *, max_chain: int, metrics: MetricsCallback | None = None) -> None:
         self.store = store
+        self.root = store.url
         self.host = host
         self.reports = Reports(store.url, host, metrics)
         self.max_chain = max_chain
@@ -165,9 +161,14 @@ class Session:
 
     def _set_standing(self, standing: Standing) -> None:
         if isinstance(standing, Base) and standing.manifest is not None:
-            note_committed(self.store.url, standing.manifest.id)
+            self.note_committed(standing.manifest.id)
         if not isinstance(self._standing, Fenced):  # a zombie stays one, whatever it restores
             self._standing = standing
+
+    def note_committed(self, checkpoint: CheckpointId, *, here: bool = False) -> None:
+        """Note that a checkpoint, once prepared or not, is committed."""
+        if (known := promotions.get((self.root, checkpoint))) is not None:
+            known.note_committed(self if here else None)
 
     def refuse_prepared(self, prepared: Ref | None) -> None:
         """Raise if a checkpoint is prepared.
@@ -263,7 +264,7 @@ class Session:
             return replace(pointer, committed=ref)
 
         swapped = await self._swap(base, ref, edit_pointer or commit)
-        note_committed(self.store.url, ref.id, self)
+        self.note_committed(ref.id, here=True)
         # A second handle of a prepared checkpoint finds it committed. This session may have gone on from there, or view
         # an older one.
         stays = not swapped.is_new and (

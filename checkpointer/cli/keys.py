@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_checkpointer.admin.diff import compare_keys, expires, partitions_to_compare
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks
+from pyspark_checkpointer.checkpoint.map_entries import expired_keys
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.records import records, require_arrow
@@ -174,7 +175,7 @@ def _expired_entries(
         if rule is not None:  # Of a rule the last clock counts.
             rules[rule] = manifest.clock
     held = [number for number in partitions if number in old.chains]
-    found = [run_sync(before.entries_expired_at(name, n, *pair)) for n in held for pair in rules.items()]
+    found = [run_sync(expired_keys(before, name, n, *pair)) for n in held for pair in rules.items()]
     return {to_text(to_json(key)) for keys in found for key in keys}
 
 

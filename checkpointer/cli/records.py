@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark_checkpointer.checkpoint.map_entries import living_entries
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.manifests.codecs import kind_of
@@ -55,7 +56,7 @@ def _rows(
 
 def _entries(reader: CheckpointReader, name: str, partitions: Sequence[int]) -> Iterator[schemas.Record]:
     for partition in partitions:
-        for key, value in run_sync(reader.entries(name, partition)).items():
+        for key, value in run_sync(living_entries(reader, name, partition)).items():
             yield {"partition": partition, "key": to_json(key), "value": to_json(unpack(value))}
 
 

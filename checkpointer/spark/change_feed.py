@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pyspark_checkpointer.checkpoint.ancestry import read_ancestry, read_unbroken_ancestry
-from pyspark_checkpointer.checkpoint.history import explaining
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.errors import OperatorNotFoundError

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pyspark_checkpointer.checkpoint.history import explaining
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.manifests.model import CheckpointId

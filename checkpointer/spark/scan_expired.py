@@ -12,7 +12,7 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_checkpointer.checkpoint.history import explaining
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync

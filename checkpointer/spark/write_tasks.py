@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pyspark_checkpointer.checkpoint.history import explaining
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.compaction import is_small_partition
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths

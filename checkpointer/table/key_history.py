@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_checkpointer.checkpoint.history import explaining
 from pyspark_checkpointer.checkpoint.key_history import ChangeType, KeyChange, change_of
+from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Manifest

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
-from pyspark_checkpointer.checkpoint.history import explaining
-from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.tagged_json import to_json
 from pyspark_checkpointer.table import large_rows, row_order

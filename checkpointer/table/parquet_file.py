@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pyspark_checkpointer.checkpoint.map_entries import living_entries
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.msgpack_values import unpack
@@ -57,7 +58,7 @@ class PlainRows:
             return (await self._table(partition)).slice(0, limit).cast(self.schema)
         if partition not in self._reader.operator(self._name).chains:
             return self.schema.empty_table()
-        entries = await self._reader.entries(self._name, partition)
+        entries = await living_entries(self._reader, self._name, partition)
 
         def build() -> pa.Table:
             # Values are unpacked here and not before, so that a limit saves the work for all others.
