@@ -11,18 +11,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage.fsspec_any import store as fsspec_any
 from tests import s3_servers
 from tests.servers import Server, ServerUnavailableError
 
 MORE_S3 = os.environ.get("CHECKPOINTER_S3_SERVERS", "").split()
 CONDITIONAL = ["memory", "local", "s3", "azure", "gcs", "databricks"]
-PLAIN = [*CONDITIONAL, "generic"]
+PLAIN = [*CONDITIONAL, "generic", "generic-objects"]
 EVERY = [*PLAIN, "encrypted", "hidden"]
 
 
@@ -72,6 +73,8 @@ def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], 
             return Place(kind, f"memory://{name}", {})
         if kind == "generic":  # a protocol that this library has no store of its own for
             return Place(kind, f"generic-test://{tmp_path}/{name}", {}, "none")
+        if kind == "generic-objects":
+            return Place(kind, f"generic-objects-test://{name}/root", {}, "none")
         if kind in ("encrypted", "hidden"):  # in a folder, on whose files the key has to be found
             key = tmp_path / f"{name}.key"
             key.write_text(secrets.token_hex(32))
@@ -130,10 +133,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _generic_protocol() -> None:
-    """A file system that is neither asynchronous nor an object store, under a protocol of its own."""
+def _generic_protocols() -> Iterator[None]:
+    """Two file systems that are not asynchronous, each under a protocol of its own: files, and an object store."""
     import fsspec
     from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
 
     class Files(LocalFileSystem):
         protocol = "generic-test"
@@ -142,4 +146,20 @@ def _generic_protocol() -> None:
         def _strip_protocol(cls, path: str) -> str:
             return super()._strip_protocol(path.removeprefix("generic-test://"))
 
-    fsspec.register_implementation("generic-test", Files, clobber=True)
+    class Objects(MemoryFileSystem):
+        protocol = "generic-objects-test"
+        store: ClassVar[dict[str, Any]] = {}
+        pseudo_dirs: ClassVar[list[str]] = [""]
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return super()._strip_protocol(path.removeprefix("generic-objects-test://"))
+
+        def makedirs(self, path: str, exist_ok: bool = False) -> None:
+            """Do nothing: an object store has no folders."""
+
+    for files in (Files, Objects):
+        fsspec.register_implementation(files.protocol, files, clobber=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fsspec_any, "_OBJECT_STORES", {*fsspec_any._OBJECT_STORES, Objects.protocol})
+        yield

@@ -3,7 +3,6 @@
 import asyncio
 import ftplib
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,24 +128,37 @@ def test_a_move_that_is_never_done_is_an_error_and_keeps_the_only_copy(
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
+@pytest.mark.parametrize(
+    ("protocol", "last_call"), [("generic-test", "pipe_file"), ("generic-objects-test", "makedirs")]
+)
 def test_a_swap_that_took_too_long_overwrites_nothing_later(
-    overtaken: bool, store: GenericStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    protocol: str, last_call: str, overtaken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Hold its thread after the last call before it looks once more: of files, a temporary one is written by then."""
+    store = GenericStore(f"{protocol}://{tmp_path}/root", {})
     version = run_sync(store.compare_and_swap("_latest", b"1", None))
-    pipe: Callable[..., Any] = files().pipe_file
-    reached, go_on = threading.Event(), threading.Event()
+    file_system, write = fsspec.get_filesystem_class(protocol), store._write
+    call: Callable[..., Any] = getattr(file_system, last_call)
+    reached, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def slow(self: Any, path: str, value: bytes, *arguments: Any, **options: Any) -> None:
-        pipe(self, path, value, *arguments, **options)
-        if value == b"slow":
+    def slow(self: Any, *arguments: Any, **options: Any) -> None:
+        call(self, *arguments, **options)
+        if not reached.is_set():
             reached.set()
             assert go_on.wait(30)
 
-    monkeypatch.setattr(files(), "pipe_file", slow)
+    def noting_the_end(*arguments: Any, **options: Any) -> None:
+        try:
+            write(*arguments, **options)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(file_system, last_call, slow)
+    monkeypatch.setattr(store, "_write", noting_the_end)
 
     async def swap() -> None:
         swapping = asyncio.ensure_future(store.compare_and_swap("_latest", b"slow", version))
-        await runtime.in_thread(reached.wait, 30)
+        assert await runtime.in_thread(reached.wait, 30)
         if overtaken:
             await store.compare_and_swap("_latest", b"later", version)
         else:
@@ -157,9 +169,9 @@ def test_a_swap_that_took_too_long_overwrites_nothing_later(
             await swapping
 
     run_sync(swap())
-    while list((tmp_path / "root").glob(".*.tmp")):  # its thread has not ended
-        time.sleep(0.01)
+    assert ended.wait(30)
     assert run_sync(store.get("_latest")).data == (b"later" if overtaken else b"1")
+    assert list((tmp_path / "root").glob(".*.tmp")) == []
 
 
 def test_a_put_removes_nothing_that_others_wrote_meanwhile(
