@@ -3,16 +3,19 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, InvalidStateError, UntrustedError
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.encryption.chunked import MARK
 from pyspark_checkpointer.storage.signatures.signers import swap_signers
+from pyspark_checkpointer.storage.signatures.store import SignedStore
 from tests.storage.signatures.victim import Victim
 
 
@@ -45,6 +48,52 @@ def test_a_swap_that_waits_while_the_list_is_swapped_fails(
     with pytest.raises(InvalidStateError, match=r"'driver' .* was revoked"):
         victim.commit(zombie, 3)
     assert victim.state() == victim.states[2]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda client: client.savepoint("late"), id="savepoint"),
+        pytest.param(lambda client: client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0))), id="retention"),
+    ],
+)
+def test_a_swap_of_a_cleaner_that_waits_until_the_revocation_is_done_fails(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch, write: Callable[[Checkpointer], object]
+) -> None:
+    """It has read what the owner signed, under the old list, and signed its own version of that."""
+    victim, zombie = local_victim, local_victim.client("cleaner")
+    store = zombie.session.store
+    assert isinstance(store, SignedStore)
+    swap, reached, go_on = store.inner.compare_and_swap, asyncio.Event(), asyncio.Event()
+    writing: asyncio.Future[object] | None = None
+
+    async def held(path: str, data: bytes, expected: str | None) -> str:
+        if path == "_latest":
+            reached.set()
+            await go_on.wait()
+        return await swap(path, data, expected)
+
+    async def late(*given: Any) -> bool:
+        nonlocal writing
+        monkeypatch.undo()
+        monkeypatch.setattr(store.inner, "compare_and_swap", held)
+        writing = asyncio.ensure_future(asyncio.to_thread(write, zombie))
+        async with asyncio.timeout(30):
+            await reached.wait()
+        return await swap_signers(*given)
+
+    async def go_on_writing() -> None:
+        go_on.set()
+        assert writing is not None
+        await writing
+
+    monkeypatch.setattr("pyspark_checkpointer.admin.signers.swap_signers", late)
+    victim.change(revoke=["cleaner"])
+    with pytest.raises(InvalidStateError, match=r"'cleaner' .* was revoked"):
+        run_sync(go_on_writing())
+    assert victim.state() == victim.states[2]
+    assert len(victim.client().list_checkpoints()) == len(victim.states)
+    assert [savepoint.name for savepoint in victim.client().savepoints()] == ["kept"]
 
 
 def test_the_owner_is_told_of_a_position_that_came_between(
