@@ -35,7 +35,7 @@ AT = datetime(2026, 1, 2, tzinfo=UTC)
 LATER = AT + timedelta(seconds=1)
 PRIVATE = {
     name: Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32))
-    for name in ("owner", "driver", "cleaner", "host", "old", "stranger")
+    for name in ("owner", "driver", "cleaner", "host", "old", "gone", "stranger")
 }
 CONTENT = encode_pointer(POINTER)
 
@@ -53,6 +53,7 @@ LISTED = (
     signer("cleaner", "clean"),
     signer("host", "consume"),
     signer("old", "commit", through=42),
+    signer("gone", "clean", through=42),
 )
 RULES = Rules((public("owner"),), Signers(ROOT, 3, MappingProxyType({one.key: one for one in LISTED})))
 
@@ -112,6 +113,7 @@ REFUSED = {
     "a position of a driver": (POSITION, sign("driver", POSITION), "may only commit"),
     "a pointer of a host": (LATEST, sign("host", LATEST, commit=BY_DRIVER), "may only consume"),
     "a later manifest of one who was revoked": (NEXT, sign("old", NEXT, at=None), "was revoked"),
+    "a manifest of a cleaner who was revoked": (MANIFEST, sign("gone", MANIFEST, at=None), "was revoked"),
     "a pointer of one who was revoked": (LATEST, sign("old", LATEST), "was revoked"),
     "a newer list": (LATEST, sign("driver", LATEST, signers=4), "an older list was put back"),
     "a manifest that looks like a pointer": (MANIFEST, sign("driver", MANIFEST), "another kind of object"),
