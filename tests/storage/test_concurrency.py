@@ -1,5 +1,6 @@
 """Many writers of one object, in threads and in processes, on every store with conditional writes."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -7,11 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import ObjectNotFoundError
+from pyspark_checkpointer.storage import ObjectNotFoundError, Store
 from tests.storage import workers
 from tests.storage.conftest import CONDITIONAL, Place
 from tests.storage.workers import PROCESSES, WRITERS, together
@@ -56,7 +58,28 @@ def test_without_fencing_swaps_are_lost(place: Place) -> None:
 
 @pytest.mark.kinds(*CONDITIONAL)
 def test_of_many_threads_one_creates_the_object(place: Place) -> None:
-    store = place.open()
+    one_creates_the_object(place.open())
+
+
+def test_of_many_threads_one_creates_the_object_where_files_cannot_be_linked(
+    place_of: Callable[[str], Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is renamed there, which would replace another one. Each takes so long that all have looked meanwhile."""
+    rename = os.rename
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.02)
+        rename(*arguments)
+
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "rename", slow)
+    one_creates_the_object(place_of("local").open())
+
+
+def one_creates_the_object(store: Store) -> None:
     for attempt in range(3):
         path = f"manifests/{attempt}"
         arguments = [(store, path, b"%d" % number * 10_000) for number in range(WRITERS)]
