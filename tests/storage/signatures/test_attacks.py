@@ -5,7 +5,6 @@ Each row of the table in SECURITY.md is a test here, on every store that has con
 import secrets
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -63,19 +62,26 @@ def test_a_forged_state_with_right_digests_is_refused(victim: Victim) -> None:
     """Somebody commits with this library and a key of their own, or with none."""
     with pytest.raises(InvalidStateError, match="is not in version 1 of the list of signers"):
         victim.commit(victim.client("stranger"), 4)
-    forged = Checkpointer(f"memory://{secrets.token_hex(8)}", signing=f"sign:{victim.private('stranger')}")
-    victim.commit(forged, 666)
-    raw = open_store(forged.root)
-    for entry in run_sync(raw.list("")):
-        if entry.path != SIGNERS:
-            data = run_sync(raw.get(entry.path)).data
-            for form in (data, _content(data)):
-                victim.write(entry.path, form)
-                with suppress(CheckpointError):
-                    assert victim.state() == victim.states[2]
-    for reader in (victim.client(), victim.driver):
-        with pytest.raises(UntrustedError, match="_latest: expected a signature in its first line, found none"):
-            reader.restore()
+    url = f"memory://{secrets.token_hex(8)}"
+    raw, same_root = open_store(url), Signers(victim.client().signers().root_id, 1)
+    assert run_sync(swap_signers(raw, PrivateKeyFile(victim.private("stranger")), same_root, None))
+    victim.commit(Checkpointer(url, signing=victim.signing("stranger", owner="stranger")), 666)
+    paths = [entry.path for entry in run_sync(raw.list("")) if entry.path != SIGNERS]
+    paths.sort(key="_latest".__eq__)  # nothing leads to the others before it is there
+    before = victim.read("_latest")
+    for form, why in (
+        (bytes, r"_latest: .* is not in version 1 of the list of signers"),
+        (_content, "_latest: expected a signature in its first line, found none"),
+    ):
+        victim.write("_latest", before)
+        for path in paths:
+            assert victim.state() == victim.states[2]
+            data = form(run_sync(raw.get(path)).data)
+            for name in {path, path.removesuffix(".signed")}:  # those of a root without signatures have no suffix
+                victim.write(name, data)
+        for reader in (victim.client(), victim.driver):
+            with pytest.raises(UntrustedError, match=why):
+                reader.restore()
 
 
 def test_a_list_of_another_owner_is_refused(victim: Victim) -> None:
