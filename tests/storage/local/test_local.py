@@ -11,6 +11,8 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from pyspark_checkpointer.storage import (
     request_path,
 )
 from pyspark_checkpointer.storage.base import WriteLeftover
-from pyspark_checkpointer.storage.local import files, mounts
+from pyspark_checkpointer.storage.local import files, locks, mounts
 from pyspark_checkpointer.storage.local.locks import locked
 from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.storage.local.walk import FileWalk
@@ -403,6 +405,42 @@ def test_a_swap_that_the_disk_failed_to_confirm_is_proven_once_it_does(
     shutil.rmtree(root)
     with pytest.raises(ObjectNotFoundError):
         run_sync(local.get("_latest"))
+
+
+def test_a_swap_that_has_written_its_file_keeps_it_while_others_discard(
+    root: Path, local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleanup has listed the file, and waits for the lock before it removes it."""
+    version = run_sync(local.compare_and_swap("_latest", b"1", None))
+    write, lock = files.write_temporary, locks.locked
+    written, waits, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(target: str, data: Bytes) -> str:
+        temporary = write(target, data)
+        written.set()
+        assert go_on.wait(30)
+        return temporary
+
+    def noting(path: str, timeout: float) -> AbstractContextManager[None]:
+        if written.is_set():
+            waits.set()
+        return lock(path, timeout)
+
+    monkeypatch.setattr(files, "write_temporary", slow)
+    monkeypatch.setattr(locks, "locked", noting)
+    cleaner = LocalStore(str(root))
+    with ThreadPoolExecutor() as pool:
+        swapping = pool.submit(run_sync, local.compare_and_swap("_latest", b"2", version))
+        assert written.wait(30)
+        found = run_sync(cleaner.leftovers())
+        assert [leftover.path for leftover in found] == ["_latest"]
+        discarding = pool.submit(run_sync, cleaner.discard(found))
+        discarding.add_done_callback(lambda _: waits.set())
+        assert waits.wait(30)
+        go_on.set()
+        assert swapping.result() == run_sync(local.get("_latest")).version
+        discarding.result()
+    assert run_sync(local.get("_latest")).data == b"2"
 
 
 @pytest.mark.parametrize(("fencing", "late"), [(True, "given up"), (False, "given up"), (False, "overtaken")])
