@@ -84,7 +84,7 @@ def test_opening_and_reading_make_nothing(root: Path, local: Store) -> None:
 
 
 def test_only_the_owner_may_read(root: Path, local: Store) -> None:
-    os.umask(previous := os.umask(0))
+    previous = os.umask(0)  # so that a mode that is left out shows
     try:
         run_sync(local.put("artifacts/a/0/x", b"1"))
         run_sync(local.compare_and_swap("_latest", b"1", None))
