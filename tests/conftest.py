@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import fsspec
 import pytest
@@ -204,10 +204,13 @@ def _started(start: Callable[[Path], S], folder: Path, servers: list[Service]) -
     try:
         server = start(folder)
     except ServerUnavailableError as unavailable:
-        reason = str(unavailable)
-    else:
-        servers.append(server)
-        return server
+        _skip_or_fail(str(unavailable))
+    servers.append(server)
+    return server
+
+
+def _skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test that lacks something here; fail where all of it is required."""
     if os.environ.get("CHECKPOINTER_REQUIRE_SERVERS"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
@@ -298,9 +301,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"cannot mount a small file system here: {done.stderr.strip()}")
+        _skip_or_fail(f"cannot mount a small file system here: {done.stderr.strip()}")
     yield disk
     subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture
+def superuser() -> None:
+    """For tests that change users or owners."""
+    if os.geteuid() != 0:
+        _skip_or_fail("only root can change users and owners")
 
 
 @pytest.fixture

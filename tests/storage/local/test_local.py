@@ -45,8 +45,6 @@ from pyspark_checkpointer.storage.local.locks import locked
 from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.storage.local.walk import FileWalk
 
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system or changes users: root only")
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -590,7 +588,6 @@ def test_this_system_has_a_table() -> None:
 # --- disks and users that only root can make ---
 
 
-@ROOT_ONLY
 def test_a_full_disk(small_disk: Path) -> None:
     store = open_store(small_disk / "root")
     version = run_sync(store.compare_and_swap("_latest", b"1", None))
@@ -603,7 +600,6 @@ def test_a_full_disk(small_disk: Path) -> None:
     run_sync(store.put("small", b"1"))
 
 
-@ROOT_ONLY
 def test_a_disk_that_is_read_only(small_disk: Path) -> None:
     store = open_store(small_disk / "root")
     version = run_sync(store.compare_and_swap("_latest", b"1", None))
@@ -641,7 +637,7 @@ AS_NOBODY = """if True:
 """
 
 
-@ROOT_ONLY
+@pytest.mark.usefixtures("superuser")
 def test_a_folder_of_somebody_else(tmp_path: Path) -> None:
     open_to_nobody(tmp_path)
     run_sync(open_store(tmp_path / "theirs").put("x", b"1"))
@@ -674,7 +670,7 @@ CLEAN_AS_NOBODY = """if True:
 """
 
 
-@ROOT_ONLY
+@pytest.mark.usefixtures("superuser")
 def test_a_folder_that_no_object_can_be_in_need_not_be_readable(tmp_path: Path) -> None:
     """Such as `lost+found`, where the root is a whole disk."""
     open_to_nobody(tmp_path)
@@ -744,7 +740,7 @@ def test_what_one_call_cannot_read_is_in_memory_once(root: Path, local: Store, m
     assert run_sync(local.get_range("x", 5, len(data))) == data[5:]
 
 
-@ROOT_ONLY
+@pytest.mark.usefixtures("superuser")
 def test_what_the_superuser_writes_belongs_to_the_owner_of_the_root(root: Path) -> None:
     """A cleanup with `sudo` must not lock the job of another user out."""
     root.mkdir(parents=True)
