@@ -127,6 +127,12 @@ class BatchAttempt:
         self.tables[name] = changes
         return changes
 
+    def refuse_open_name(self, name: str) -> None:
+        """Raise where a map or table of this job has a name, which partitions of bytes must not take."""
+        for kind, names in (("map", self.run.maps), ("table", self.tables)):
+            if name in names:
+                raise IllegalArgumentError(f"operator {name!r}: a {kind} of this job has that name")
+
     @contextmanager
     @blocking
     def table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:

@@ -316,6 +316,7 @@ class State(NotPicklable):
         """
         object_paths.encode_name("operator", name)
         attempt = self._attempt
+        attempt.refuse_open_name(name)
         attempt.used_names.add(name)
         made = attempt.checkpoint.attempt
         # Before the tasks run: another key, type of it or number of partitions is refused, and costs no work.

@@ -214,6 +214,23 @@ def test_partitions_of_bytes_are_no_map_in_the_same_run(job: Job) -> None:
     assert not went_on
 
 
+@pytest.mark.parametrize("kind", ["map", "table"])
+def test_partitions_of_bytes_do_not_take_the_name_of_what_is_open(job: Job, kind: str) -> None:
+    """The callback went on, and the batch failed at its end."""
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        if kind == "map":
+            state.map("mine")["a"] = 1
+        else:
+            state.table("mine", key=["key"]).upsert(batch)
+        state.write_partitions("mine", batch.coalesce(1), lambda partition, batches: Snapshot(b""))
+        pytest.fail("it was not refused")
+
+    job.feed(("a", 1))
+    assert f"operator 'mine': a {kind} of this job has that name" in failure(job, update)
+
+
 def test_a_table_is_no_map_in_the_same_run(job: Job) -> None:
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
