@@ -24,6 +24,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
 from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.task_client import explain_elsewhere
+from pyspark_checkpointer.spark.versions import variants_of
 from pyspark_checkpointer.table.shown_columns import has_columns, key_columns_change, newest_schema
 from pyspark_checkpointer.table.types import whole_variants
 
@@ -47,9 +48,10 @@ def input_partitions(feed: ChangeFeed) -> list[InputPartition]:
 def read_part(client: Checkpointer, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one part."""
     assert isinstance(partition, FeedPartition)
+    variants = variants_of(partition.feed.schema())
     with explain_unanswered(), explain_elsewhere(client, partition.driver_host):
         for batch in partition.feed.read(client, 0):
-            yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
+            yield from whole_variants(pa.Table.from_batches([batch]), variants).to_batches()
 
 
 class FeedSourceReader(DataSourceReader):

@@ -25,6 +25,7 @@ from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes, scan_tas
 from pyspark_checkpointer.spark.source_options import CHANGES, ReadRequest
 from pyspark_checkpointer.spark.source_views import VIEWS, ViewSourceReader
 from pyspark_checkpointer.spark.task_client import explain_elsewhere
+from pyspark_checkpointer.spark.versions import variants_of
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
 from pyspark_checkpointer.table.version import TableVersion
@@ -200,10 +201,11 @@ class TableSourceReader(DataSourceReader):
         client = self._request.client()
         session = client.session
         reader = TableReader(session.store, session.host, partition.version, self._columns)
+        variants = variants_of(self._schema)
         with explain_unanswered(), explain_elsewhere(client, partition.driver_host):
             for number in partition.partitions:
                 for batch in batches_of(session, partition.checkpoint, reader, number):
-                    yield from whole_variants(pa.Table.from_batches([batch])).to_batches()
+                    yield from whole_variants(pa.Table.from_batches([batch]), variants).to_batches()
 
 
 offer(CheckpointerSource)

@@ -15,7 +15,7 @@ from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.dataframes import run_tasks
 from pyspark_checkpointer.spark.scan import small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.versions import frame_of_rows
+from pyspark_checkpointer.spark.versions import frame_of_rows, variants_of
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.table.types import whole_variants
 
@@ -31,7 +31,8 @@ def frame_of_emitted(
     paths = [part for part in emitted if isinstance(part, str)]
     here = [pa.ipc.open_stream(part).read_all() for part in emitted if isinstance(part, bytes)]
     # In one chunk: Spark stops reading at a chunk without rows.
-    rows = whole_variants(pa.concat_tables([columns.empty_table(), *here]).combine_chunks())
+    made = pa.concat_tables([columns.empty_table(), *here]).combine_chunks()
+    rows = whole_variants(made, variants_of(schema))
     found = None if paths and not rows.num_rows else frame_of_rows(spark, rows, schema)
     if not paths:
         assert found is not None

@@ -114,6 +114,11 @@ def is_variant(kind: DataType) -> bool:
     return kind.typeName() == "variant"
 
 
+def variants_of(schema: StructType) -> list[str]:
+    """Return the names of the columns that are variants."""
+    return [field.name for field in schema.fields if is_variant(field.dataType)]
+
+
 def is_interval(kind: DataType) -> bool:
     """Return whether a type is an interval of months, days and microseconds.
 
@@ -215,4 +220,5 @@ __all__ = [
     "refuse_types",
     "rows_of_frame",
     "sources_of",
+    "variants_of",
 ]

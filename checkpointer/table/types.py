@@ -4,6 +4,7 @@ Schemas are recorded in Spark's own words. So a table reads the same on any mach
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -155,13 +156,14 @@ def spark_type(kind: pa.DataType) -> Json:
     raise IllegalArgumentError(f"type {kind} cannot be stored: cast it to another type first")
 
 
-def whole_variants(rows: pa.Table) -> pa.Table:
+def whole_variants(rows: pa.Table, variants: Collection[str]) -> pa.Table:
     """Return the rows with variants whose parts are never null.
 
-    Spark requires this of data sources, and of rows that become a DataFrame.
+    Spark requires this of data sources, and of rows that become a DataFrame. `variants` are the names of the columns
+    that are variants to Spark: a struct of the user may have the same type in Arrow.
     """
     for index, field in enumerate(rows.schema):
-        if field.type.equals(_VARIANT):
+        if field.name in variants:
             values = rows.column(index).combine_chunks()
             parts = [pc.fill_null(pc.struct_field(values, [part]), b"") for part in range(2)]
             strict = [_VARIANT.field(part).with_nullable(False) for part in range(2)]

@@ -464,3 +464,21 @@ def test_emitted_variants_may_be_null(job: Job) -> None:
 
     once(job, body)
     assert found == [[(1, "1"), (2, None)]] * 2
+
+
+def test_emitted_structs_that_look_like_variants_keep_their_nulls(job: Job) -> None:
+    found: list[Any] = []
+
+    def emit(key: tuple[Any, ...], given: list[dict[str, Any]], row: Any) -> Change:
+        return Change(output=given)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        given = batch.sparkSession.sql("select 1L k, named_struct('value', binary('x'), 'metadata', binary(null)) v")
+        new = state.table("seen", ["k"], num_partitions=1).first_seen(given)
+        table = state.table("t", ["k"], num_partitions=1, schema="k long")
+        emitted = table.apply_groups(given, emit, output="k long, v struct<value: binary, metadata: binary>")
+        assert emitted is not None
+        found.extend(rows(frame.selectExpr("k", "v.value", "v.metadata")) for frame in (new, emitted))
+
+    once(job, body)
+    assert found == [[(1, b"x", None)]] * 2

@@ -16,6 +16,7 @@ from pyspark_checkpointer.table.types import (
     is_wider,
     plain_type,
     show_type,
+    whole_variants,
 )
 from tests.table.tables import ORDERED, array, field, fields, mapping, plain, struct
 
@@ -218,3 +219,12 @@ def test_other_types_are_neither_keys_nor_ordered_nor_summed(kind: Any) -> None:
 @pytest.mark.parametrize("kind", ORDERED)
 def test_numbers_alone_are_summed(kind: str) -> None:
     assert can_sum(kind) == (kind in LIMITS or kind.startswith("decimal"))
+
+
+def test_variants_alone_lose_the_nulls_of_their_parts() -> None:
+    """A struct of the user may have the same type in Arrow."""
+    values = pa.array([{"value": b"x", "metadata": None}, None], arrow_type("variant"))
+    found = whole_variants(pa.table({"of_user": values, "v": values}), ["v", "not_read"])
+    assert found["of_user"].to_pylist() == values.to_pylist()
+    assert found["v"].to_pylist() == [{"value": b"x", "metadata": b""}, None]
+    assert [part.nullable for part in found.schema.field("v").type] == [False, False]
