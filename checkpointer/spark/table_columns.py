@@ -47,7 +47,7 @@ class TableColumns:
         check_has_key(self.table, rows, self.key)
         declared = [field for field in self.declared if field["name"] not in old.key]
         fields = [field for field in fields_of(rows) if field["name"] in old.key]
-        return self.expiry.in_schema(self._extended(old, [*fields, *_without_narrower(declared, old)]))
+        return self.expiry.in_schema(self._extended(old, [*fields, *_widened(declared, old)]))
 
     def accept_first_seen(self, rows: DataFrame, old: TableSchema) -> TableSchema:
         """Return the schema of the table after it takes in these rows.
@@ -59,9 +59,7 @@ class TableColumns:
         # A name that differs in case alone is refused with the others.
         fields = [field for field in fields_of(rows) if field["name"].lower() in names]
         combine = {column.name: column.role for column in schema.values}
-        return self.expiry.in_schema(
-            extended_schema(self.table, schema, _without_narrower(fields, schema), self.key, combine)
-        )
+        return self.expiry.in_schema(extended_schema(self.table, schema, _widened(fields, schema), self.key, combine))
 
     def first_of_first_seen(self, rows: DataFrame) -> TableSchema:
         """Return the schema of a new table that has only the keys of these rows.
@@ -126,13 +124,16 @@ class TableColumns:
         return {column: how for column, how in self.combine.items() if column in names}
 
 
-def _without_narrower(fields: Sequence[Json], schema: TableSchema) -> list[Json]:
-    """Return the fields without those whose columns have wider types.
+def _widened(fields: Sequence[Json], schema: TableSchema) -> list[Json]:
+    """Return the fields, in the types of their columns where these are wider.
 
-    Their values fit as they are.
+    The values fit as they are. The role of a column counts all the same.
     """
     kinds = {column.name: column.type for column in schema.columns}
-    return [field for field in fields if not is_wider(field["type"], kinds.get(field["name"]))]
+    return [
+        field | {"type": kinds[field["name"]]} if is_wider(field["type"], kinds.get(field["name"])) else field
+        for field in fields
+    ]
 
 
 __all__ = ["TableColumns"]

@@ -88,6 +88,25 @@ def test_a_table_that_its_rows_made_wider_stays_so_whatever_the_job_declares(pla
     assert place.rows() == [{"k": 1, "n": 2**41}, {"k": 2, "n": 2**40}]
 
 
+@pytest.mark.parametrize("kind", ["integer", "long"])
+def test_a_declared_column_keeps_how_it_is_combined_also_if_it_is_narrower(place: Place, kind: str) -> None:
+    """Where a job forgets `combine`, what its function returns would be added to what is there."""
+    place.batch(0, table_of(n=pa.array([1])), expire=None, combine={"n": "sum"})
+    declared = StructType().add("k", "long").add("n", kind)
+
+    def apply(**options: Any) -> None:
+        state = place.begin(1)
+        table = state.table("t", ["k"], num_partitions=2, schema=declared, **options)
+        table.apply(place.frame(table_of(n=pa.array([2]))), lambda given, below: given)
+        place.commit(state)
+
+    for combine in ({}, {"n": "max"}):
+        with pytest.raises(IllegalArgumentError, match=r"column 'n' is combined as 'sum', not as '(last|max)'"):
+            apply(combine=combine)
+    apply(combine={"n": "sum"})
+    assert place.rows() == [{"k": 7, "n": 3}]
+
+
 def test_a_new_table_may_combine_a_column_that_a_later_upsert_brings(place: Place) -> None:
     assert seen(place, table_of(n=pa.array([1])), combine={"n": "sum"}) == [{"k": 7, "n": 1}]
     assert place.rows() == [{"k": 7}]
