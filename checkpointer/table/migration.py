@@ -11,14 +11,14 @@ from pyspark_checkpointer.checkpoint.migration import Transform, call
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.compaction import is_small_partition
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Operator
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Json, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.conform import check_values
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.opening import partition_reader, table_version
 from pyspark_checkpointer.table.row_order import check_unique, in_order, show_key
-from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, Column, TableSchema
 from pyspark_checkpointer.table.schema_evolution import migrated_schema
 from pyspark_checkpointer.table.types import spark_type
 from pyspark_checkpointer.table.version import TableVersion
@@ -132,28 +132,16 @@ class _TableTransform:
 
     def _new_schema(self, where: str, schema: pa.Schema, combine: dict[str, str]) -> TableSchema:
         try:
-            fields = [(field.name, self._type(field)) for field in schema]
+            before = self._before(schema)
+            fields = [_described(field, before.get(field.name)) for field in schema]
             return migrated_schema(self._name, self._version.schema, fields, combine)
         except IllegalArgumentError as error:
             raise IllegalArgumentError(
                 f"{where}: its transform returned columns that cannot be stored: {error}"
             ) from None
 
-    def _type(self, field: pa.Field) -> object:
-        """Return the type in Spark's words.
-
-        It is that of the old column of this name, if its Arrow type is the same: several Spark types share one.
-        """
-        for column in self._version.schema.columns:
-            if column.name == field.name and column.field().type.equals(field.type):
-                return column.type
-        try:
-            return spark_type(field.type)
-        except IllegalArgumentError as error:
-            raise IllegalArgumentError(f"column {field.name!r}: {error}") from None
-
-    def _combine(self, schema: pa.Schema) -> dict[str, str]:
-        """Return how columns are combined: as their metadata says, else as before.
+    def _before(self, schema: pa.Schema) -> dict[str, Column]:
+        """Return the old columns, by the names that they have now.
 
         A column that was renamed is recognized by its id.
         """
@@ -161,11 +149,17 @@ class _TableTransform:
         # Arrow hands the field id through a rename, so it leads to the old column, unless another column has taken
         # its name.
         known = {str(column.id).encode(): column for name, column in old.items() if name not in schema.names}
+        found = {
+            field.name: old.get(field.name) or known.get((field.metadata or {}).get(FIELD_ID, b"")) for field in schema
+        }
+        return {name: column for name, column in found.items() if column is not None}
+
+    def _combine(self, schema: pa.Schema) -> dict[str, str]:
+        """Return how columns are combined: as their metadata says, else as before."""
+        before = {name: column.role.encode() for name, column in self._before(schema).items()}
         found = {}
         for field in schema:
-            metadata = field.metadata or {}
-            before = old.get(field.name) or known.get(metadata.get(FIELD_ID, b""))
-            said = metadata.get(COMBINE, b"" if before is None else before.role.encode())
+            said = (field.metadata or {}).get(COMBINE, before.get(field.name, b""))
             role = said.decode(errors="replace") or "last"
             if role not in ("key", "last"):
                 found[field.name] = role
@@ -197,6 +191,22 @@ class _TableTransform:
                     f"{where}: its transform returned the key {show_key(keys, self.schema.key, row)}, which hashes to "
                     f"partition {place}: keys have to stay in their partition"
                 )
+
+
+def _described(field: pa.Field, before: Column | None) -> Json:
+    """Return a returned column in Spark's JSON.
+
+    It has the type of the old column, if its Arrow type is the same: several Spark types share one.
+    """
+    if before is not None and before.field().type.equals(field.type):
+        kind = before.type
+    else:
+        try:
+            kind = spark_type(field.type)
+        except IllegalArgumentError as error:
+            raise IllegalArgumentError(f"column {field.name!r}: {error}") from None
+    metadata = None if before is None or before.type != kind else before.renamed(field.name).metadata
+    return {"name": field.name, "type": kind, "metadata": metadata or {}}
 
 
 def _show(fields: Sequence[tuple[str, pa.DataType, str]]) -> str:

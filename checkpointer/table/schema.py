@@ -72,6 +72,15 @@ class Column:
     def field(self) -> pa.Field:
         return pa.field(self.name, arrow_type(self.type), metadata={FIELD_ID: str(self.id).encode()})
 
+    def renamed(self, name: str) -> "Column":
+        """Return the column with another name, by which Spark also finds the collations of its texts."""
+        names = (self.metadata or {}).get("__COLLATIONS")
+        if not isinstance(names, dict):
+            return replace(self, name=name)
+        # A collation stands under the name of the column, or of a part of it such as `name.element`.
+        collations = {name + path.removeprefix(self.name): collation for path, collation in names.items()}
+        return replace(self, name=name, metadata={"__COLLATIONS": collations})
+
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:

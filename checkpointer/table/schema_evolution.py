@@ -57,14 +57,12 @@ def extended_schema(
     return replace(found, columns=(*columns, *(column for column in found.columns if column.id not in known)))
 
 
-def migrated_schema(
-    name: str, old: TableSchema, fields: Sequence[tuple[str, Json]], combine: Mapping[str, str]
-) -> TableSchema:
+def migrated_schema(name: str, old: TableSchema, fields: Sequence[Json], combine: Mapping[str, str]) -> TableSchema:
     """Return the schema of a table whose rows are all written anew.
 
-    It has these columns and types. The key stays.
+    It has the columns of these fields. The key stays.
     """
-    kinds = dict(fields)
+    kinds = {field["name"]: field["type"] for field in fields}
     for column in old.columns:
         if column.role == "key" and column.name in kinds and kinds[column.name] != column.type:
             raise IllegalArgumentError(
@@ -72,12 +70,8 @@ def migrated_schema(
                 f"{show_type(kinds[column.name])}"
             )
     same = {column.name: column for column in old.columns if kinds.get(column.name) == column.type}
-    described = [
-        {"name": field, "type": kind, "metadata": (same[field].metadata if field in same else None) or {}}
-        for field, kind in fields
-    ]
     numbered, next_id = [], old.next_id
-    for column in _columns(name, described, old.key, combine):
+    for column in _columns(name, fields, old.key, combine):
         known = same.get(column.name)
         numbered.append(replace(column, id=_new_id(name, column, next_id) if known is None else known.id))
         next_id += known is None

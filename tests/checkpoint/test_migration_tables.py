@@ -9,10 +9,12 @@ import pytest
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs
-from pyspark_checkpointer.manifests.model import Operator
+from pyspark_checkpointer.manifests.model import Json, Operator
 from pyspark_checkpointer.table import migration
 from pyspark_checkpointer.table.schema import TableSchema
+from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
 from tests.checkpoint.migrations import CHANGES, ROWS, SCHEMA, double, old_job, restored, rows_of, write_rows
+from tests.table.tables import array, field, mapping
 from tests.world import Actor, World
 
 
@@ -79,6 +81,61 @@ def test_a_column_is_combined_as_before_or_as_its_field_says(
     schema = TableSchema.from_json("rows", found.manifest.operators["rows"].schema)
     assert [column.role for column in schema.columns] == ["key", role]
     assert sorted(row[schema.names[1]] for row in found.table("rows").to_pylist()) == [*ROWS.values()]
+
+
+COLLATED = "spark.UTF8_LCASE"
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("variant", {}, {}),
+        ("interval day", {}, {}),
+        (array("interval hour to minute"), {}, {}),
+        ("string", {"old": COLLATED}, {"new": COLLATED}),
+        (array("string"), {"old.element": COLLATED}, {"new.element": COLLATED}),
+        (
+            mapping("string", array("string")),
+            {"old.key": COLLATED, "old.value.element": COLLATED},
+            {"new.key": COLLATED, "new.value.element": COLLATED},
+        ),
+    ],
+    ids=["variant", "interval", "inside", "text", "texts", "map of texts"],
+)
+def test_a_renamed_column_keeps_its_type_and_its_collation(
+    world: World, kind: Json, before: dict[str, str], after: dict[str, str]
+) -> None:
+    old = first_schema("rows", [field("k", "long"), _column("old", kind, before)], ["k"], {})
+    found = _migrated(world, old, lambda rows: rows.rename_columns(["k", "new"]))
+    assert found.columns[1].metadata == ({"__COLLATIONS": after} if after else None)
+    # The next batch, in the words of the new job, is taken.
+    assert extended_schema("rows", found, [field("k", "long"), _column("new", kind, after)], ["k"], {}) == found
+
+
+def test_a_renamed_column_of_another_type_has_no_collation(world: World) -> None:
+    def cast(rows: pa.Table) -> pa.Table:
+        key, text = rows.schema
+        return rows.cast(pa.schema([key, text.with_type(pa.binary())])).rename_columns(["k", "new"])
+
+    old = first_schema("rows", [field("k", "long"), _column("old", "string", {"old": COLLATED})], ["k"], {})
+    assert [(c.type, c.metadata) for c in _migrated(world, old, cast).values] == [("binary", None)]
+
+
+def _column(name: str, kind: Json, collations: dict[str, str]) -> Json:
+    return field(name, kind, {"__COLLATIONS": collations} if collations else {})
+
+
+def _migrated(world: World, old: TableSchema, change: Callable[[pa.Table], pa.Table]) -> TableSchema:
+    """The schema of a table without rows once it was migrated."""
+    client = world.actor()
+    with client.begin() as cp:
+        cp.attempt.put_operator("rows", Operator(4, codecs.PARQUET.partitioner, codecs.PARQUET.name, {}, old.to_json()))
+    restored(client, transform={"rows": change})
+    with client.begin():
+        pass
+    manifest = restored(world.actor()).manifest
+    assert manifest is not None
+    return TableSchema.from_json("rows", manifest.operators["rows"].schema)
 
 
 def _with_field(rows: pa.Table, field: pa.Field) -> pa.Table:

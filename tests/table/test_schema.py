@@ -210,7 +210,7 @@ def test_the_last_ids_are_read_and_no_column_is_added_then() -> None:
     with pytest.raises(IllegalArgumentError, match="table 't': column 'w' cannot be added: all 2147483647 ids"):
         evolve(schema, {"k": "long", "v": "long", "w": "long"}, ["k"])
     with pytest.raises(IllegalArgumentError, match="table 't': column 'v' cannot be added: all 2147483647 ids"):
-        migrated_schema("t", schema, [("k", "long"), ("v", "string")], {})
+        migrated_schema("t", schema, fields({"k": "long", "v": "string"}), {})
 
 
 def test_what_a_reader_may_ignore_is_ignored() -> None:
@@ -519,7 +519,7 @@ def test_a_type_that_is_nested_deeper_is_refused_in_every_schema(turns: str, dep
         lambda: schema_of(too_deep, ["k"]),
         lambda: next_schema("t", known, fields(too_deep), ["k"], {}),
         lambda: extended_schema("t", known, fields(too_deep), ["k"], {}),
-        lambda: migrated_schema("t", known, list(too_deep.items()), {}),
+        lambda: migrated_schema("t", known, fields(too_deep), {}),
         lambda: schema_of({"k": "long", "v": mapping(nested("s", 80), "long")}, ["k"]),
         lambda: schema_of({"k": "long", "v": nested("s", 5000)}, ["k"]),
     ]
