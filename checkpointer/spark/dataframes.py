@@ -175,7 +175,7 @@ def keys_of(table: str, frame: DataFrame, schema: TableSchema) -> DataFrame:
             )
             frame = frame.where(narrow.cast(frame.schema[column.name].dataType).eqNullSafe(value))
             value = narrow.alias(column.name)
-        elif is_collated(frame.schema[column.name].dataType):
+        elif column.type == "string" and is_collated(frame.schema[column.name].dataType):
             # Texts that the collation takes for equal are different keys of the table.
             value = F.collate(value, "UTF8_BINARY").alias(column.name)
         elif kind != column.type and not is_wider(kind, column.type):
