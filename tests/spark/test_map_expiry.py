@@ -402,10 +402,10 @@ def test_a_rule_in_a_manifest_that_contradicts_itself_is_refused(place: Place, s
     manifest = restored.reader.manifest
     assert manifest is not None
     changed = replace(manifest.operators["m"], schema=schema)
-    restored.reader.manifest = replace(manifest, operators={"m": changed})
+    restored.reader._manifest = replace(manifest, operators={"m": changed})
     with pytest.raises(MalformedError, match="'m'"):
         restored.keyed("m")
-    restored.reader.manifest = replace(manifest, clock=None)
+    restored.reader._manifest = replace(manifest, clock=None)
     with pytest.raises(MalformedError, match="has no clock"):
         restored.keyed("m")
 
