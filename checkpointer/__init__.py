@@ -9,6 +9,8 @@ for foreachBatch is `pyspark_checkpointer.spark.stateful`.
 import sys
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"  # as in pyproject.toml: a zip file on the path has no metadata to read it from
+
 if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but nobody installs a zip on the path
     raise ImportError(
         "pyspark_checkpointer needs Python 3.11 or newer, this is Python {}.{}".format(*sys.version_info[:2])

@@ -191,6 +191,11 @@ def test_the_import_brings_only_what_saves_and_restores() -> None:
     assert len(ours) <= 100, sorted(ours)  # it was 107 when nothing was left out
 
 
+def test_the_package_has_the_version_of_the_project() -> None:
+    """It stands in the code too, since a zip file has no metadata."""
+    assert pyspark_checkpointer.__version__ == PROJECT["version"]
+
+
 @pytest.mark.parametrize("name", pyspark_checkpointer.__all__)
 def test_every_public_name_is_there_once_it_is_asked_for(name: str) -> None:
     program = f"import pyspark_checkpointer as p; print('{name}' in dir(p), p.{name}.__name__); p.no_such_name"

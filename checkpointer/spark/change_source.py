@@ -22,8 +22,9 @@ from pyspark_checkpointer.errors import CheckpointError, CheckpointNotFoundError
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.change_feed import ChangeFeed, FeedRange
+from pyspark_checkpointer.spark.executors import own_version
 from pyspark_checkpointer.spark.failure import explain_unanswered
-from pyspark_checkpointer.spark.task_client import explain_elsewhere
+from pyspark_checkpointer.spark.task_client import explain_elsewhere, refuse_other_version
 from pyspark_checkpointer.spark.versions import variants_of
 from pyspark_checkpointer.table.shown_columns import has_columns, key_columns_change, newest_schema
 from pyspark_checkpointer.table.types import whole_variants
@@ -37,17 +38,20 @@ class FeedPartition(InputPartition):
 
     feed: ChangeFeed
     driver_host: str
+    driver_version: str
 
 
 def input_partitions(feed: ChangeFeed) -> list[InputPartition]:
     """Return the parts of a feed, in the order of its rows."""
     # For no partitions PySpark would make one of its own, which `read_part` cannot understand.
-    return [FeedPartition(replace(feed, tasks=[task]), socket.gethostname()) for task in feed.tasks or [[]]]
+    driver = socket.gethostname(), own_version()
+    return [FeedPartition(replace(feed, tasks=[task]), *driver) for task in feed.tasks or [[]]]
 
 
 def read_part(client: Checkpointer, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one part."""
     assert isinstance(partition, FeedPartition)
+    refuse_other_version(partition.driver_version)
     variants = variants_of(partition.feed.schema())
     with explain_unanswered(), explain_elsewhere(client, partition.driver_host):
         for batch in partition.feed.read(client, 0):

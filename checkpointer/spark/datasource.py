@@ -18,13 +18,14 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.spark.change_feed import ChangeFeed
 from pyspark_checkpointer.spark.change_source import FeedSourceReader, FeedStreamReader
 from pyspark_checkpointer.spark.dataframes import struct_of
+from pyspark_checkpointer.spark.executors import own_version
 from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.interpreter import offer
 from pyspark_checkpointer.spark.read import version_of
 from pyspark_checkpointer.spark.scan import batches_of, group_by_bytes, scan_tasks
 from pyspark_checkpointer.spark.source_options import CHANGES, ReadRequest
 from pyspark_checkpointer.spark.source_views import VIEWS, ViewSourceReader
-from pyspark_checkpointer.spark.task_client import explain_elsewhere
+from pyspark_checkpointer.spark.task_client import explain_elsewhere, refuse_other_version
 from pyspark_checkpointer.spark.versions import variants_of
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.types import whole_variants
@@ -151,6 +152,7 @@ class PartitionRead(InputPartition):
     version: TableVersion
     partitions: list[int]
     driver_host: str
+    driver_version: str
 
 
 class TableSourceReader(DataSourceReader):
@@ -171,7 +173,8 @@ class TableSourceReader(DataSourceReader):
         sizes = version.sizes()
         # For no partitions PySpark would make one of its own, which `read` cannot understand.
         groups = group_by_bytes(sizes, scan_tasks(sum(sizes.values()))) or [[]]
-        return [PartitionRead(restored.id, version.only(group), group, socket.gethostname()) for group in groups]
+        driver = socket.gethostname(), own_version()
+        return [PartitionRead(restored.id, version.only(group), group, *driver) for group in groups]
 
     def _restore(self) -> Restored:
         try:
@@ -198,6 +201,7 @@ class TableSourceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, PartitionRead)
+        refuse_other_version(partition.driver_version)
         client = self._request.client()
         session = client.session
         reader = TableReader(session.store, session.host, partition.version, self._columns)

@@ -25,7 +25,10 @@ T = TypeVar("T")
 MAX_REQUEST_BYTES = 64 << 20
 """The most bytes of a value that are sent with a request: a server of Spark Connect takes twice as much by default."""
 
-NEEDED = ("pyspark_checkpointer", "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
+OWN = "pyspark_checkpointer"
+"""The name of this package."""
+
+NEEDED = (OWN, "fsspec", "msgpack", "numpy", "pandas", "pyarrow", "tenacity", "zstandard")
 """The packages that every task of this package needs."""
 
 
@@ -41,10 +44,12 @@ class Executors:
     """The interpreter of each task, and the version or error of each package. An error begins with "!"."""
 
     def has(self, package: str) -> bool:
-        """Return whether all tasks could import a package.
+        """Return whether all tasks could import a package; of this library also whether they have the same version.
 
         Where it is false, ask the tasks again: somebody may have installed the package meanwhile.
         """
+        if package == OWN:
+            return all(versions.get(package) == own_version() for _, versions in self.found)
         return all(not versions.get(package, "!").startswith("!") for _, versions in self.found)
 
 
@@ -145,6 +150,12 @@ def why_not_run(error: str, own: str) -> str | None:
     return f"cannot import {missing[1]}" if missing else None
 
 
+def own_version() -> str:
+    """Return the version of this library in this process, as tasks tell theirs."""
+    version: str = make_probe()([OWN])[1][OWN]
+    return version
+
+
 def _executors(spark: SparkSession) -> Executors:
     return _probed.get(spark) or probe_executors(spark, NEEDED)
 
@@ -177,10 +188,12 @@ def make_probe() -> Any:
 
 __all__ = [
     "NEEDED",
+    "OWN",
     "Executors",
     "driver_hosts",
     "executor_hosts",
     "make_probe",
+    "own_version",
     "parallelism",
     "probe_executors",
     "share",

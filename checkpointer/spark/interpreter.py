@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark.connect import is_connect
-from pyspark_checkpointer.spark.executors import NEEDED, make_probe, probe_executors, why_not_run
+from pyspark_checkpointer.spark.executors import NEEDED, OWN, make_probe, own_version, probe_executors, why_not_run
 from pyspark_checkpointer.spark.versions import refuse_python
 from pyspark_checkpointer.storage import parse
 
@@ -145,18 +145,24 @@ def _setting(context: Any) -> str:
 
 
 def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], setting: str, carrier: str) -> None:
-    """Raise `InvalidStateError` for packages that tasks do not have.
+    """Raise `InvalidStateError` for packages that tasks do not have, and for another version of this library.
 
-    The error says which `setting` chooses their Python, and which `carrier` brings packages to it. Log versions that
-    differ from those of this process.
+    The error says which `setting` chooses their Python, and which `carrier` brings packages to it. Log versions of
+    other packages that differ from those of this process.
     """
-    here = make_probe()(packages)
+    here, own = make_probe()(packages), own_version()
     for python, found in seen:
         missing = [name + what[1:] for name, what in found.items() if what.startswith("!")]
         if missing:
             raise InvalidStateError(
                 f"the Python of Spark's tasks, {python}, cannot import {', '.join(missing)}: install what is missing "
                 f"there, bring it with {carrier}, or let {setting} name a Python that has it"
+            )
+        if (there := found.get(OWN, own)) != own:
+            raise InvalidStateError(
+                f"the Python of Spark's tasks, {python}, has {OWN} {there or '(no version)'}, and the driver has {own}"
+                f": they need the same version: install it there, bring it with {carrier}, or let {setting} name a "
+                "Python that has it"
             )
     others = {f"{name} {what}" for _, found in seen for name, what in found.items() if what != here[1][name]}
     if others:

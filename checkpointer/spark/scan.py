@@ -197,6 +197,7 @@ class LookupTask:
         # All keys of a task are sought together, so that an object that partitions share is fetched once.
         found = [batch for batch in batches if batch.num_rows]
         if found:
+            self.root.open()  # It refuses another version, before that is confused by what it does not know.
             version = self.version
             keys = in_order(pa.Table.from_batches(found), version.schema.key)
             # In another partition than theirs, all of them would look as if the table had none.

@@ -7,7 +7,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.spark.executors import own_version
 from pyspark_checkpointer.spark.source_options import ReadRequest
+from pyspark_checkpointer.spark.task_client import refuse_other_version
 
 
 class ViewSourceReader(DataSourceReader):
@@ -17,9 +19,10 @@ class ViewSourceReader(DataSourceReader):
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(0)]
+        return [InputPartition(own_version())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        refuse_other_version(partition.value)
         assert self._request.view is not None
         yield from VIEWS[self._request.view][1](self._request)
 

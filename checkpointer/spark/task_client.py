@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from pyspark_checkpointer.errors import InvalidStateError, RetiredError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.spark.connect import is_connect
-from pyspark_checkpointer.spark.executors import driver_hosts, executor_hosts
+from pyspark_checkpointer.spark.executors import OWN, driver_hosts, executor_hosts, own_version
+from pyspark_checkpointer.spark.failure import FOR_TASKS
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
 from pyspark_checkpointer.storage.registry import Reach, cloud_roots, enumerate_words
@@ -35,6 +37,11 @@ logger = logging.getLogger("pyspark_checkpointer")
 class TaskRoot:
     """A root as it is sent to executors: configuration, no connection."""
 
+    version: str
+    """The driver's version of this library.
+
+    It is the first field in all versions: Python pickles the fields of task objects by their positions.
+    """
     client: bytes = field(repr=False)
     driver_host: str
     keeps_copies: bool = False
@@ -57,10 +64,15 @@ class TaskRoot:
             and not spark.conf.get("spark.executor.pyspark.memory", "")
         )
         # As bytes it is hashable, which the cache of `_client` needs.
-        return cls(pickle.dumps(client.for_tasks()), socket.gethostname(), keeps_copies)
+        return cls(own_version(), pickle.dumps(client.for_tasks()), socket.gethostname(), keeps_copies)
 
     def open(self) -> Checkpointer:
-        """Return the client of this Python worker, which is kept for its next tasks."""
+        """Return the client of this Python worker, which is kept for its next tasks.
+
+        Each task calls this before it does anything else. Raises `InvalidStateError` for a task that another version of
+        this library has made, or that cannot reach the root.
+        """
+        refuse_other_version(self.version)
         # By the process too: a worker is a fork, and connections and event loops do not survive one.
         client = _client(self.client, forks.current)
         # Asked again here, as executors on other machines may have come after the driver looked.
@@ -115,6 +127,19 @@ class DriverRoot:
 
 Root = TaskRoot | DriverRoot
 """The root as a task object sees it, on an executor or in the driver."""
+
+
+def refuse_other_version(driver_version: str) -> None:
+    """Raise `InvalidStateError` if the driver has another version of this library than this process.
+
+    Python pickles most task objects by the positions of their fields. What one version does not know is dropped without
+    an error, such as the rule by which rows expire, and the task would write something wrong.
+    """
+    if driver_version != own_version():
+        raise InvalidStateError(
+            f"the driver has {OWN} {driver_version}, and a task on {socket.gethostname()} has {own_version()} "
+            f"({sys.executable}): they need the same version: {FOR_TASKS}"
+        )
 
 
 @contextmanager

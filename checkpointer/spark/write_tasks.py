@@ -205,6 +205,7 @@ class WriteTask:
 
     def _write_all(self, given: list[pa.RecordBatch]) -> TaskOutput:
         """Write the rows, and empty the list of them."""
+        self.target.root.open()  # Few rows need no client, and another version must not return them either.
         size = sum(batch.nbytes for batch in given)
         count = sum(batch.num_rows for batch in given)
         with large_rows.explain_arrow_errors(self.target.table):

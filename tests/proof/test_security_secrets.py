@@ -214,7 +214,7 @@ def test_a_pickle_holds_what_was_configured_and_nothing_that_was_found(
     assert [error for error in made if isinstance(error, CheckpointError)] == []
     clients = made[: len(list(life.clients()))]
     sent = [pickle.dumps(client) for client in clients if type(client).__name__ != "StatefulSink"]
-    sent.append(pickle.dumps(TaskRoot(sent[0], "host")))
+    sent.append(pickle.dumps(TaskRoot("1.0", sent[0], "host")))
     request = ReadRequest.of({"path": life.url, "operator": "table", "storage_options": json.dumps(given)})
     restored = request.restore()
     assert restored.id is not None
@@ -231,7 +231,7 @@ def test_a_pickle_holds_what_was_configured_and_nothing_that_was_found(
 def test_what_is_sent_does_not_show_what_it_holds() -> None:
     client = Checkpointer("s3://bucket/root", {"secret": KEY})
     request = ReadRequest.of({"path": "s3://b/x", "operator": "t", "storage_options": json.dumps({"secret": KEY})})
-    shown = repr((TaskRoot(pickle.dumps(client), "host"), request, client._config, client.session))
+    shown = repr((TaskRoot("1.0", pickle.dumps(client), "host"), request, client._config, client.session))
     assert KEY not in shown
 
 

@@ -1,6 +1,8 @@
 """The Python of Spark's tasks: chosen in local mode, proven once elsewhere. `tests/test_readme.py` does it for real."""
 
+import re
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,11 +13,16 @@ import pytest
 from pyspark.errors.exceptions.captured import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer import __version__ as VERSION  # noqa: N812
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import State, interpreter, stateful, versions
+from pyspark_checkpointer.spark.executors import Executors, make_probe
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from tests.spark.conftest import Job
+
+PACKAGE = "pyspark_checkpointer"
 
 
 class Context:
@@ -188,6 +195,22 @@ def test_missing_packages_are_named_and_other_versions_logged(caplog: pytest.Log
     assert record.getMessage().startswith("Spark's tasks have pyarrow 1.0, the driver has pyarrow ")
 
 
+def test_the_probe_tells_the_version_of_this_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert make_probe()([PACKAGE])[1] == {PACKAGE: project["version"]}
+
+
+@pytest.mark.parametrize("there", ["0.0.1", ""])
+def test_another_version_of_this_package_is_refused_by_both_versions(there: str) -> None:
+    session = Session(Context(local=False, look=lambda _: ("/opt/python", {PACKAGE: there})))
+    said = re.escape(f"tasks, /opt/python, has {PACKAGE} {there or '(no version)'}, and the driver has {VERSION}: ")
+    for _ in range(2):  # what was refused is asked again
+        with pytest.raises(InvalidStateError, match=said + "they need .*bring it with --py-files"):
+            settle(session)
+    assert not Executors(["host"], [("python3", {PACKAGE: there})]).has(PACKAGE)
+    assert Executors(["host"], [("python3", {PACKAGE: VERSION})]).has(PACKAGE)
+
+
 @pytest.mark.parametrize(
     ("conf", "setting"),
     [
@@ -266,6 +289,14 @@ def test_a_python_of_another_version_is_refused_by_both_versions(job: Job, other
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     said = rf"python3\.7, is Python 3\.7, and the driver's, .*, is Python {here}: let PYSPARK_PYTHON, set before"
     assert start(job, tables=True, refused=said) == []
+
+
+def test_a_task_with_another_version_of_this_package_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's version is a later one than that of Spark's workers."""
+    monkeypatch.setattr("pyspark_checkpointer.__version__", "99.0")
+    said = rf"the driver has {PACKAGE} 99\.0, and a task on \S+ has {re.escape(VERSION)} .*need the same version: inst"
+    assert start(job, tables=True, refused=said) == [0]
+    assert Checkpointer(job.root).restore() is None
 
 
 def test_a_job_of_maps_needs_nothing_of_tasks(

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import DependencyError
 from pyspark_checkpointer.spark import Snapshot, State, read_state, stateful
+from pyspark_checkpointer.spark.executors import own_version
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage.request_path import RetryingStore
 from tests.spark.conftest import Job
@@ -30,6 +31,10 @@ def big(spark: SparkSession, batch_id: int) -> DataFrame:
     """Changes of more than 4 MiB, which tasks write themselves."""
     rows = spark.range(batch_id * 150_000, (batch_id + 1) * 150_000, 1, 2)
     return rows.withColumn("text", F.concat(F.sha2(F.col("id").cast("string"), 256), F.expr("uuid()")))
+
+
+def root_of(client: Checkpointer) -> TaskRoot:
+    return TaskRoot(own_version(), pickle.dumps(client), socket.gethostname())
 
 
 def raw(partition: int, batches: Iterator[pa.RecordBatch]) -> Snapshot:
@@ -85,7 +90,7 @@ def test_what_tasks_wrote_elsewhere_is_not_acknowledged(
     before = sink.checkpointer.read_latest()
     elsewhere = Checkpointer(job.folder / "elsewhere")
     with monkeypatch.context() as planted:
-        planted.setattr(TaskRoot, "of", classmethod(lambda cls, *_: cls(pickle.dumps(elsewhere), socket.gethostname())))
+        planted.setattr(TaskRoot, "of", lambda *_: root_of(elsewhere))
         job.feed(("a", 2))
         with pytest.raises(StreamingQueryException) as failed:
             job.run(sink)
@@ -115,7 +120,7 @@ def test_a_task_that_reaches_no_store_says_that_it_was_a_task(
     options = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "s"}
     nowhere = Checkpointer("s3://nowhere/root", storage_options=options, timeout=1)
     with monkeypatch.context() as planted:
-        planted.setattr(TaskRoot, "of", classmethod(lambda cls, *_: cls(pickle.dumps(nowhere), socket.gethostname())))
+        planted.setattr(TaskRoot, "of", lambda *_: root_of(nowhere))
         job.feed(("a", 2))
         with pytest.raises(StreamingQueryException) as failed:
             job.run(update)
