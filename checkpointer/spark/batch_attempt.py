@@ -45,6 +45,8 @@ class BatchAttempt:
         self.checkpoint = checkpoint
         self.operations = Operations(job.batch_id)
         self.clock = JobClock(checkpoint.attempt, _time_of(job))
+        if not run.has_told_of_clock:
+            run.has_told_of_clock = self.clock.warn_if_ahead(run.client.root)
         self.others = OtherStates(run.client.root, checkpoint.positions)
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []

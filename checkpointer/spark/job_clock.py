@@ -4,6 +4,7 @@ Rows of the job's tables and entries of its maps expire by it. The clock is part
 sees the same rows expire. The clock never goes back.
 """
 
+import logging
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -11,10 +12,19 @@ from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Clock
 
+logger = logging.getLogger("pyspark_checkpointer")
+
 BEGINNING = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 """The time of a clock that a job moves itself before it knows a time.
 
 Nothing expires by it. It is a day later than the first time of Python, so that it is a time in every zone.
+"""
+
+
+MAX_AHEAD = timedelta(days=1)
+"""How far the clock of a job may be ahead of the time of a batch before somebody is told.
+
+The clocks of machines differ by less, and an operator can wait so long.
 """
 
 
@@ -56,6 +66,27 @@ class JobClock:
         if self._batch_time is None or (last is not None and last.source == "job"):
             return last
         return Clock(self._batch_time if last is None else max(last.at, self._batch_time), "batch")
+
+    def warn_if_ahead(self, root: str) -> bool:
+        """Log a warning if the times of Spark's batches went back far, and return whether they did.
+
+        The driver's clock was wrong then or is wrong now. The clock of the job waits for the later time, with no error.
+        """
+        last, now = self._attempt.clock, self._batch_time
+        if last is None or now is None or last.source != "batch" or last.at - now <= MAX_AHEAD:
+            return False
+        logger.warning(
+            "%s: the job's clock is at %s, which Spark gave an earlier batch as its time, and this batch has the time "
+            "%s. The clock does not go back. Until Spark's times have passed it, rows of tables with expire= that are "
+            "older expire as soon as they are written, and entries of maps with expire_after do not expire. "
+            "Correct the driver's clock if it is wrong now. If it was wrong then: stop the query, and go back to a "
+            "checkpoint before that batch with `checkpointer rewind %s CHECKPOINT`",
+            root,
+            last.at.isoformat(),
+            now.isoformat(),
+            root,
+        )
+        return True
 
     def advance(self, to: datetime | None) -> None:
         """Move the clock, which the job moves itself from now on.

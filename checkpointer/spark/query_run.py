@@ -31,6 +31,8 @@ class QueryRun:
         self.table_hints: dict[str, TableHints] = {}
         """Hints of the last changes of each table for the next ones, by its name."""
         self.has_committed = False
+        self.has_told_of_clock = False
+        """True once a warning said that the job's clock is far ahead."""
         self.is_ended = False
         """True from the moment that the run ends. No batch of it is committed after that."""
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.spark import Expire, State
+from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from tests.proof.plain_spark import new_state
 from tests.spark.conftest import Job
 from tests.spark.expiring import COLUMNS, DAY, RULE, START, Place, given, keys
@@ -35,6 +36,38 @@ def test_the_clock_follows_sparks_batches_and_never_goes_back(place: Place) -> N
     again = place.client.restore()
     assert again is not None
     assert again.clock == START + 7 * DAY
+
+
+def test_a_clock_that_ran_far_ahead_is_told_once_in_a_run(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """One batch was planned while the clock of the driver was years ahead."""
+
+    def commit(day: float) -> list[str]:
+        caplog.clear()
+        state = place.begin(time=START + day * DAY)
+        _ = state.clock
+        place.commit(state)
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    for day in (0, 30_000, 29_999.99, 30_000, 29_999):  # steps back of minutes, and of a day, pass
+        assert commit(day) == []
+    (said,) = commit(1)
+    assert "2106-02-20T00:00:00+00:00" in said
+    assert "2024-01-02T00:00:00+00:00" in said
+    assert f"`checkpointer rewind {place.client.root} CHECKPOINT`" in said
+    state = place.begin(time=START + 2 * DAY)
+    attempt = state._attempt
+    caplog.clear()
+    BatchAttempt(attempt.run, attempt.job, attempt.checkpoint)  # a later batch of this run
+    assert caplog.records == []
+    assert len(commit(3)) == 1, "each run tells it"
+    place.client.rollback(to="epoch=0")
+    assert commit(4) == []
+
+
+def test_a_clock_that_the_job_moves_may_be_far_ahead(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.commit(place.begin(30_000, time=START))
+    place.commit(place.begin(time=START + DAY))
+    assert caplog.records == []
 
 
 def test_a_rollback_takes_the_clock_back_with_the_rows(place: Place) -> None:
