@@ -47,7 +47,7 @@ class BatchAttempt:
         self.clock = JobClock(checkpoint.attempt, _time_of(job))
         if not run.has_told_of_clock:
             run.has_told_of_clock = self.clock.warn_if_ahead(run.client.root)
-        self.others = OtherStates(run.client.root, checkpoint.positions)
+        self.others = OtherStates(run.client.root, checkpoint.positions, run.other_clients)
         self.tables: dict[str, TableChanges] = {}
         self.dropped_tables: list[TableChanges] = []
         """Tables that were dropped. The rows that functions emitted from them are removed at the end of the batch."""

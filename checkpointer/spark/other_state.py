@@ -22,6 +22,7 @@ from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
+    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     OperatorNotFoundError,
@@ -41,6 +42,9 @@ OnRetired = Literal["error", "newest"]
 
 PREFIX = "checkpointer:"
 """The beginning of the name of a position, before the root."""
+
+MAX_CLIENTS = 16
+"""The most roots whose clients a run keeps: a job may read another root each day, for years."""
 
 Operation = Callable[[str], AbstractContextManager[None]]
 """A function that makes its block one operation of the batch, on a name."""
@@ -145,11 +149,15 @@ def _is_map(restored: Restored, name: str) -> bool:
 
 
 class OtherStates:
-    """The states of other jobs that one batch reads, by root."""
+    """The states of other jobs that one batch reads, by root.
 
-    def __init__(self, own_root: str, positions: dict[str, Json]) -> None:
+    `clients` are those that the run keeps, by root, the last used one at the end.
+    """
+
+    def __init__(self, own_root: str, positions: dict[str, Json], clients: dict[str, Checkpointer]) -> None:
         self._own_root = own_root
         self._positions = positions
+        self._clients = clients
         self._pinned: dict[str, tuple[Checkpointer, Restored]] = {}
         self._lock = threading.Lock()
 
@@ -168,6 +176,7 @@ class OtherStates:
         """
         if on_retired not in ("error", "newest"):
             raise IllegalArgumentError(f"on_retired={on_retired!r:.40}: expected 'error' or 'newest'")
+        # Checks the arguments, and connects to nothing.
         client = Checkpointer(root, options, encryption=encryption, signing=signing)
         if client.root == self._own_root:
             raise IllegalArgumentError(
@@ -176,8 +185,36 @@ class OtherStates:
         # Two threads may ask for the same root, perhaps in two spellings: both have to read the same checkpoint.
         with self._lock:
             if client.root not in self._pinned:
-                self._pinned[client.root] = client, self._restore(client, start, on_retired)
+                self._pinned[client.root] = self._pin(client, start, on_retired)
             return self._pinned[client.root]
+
+    def _pin(
+        self, made: Checkpointer, start: CheckpointId | str, on_retired: OnRetired
+    ) -> tuple[Checkpointer, Restored]:
+        client = self._kept(made)
+        try:
+            return client, self._restore(client, start, on_retired)
+        except (CorruptionError, InvalidStateError):
+            if client is made:
+                raise
+        # The root may have got another data key, or have begun anew, since the kept client opened its keys.
+        self._clients[made.root] = made
+        return made, self._restore(made, start, on_retired)
+
+    def _kept(self, made: Checkpointer) -> Checkpointer:
+        """Return the client that the run keeps for a root, or keep this one if the options differ.
+
+        A kept client has its connections, and the opened keys of an encrypted root: the service that opens them may be
+        away by now.
+        """
+        kept = self._clients.pop(made.root, None)
+        # A pickle has the configuration alone, with dicts and lists of its own: the caller may have changed theirs since.
+        client = kept if kept is not None and kept.__getstate__() == made.__getstate__() else made
+        self._clients[made.root] = client
+        while len(self._clients) > MAX_CLIENTS:
+            # Nothing is closed here: a DataFrame may still use it. Its connections are closed once nobody has it.
+            del self._clients[next(iter(self._clients))]
+        return client
 
     def _restore(self, client: Checkpointer, start: CheckpointId | str, on_retired: OnRetired) -> Restored:
         recorded = _recorded(client.root, self._positions.get(PREFIX + client.root))

@@ -30,6 +30,8 @@ class QueryRun:
         """
         self.table_hints: dict[str, TableHints] = {}
         """Hints of the last changes of each table for the next ones, by its name."""
+        self.other_clients: dict[str, Checkpointer] = {}
+        """The clients of other jobs' roots that batches read, by root."""
         self.has_committed = False
         self.has_told_of_clock = False
         """True once a warning said that the job's clock is far ahead."""
@@ -53,6 +55,8 @@ class QueryRun:
             maps.refuse_all(keyed)
         for hints in list(self.table_hints.values()):
             hints.cancel_early()
+        # Their connections are closed as those of the run's own client: once nobody has them.
+        self.other_clients.clear()
 
     def _open_maps(self) -> list[KeyedState]:
         # A copy: a thread that outlives its callback may open another one meanwhile.

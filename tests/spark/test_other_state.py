@@ -1,7 +1,9 @@
 """The state of another job in each batch: which of its checkpoints a batch reads is known before the batch begins."""
 
+import gc
 import random
 import uuid
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,9 +22,12 @@ from pyspark_checkpointer.errors import (
     RetiredError,
     StoreNotFoundError,
 )
-from pyspark_checkpointer.spark import State, stateful
+from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.spark import OtherState, State, stateful
+from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
+from pyspark_checkpointer.spark.other_state import MAX_CLIENTS
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
-from tests.spark.conftest import Job
+from tests.spark.conftest import Job as SparkJob
 from tests.spark.tables import rows
 
 
@@ -255,6 +260,102 @@ def test_a_table_of_another_job(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> 
         assert version == ["k", "v"]
 
 
+class CountingKey:
+    """A key service that counts what it opens, and may be away."""
+
+    provider = "counting"
+    key = ""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.is_away = False
+
+    def wrap(self, data: bytes) -> bytes:
+        return data
+
+    def unwrap(self, wrapped: bytes) -> bytes:
+        if self.is_away:
+            raise DependencyError("the key service is away")
+        self.opened += 1
+        return wrapped
+
+
+class Run:
+    """Batches of one run that read other roots."""
+
+    def __init__(self) -> None:
+        self.state = Jobs().begin()
+
+    def read(self, *roots: str, **options: Any) -> list[OtherState]:
+        """Read all roots in one more batch, which is committed."""
+        run = self.state._attempt.run
+        job = Job("query", "run", (run.last_job.batch_id if run.last_job else 0) + 1)
+        run.allow_changes()
+        state = State(self.state._spark, BatchAttempt(run, job, run.client.begin_batch(job.batch_id, job)))
+        found = [state.other(root, **options) for root in roots]
+        state._attempt.commit()
+        return found
+
+
+def made_source(number: int = 1, **options: Any) -> Checkpointer:
+    source = Checkpointer(f"memory://{uuid.uuid4().hex}", **options)
+    with source.begin(epoch=number) as checkpoint:
+        checkpoint.save("m", KeyedState({"n": number}))
+    return source
+
+
+def test_the_key_service_of_another_root_is_asked_once_in_a_run() -> None:
+    source, key, run = made_source(encryption=(made := CountingKey())), CountingKey(), Run()
+    assert made.opened <= 1
+    for _ in range(2):
+        run.read(source.root, encryption=key)
+        with source.begin(epoch=2) as checkpoint:
+            checkpoint.save("m", KeyedState({"n": 2}))
+    assert key.opened == 1
+    key.is_away = True
+    (other,) = run.read(source.root, encryption=key)
+    assert other.epoch == 2
+    run.state._attempt.run.end()
+    with pytest.raises(DependencyError, match="the key service is away"):
+        Run().read(source.root, encryption=key)
+
+
+def test_a_root_that_got_another_data_key_is_read_within_the_run() -> None:
+    source, key, run = made_source(encryption=CountingKey()), CountingKey(), Run()
+    run.read(source.root, encryption=key)
+    source.reencrypt(CountingKey())  # of the same name, as an alias of a key service has it
+    (other,) = run.read(source.root, encryption=key)
+    assert (other.epoch, key.opened) == (1, 2)
+
+
+def test_other_options_get_another_client() -> None:
+    source, run = made_source(), Run()
+    options: dict[str, Any] = {"client_kwargs": {"hosts": ["one"]}}
+
+    def client() -> Checkpointer:
+        return run.read(source.root, storage_options=options)[0]._client
+
+    first = client()
+    assert client() is first
+    options["client_kwargs"]["hosts"][0] = "two"  # the caller goes on to change what was given
+    second = client()
+    assert second is not first
+    assert second._config.storage_options == options
+    assert client() is second
+    (third,) = run.read(source.root)
+    assert third._client not in (first, second)
+
+
+def test_a_run_lets_its_clients_go() -> None:
+    run = Run()
+    seen = [weakref.ref(run.read(made_source(n).root)[0]._client) for n in range(MAX_CLIENTS + 3)]
+    gc.collect()
+    assert [one() is not None for one in seen] == [False] * 3 + [True] * MAX_CLIENTS
+    run.state._attempt.run.end()
+    gc.collect()
+    assert [one for one in seen if one() is not None] == []
+
+
 def _plain_scan(spark: Any, client: Any, checkpoint: Any, version: Any, columns: Any) -> Any:
     return version.schema.names
 
@@ -262,7 +363,7 @@ def _plain_scan(spark: Any, client: Any, checkpoint: Any, version: Any, columns:
 # ---- on Spark --------------------------------------------------------------------------------------------------------
 
 
-def test_a_join_with_the_table_of_another_query(job: Job, new_job: Callable[[str], Job]) -> None:
+def test_a_join_with_the_table_of_another_query(job: SparkJob, new_job: Callable[[str], SparkJob]) -> None:
     """The reading query fails in its second batch, and repeats it while the other query goes on."""
     source = new_job("source")
     seen: list[Any] = []
