@@ -3,7 +3,7 @@
 This is decided only here, by pure functions of sizes. These modules ask, and carry out the decision:
 
 - `checkpoint/save_bytes.py` asks for opaque bytes: `opaque_fold_start`.
-- `keyed/partition.py` asks for keyed states: `keyed_delta`.
+- `keyed/partition.py` asks for keyed states: `has_shrunk` and `keyed_delta`.
 - `spark/table_changes.py` asks what a batch compacts of a table: `table_compactions`, `compactions_left` and
   `all_compactions`.
 - `spark/table_jobs.py` asks what the driver compacts, and what tasks do: `within_bytes`; and what is compacted before
@@ -159,6 +159,22 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
     return snapshot // 2 - sum(deltas)
 
 
+def has_shrunk(records: int, keys: int) -> bool:
+    """Return whether a keyed partition has shrunk to less than half of its snapshot.
+
+    The snapshot has `records` entries. The partition has `keys` now, without expired ones.
+
+    Rule: then a snapshot is written, also if nothing else changed in the partition. So after a save the snapshot of
+    each partition has at most twice as many entries as the partition.
+
+    Cost: at most one entry is written for each entry of the old snapshot that was deleted or has expired. That one is
+    not in the new snapshot, so it counts once. Entries are counted and not bytes, as nobody adds up the bytes of a
+    partition. So a value that became smaller is an entry as before. Where a few large entries stay and many small ones
+    go, the large ones are written again each time the number of entries is halved.
+    """
+    return 2 * keys < records
+
+
 def changes_all(changed: int, keys: int) -> bool:
     """Return whether a snapshot has no more entries than the next delta.
 
@@ -199,6 +215,7 @@ def keyed_delta(
     new: Iterable[int],
     max_chain: int,
     *,
+    records: int,
     changed: int,
     keys: int,
     whole: Iterable[int] | None = None,
@@ -206,15 +223,19 @@ def keyed_delta(
     """Return the delta to write of a keyed partition; None to write a snapshot.
 
     `new` has the sizes of parts of the new delta. They are added up only until it is clear that the delta has no room.
-    `changed` of the partition's `keys` were set or deleted. If some may have been deleted, `whole` has the sizes of
-    parts of a new snapshot. These are added up only if `changes_all` says that the snapshot has no more entries than
-    the delta, and only until it is clear that it is larger. All sizes are raw bytes, as in `room_for_delta`.
+    The old snapshot has `records` entries. `changed` of the partition's `keys` were set or deleted. If some may have
+    been deleted, `whole` has the sizes of parts of a new snapshot. These are added up only if `changes_all` says that
+    the snapshot has no more entries than the delta, and only until it is clear that it is larger. All sizes are raw
+    bytes, as in `room_for_delta`.
 
-    Rule: a snapshot is written if the new delta is larger than `room_for_delta`, or if `changes_all` says so and the
-    snapshot is no larger than the delta. Else the new delta is folded with those from `keyed_fold_start` on.
+    Rule: a snapshot is written if the partition `has_shrunk`, if the new delta is larger than `room_for_delta`, or if
+    `changes_all` says so and the snapshot is no larger than the delta. Else the new delta is folded with those from
+    `keyed_fold_start` on.
 
-    Cost: that of these three.
+    Cost: that of these four.
     """
+    if has_shrunk(records, keys):
+        return None
     has_no_more_entries = changes_all(changed, keys)
     if has_no_more_entries and whole is None:
         return None

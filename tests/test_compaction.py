@@ -23,6 +23,7 @@ from pyspark_checkpointer.compaction import (
     early_compactions,
     fits_in_manifest,
     fold_start,
+    has_shrunk,
     is_small_partition,
     keyed_delta,
     keyed_fold_start,
@@ -135,6 +136,40 @@ def test_deltas_of_a_keyed_partition_have_half_of_its_snapshot(snapshot: int, de
 
 
 @pytest.mark.parametrize(
+    ("records", "keys", "shrunk"),
+    [
+        (10, 5, False),
+        (10, 4, True),
+        (11, 5, True),
+        (2, 1, False),
+        (1, 1, False),
+        (1, 0, True),
+        (0, 0, False),
+        (0, 9, False),
+    ],
+)
+def test_a_partition_with_less_than_half_of_the_entries_of_its_snapshot_has_shrunk(
+    records: int, keys: int, shrunk: bool
+) -> None:
+    assert has_shrunk(records, keys) is shrunk
+
+
+@given(st.lists(st.integers(-100, 100), max_size=100))
+def test_at_most_one_entry_is_written_for_each_entry_that_is_gone(changes: list[int]) -> None:
+    records = keys = gone = written = 0
+    for change in changes:
+        change = max(change, -keys)
+        keys, gone = keys + change, gone - min(change, 0)
+        if has_shrunk(records, keys):
+            records = keys
+            written += records
+        elif 2 * keys > 3 * records:  # as deltas of half of the snapshot bring one
+            records = keys
+        assert records <= 2 * keys
+    assert written <= gone
+
+
+@pytest.mark.parametrize(
     ("changed", "keys", "all_of_them"), [(9, 10, False), (10, 10, True), (10, 0, True), (0, 0, True)]
 )
 def test_a_delta_with_as_many_entries_as_the_partition_is_a_snapshot(
@@ -163,7 +198,7 @@ def test_the_snapshot_counts_as_one_of_the_chain() -> None:
 def test_a_keyed_partition_gets_a_delta_if_that_is_smaller_and_has_room(
     new: list[int], changed: int, keys: int, decided: tuple[int, int] | None
 ) -> None:
-    assert keyed_delta(112, [32, 4], new, 3, changed=changed, keys=keys) == decided
+    assert keyed_delta(112, [32, 4], new, 3, records=keys, changed=changed, keys=keys) == decided
 
 
 @pytest.mark.parametrize(
@@ -183,27 +218,32 @@ def test_a_keyed_partition_gets_a_delta_if_that_is_smaller_and_has_room(
 def test_a_keyed_partition_with_deletions_gets_a_snapshot_if_that_is_no_larger(
     new: list[int], changed: int, keys: int, whole: list[int], decided: tuple[int, int] | None
 ) -> None:
-    assert keyed_delta(112, [32, 4], new, 3, changed=changed, keys=keys, whole=whole) == decided
+    assert keyed_delta(112, [32, 4], new, 3, records=keys, changed=changed, keys=keys, whole=whole) == decided
 
 
 def test_a_snapshot_is_looked_at_no_further_than_is_needed_to_decide() -> None:
     parts = iter([5, 6, 7])
-    assert keyed_delta(100, [], [10], 4, changed=3, keys=4, whole=parts) == (0, 10), "it has more entries"
+    assert keyed_delta(100, [], [10], 4, records=4, changed=3, keys=4, whole=parts) == (0, 10), "it has more entries"
     assert [*parts] == [5, 6, 7]
     parts = iter([5, 6, 7])
-    assert keyed_delta(100, [], [10], 4, changed=3, keys=3, whole=parts) == (0, 10)
+    assert keyed_delta(100, [], [10], 4, records=3, changed=3, keys=3, whole=parts) == (0, 10)
     assert [*parts] == [7]
 
 
 def test_there_may_be_no_room_for_nothing() -> None:
-    assert keyed_delta(10, [6], [], 4, changed=0, keys=1) is None
+    assert keyed_delta(10, [6], [], 4, records=1, changed=0, keys=1) is None
+
+
+@pytest.mark.parametrize(("records", "decided"), [(20, (0, 10)), (21, None)])
+def test_a_keyed_partition_that_has_shrunk_gets_a_snapshot(records: int, decided: tuple[int, int] | None) -> None:
+    assert keyed_delta(100, [], [10], 4, records=records, changed=1, keys=10) == decided
 
 
 def test_the_size_of_a_delta_is_added_up_until_it_is_clear_that_there_is_no_room() -> None:
     parts = iter([50, 1, 1])
-    assert keyed_delta(100, [], parts, 4, changed=1, keys=10) is None
+    assert keyed_delta(100, [], parts, 4, records=10, changed=1, keys=10) is None
     assert [*parts] == [1]
-    assert keyed_delta(100, [], iter([50]), 4, changed=1, keys=1) is None
+    assert keyed_delta(100, [], iter([50]), 4, records=1, changed=1, keys=1) is None
 
 
 def test_each_changed_byte_of_a_keyed_partition_brings_three_of_snapshots_at_most() -> None:

@@ -161,9 +161,11 @@ class MapModel(OperatorModel):
             snapshot, *deltas = self.chains[partition]
             sizes = [artifact.raw_size for artifact in deltas]
             kind, keep, size = SNAPSHOT, 0, self.snapshot_size
-            # Entries are taken to be equally large, so that bytes stand for numbers of keys.
+            # Entries are taken to be equally large, so that bytes stand for numbers of keys. The state keeps its size.
             changed, keys = self.delta_size, self.snapshot_size
-            decided = keyed_delta(snapshot.raw_size, sizes, [changed], self.max_chain, changed=changed, keys=keys)
+            decided = keyed_delta(
+                snapshot.raw_size, sizes, [changed], self.max_chain, records=keys, changed=changed, keys=keys
+            )
             if decided is not None:
                 kind, keep, size = DELTA, 1 + decided.first, decided.size
             self.snapshots += kind == SNAPSHOT

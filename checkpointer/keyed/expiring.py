@@ -5,8 +5,9 @@ whenever in the batch the clock was moved, and times are given when changes are 
 `dirty` tell which keys were set.
 
 An entry that expires is forgotten here, and noted nowhere: readers leave it out by its time, and its bytes go with the
-next snapshot. `buried` tells that the chain may hold such entries. Where another rule, or the earlier clock of a
-rollback, would bring them back, a snapshot is written instead of a delta.
+next snapshot. That one is due, also without a change, once less than half of the last one is left (`has_shrunk`).
+`buried` tells that the chain may hold such entries. Where another rule, or the earlier clock of a rollback, would bring
+them back, a snapshot is written instead of a delta.
 """
 
 from collections.abc import Collection, Iterable

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from pyspark_checkpointer.compaction import keyed_delta
+from pyspark_checkpointer.compaction import has_shrunk, keyed_delta
 from pyspark_checkpointer.keyed.changes import PartitionChange
 from pyspark_checkpointer.keyed.key_kinds import INTEGERS, MIXED, NO_NUMBERS, SIMPLE, KeyKinds
 from pyspark_checkpointer.keyed.packing import differing, pack_batches
@@ -458,7 +458,7 @@ class MapPartition:
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def capture(self, number: int, chain: Chain, max_chain: int) -> PartitionChange | None:
-        """Return the changes to write on top of `chain`; None if there are none.
+        """Return what to write on top of `chain`; None if that is nothing.
 
         `chain` is the operator's chain of partition `number`.
 
@@ -469,8 +469,11 @@ class MapPartition:
         """
         self.is_new = False
         known = bool(chain) and chain == self.saved.chain and not self.needs_snapshot
+        # What expired is noted nowhere. It would stay in the chain for ever if nothing else changes.
+        if known and not self.dirty and not has_shrunk(chain[0].records, len(self.data)):
+            return None
         # A partition that is empty and was never saved needs no artifact, while one that was emptied does.
-        if (known and not self.dirty) or not (chain or self.data):
+        if not (chain or self.data):
             return None
         delta = self._capture_delta(number, chain, max_chain) if known else None
         return self._capture_snapshot(number) if delta is None else delta
@@ -487,6 +490,7 @@ class MapPartition:
             sizes,
             _sizes_of_parts(dirty),
             max_chain,
+            records=chain[0].records,
             changed=len(dirty),
             keys=len(self.data),
             whole=_sizes_of_parts(self.data) if self.has_deletions else None,

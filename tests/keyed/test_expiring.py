@@ -11,7 +11,7 @@ from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import DELTA, Clock
-from tests.keyed.states import failing_save, filled, kinds, saved
+from tests.keyed.states import BULK, failing_save, filled, kinds, saved
 from tests.manifests.samples import AT
 from tests.world import World
 
@@ -38,7 +38,8 @@ def test_what_expired_stays_away_after_saves_that_failed(world: World, fails: bo
     client, state = world.actor(), filled()
     state.set_rule(5, NOW)
     save(client, state)
-    kept = {f"kept {n}": n for n in range(4)}  # more than change below, or a snapshot would be written in any case
+    # As many as expire and more than change below, or a snapshot would be written in any case.
+    kept = {f"kept {n}": n for n in range(BULK)}
     state.update(kept)
     save(client, state, 4)
     state["new"] = 1

@@ -243,13 +243,18 @@ def test_entries_expire_sooner_without_a_rewrite(place: Place) -> None:
     assert (place.read(), place.records()) == ({"b": 1}, before)
 
 
-def test_expiry_costs_no_bytes_and_compaction_removes_what_expired(place: Place) -> None:
-    place.batch(0, dict.fromkeys(range(200), "x" * 50))
+def test_expiry_costs_no_bytes_until_more_than_half_expired(place: Place) -> None:
+    place.batch(0, dict.fromkeys(range(80), "x" * 50))
+    place.batch(5, dict.fromkeys(range(80, 200), "y" * 50))  # too much for a delta
     before = place.records()
     place.batch(10)
-    assert (place.read(), place.records()) == ({}, before)
-    place.batch(11, dict.fromkeys(range(1000, 1200), "y" * 50))  # too much for a delta
+    assert (len(place.read()), place.records(), before) == (120, 200, 200)
+    place.batch(14)
     assert place.records() == 200
+    place.batch(15)
+    assert (place.read(), place.records()) == ({}, 0)
+    place.batch(16, {"a": 1})
+    assert (place.read(), place.records()) == ({"a": 1}, 1)
 
 
 def test_a_rollback_takes_the_clock_back_with_the_entries(place: Place) -> None:
