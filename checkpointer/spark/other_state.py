@@ -208,7 +208,7 @@ class OtherStates:
         away by now.
         """
         kept = self._clients.pop(made.root, None)
-        # A pickle has the configuration alone, with dicts and lists of its own: the caller may have changed theirs since.
+        # A pickle has the configuration alone, with dicts and lists of its own: the caller's may have changed since.
         client = kept if kept is not None and kept.__getstate__() == made.__getstate__() else made
         self._clients[made.root] = client
         while len(self._clients) > MAX_CLIENTS:
