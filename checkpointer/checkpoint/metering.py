@@ -278,7 +278,8 @@ class Reports:
         return self._callback is not None or logger.isEnabledFor(logging.DEBUG)
 
     def _hand_over(self, record: Metrics) -> None:
-        log_safely(logging.DEBUG, "%s", record)
+        if logger.isEnabledFor(logging.DEBUG):
+            log_safely(logging.DEBUG, "%s", record)
         callback = self._callback
         if callback is not None:
             last = runtime.call_later(lambda: _call(callback, record))

@@ -56,7 +56,7 @@ class Prepared:
         self._is_told = False
         """True once a record told what the writes cost."""
         self.outcome: Outcome | None = None
-        self._session = session
+        self.session = session
         self._ref = ref
         self._record_outcome = record_outcome
         self.promotion = promotion
@@ -71,15 +71,15 @@ class Prepared:
         if self.outcome is Outcome.COMMITTED:
             return
         self._check_undecided()
-        meter, host = self.meter, self._session.host
+        meter, host = self.meter, self.session.host
         if not meter.operators and not self._is_told:  # somebody else wrote it
             meter.operators = await host.run(lambda: metadata.written(self.manifest, self.base.manifest))
         try:
-            with self._session.reports.committing(meter, self.id, self.manifest.epoch):
+            with self.session.reports.committing(meter, self.id, self.manifest.epoch):
                 await self._commit()
         except BaseException:
             # The record of this try has all that the checkpoint cost so far. That of the next one has what comes after.
-            self.meter, self._is_told = self._session.reports.meter(), True
+            self.meter, self._is_told = self.session.reports.meter(), True
             raise
 
     async def _commit(self) -> None:
@@ -87,16 +87,16 @@ class Prepared:
             # A rollback clears `prepared`. A promotion that is tried again must not land on top of it.
             if head.prepared != self._ref:
                 raise ConflictError(
-                    f"{self._session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
+                    f"{self.session.store.url}: {self.id} is no longer prepared: it was aborted or replaced; "
                     "it was not committed, restore again"
                 )
             return replace(pointer, committed=self._ref, prepared=None)
 
-        async with self._session.lock:
+        async with self.session.lock:
             if self.outcome is Outcome.COMMITTED:  # by a second call that held the lock
                 return
             self._check_undecided()
-            await self._session.commit_pointer(self.base, self._ref, self.manifest, edit_pointer)
+            await self.session.commit_pointer(self.base, self._ref, self.manifest, edit_pointer)
             self._decided(Outcome.COMMITTED, self.manifest)
 
     async def abort(self) -> None:
@@ -115,36 +115,36 @@ class Prepared:
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # An old handle must not drop what was prepared after it.
             if head.prepared not in (None, self._ref):
-                raise ConflictError(f"{self._session.store.url}: another checkpoint is prepared: restore again")
+                raise ConflictError(f"{self.session.store.url}: another checkpoint is prepared: restore again")
             # Also where nothing is prepared: only a new version proves that a `prepare` still under way can never land.
             # The nonce tells this swap from a version that others wrote.
             cleared.add(pointer.nonce)
             return replace(pointer, prepared=None)
 
-        async with self._session.lock:
+        async with self.session.lock:
             if self.outcome is Outcome.ABORTED:  # by a second call that held the lock
                 return
             self._check_undecided()
-            head = await self._session.swap_pointer(self.base, self._ref, edit_pointer)
+            head = await self.session.swap_pointer(self.base, self._ref, edit_pointer)
             if head.pointer is None or head.pointer.nonce not in cleared:  # more may be committed on top of it by now
-                raise InvalidStateError(f"{self._session.store.url}: {self.id} {Outcome.COMMITTED.value}")
-            self._session.move_to(self.base, head)
+                raise InvalidStateError(f"{self.session.store.url}: {self.id} {Outcome.COMMITTED.value}")
+            self.session.move_to(self.base, head)
             self._decided(Outcome.ABORTED, None)
 
     def found_committed(self) -> None:
         """Record that another writer committed it, and so took over."""
-        self._session.note_committed(self.id)
-        self._session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
+        self.session.note_committed(self.id)
+        self.session.invalidate(f"another writer committed {self.id}, which was prepared: call restore() first")
         self._decided(Outcome.COMMITTED, self.manifest)
 
     def _check_undecided(self) -> None:
-        if self._session.process is not forks.current:
+        if self.session.process is not forks.current:
             raise InvalidStateError(
-                f"{self._session.store.url}: {self.id} was prepared before this process was forked: restore().prepared "
+                f"{self.session.store.url}: {self.id} was prepared before this process was forked: restore().prepared "
                 "is the same here"
             )
         if self.outcome is not None:
-            raise InvalidStateError(f"{self._session.store.url}: {self.id} {self.outcome.value}")
+            raise InvalidStateError(f"{self.session.store.url}: {self.id} {self.outcome.value}")
 
     def _decided(self, outcome: Outcome, manifest: Manifest | None) -> None:
         self.outcome = outcome

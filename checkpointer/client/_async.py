@@ -1,7 +1,7 @@
 """Offer the asynchronous verbs, awaitable from any running event loop.
 
-Cancelling a verb stops the waiting, not the work: a commit that was under way still succeeds or fails. Only `restore`
-is cancelled with its caller.
+Cancelling a verb stops the waiting, not the work: a commit that was under way still succeeds or fails. If it succeeds,
+`begin` asks for `restore()` first. Only `restore` is cancelled with its caller.
 """
 
 import os
@@ -117,6 +117,9 @@ class AsyncCheckpointer(AsyncFace):
         At the end of the block the checkpoint is committed, and the errors of `commit` are raised. After an exception
         in the block nothing is visible: the checkpoint is aborted. But once `prepare()` has returned in the block, the
         checkpoint stays prepared until you commit or abort it, whether the block raises or not.
+
+        If the end of the block is cancelled or interrupted while it commits, the commit may still take effect. If it
+        did, the next call that writes asks for `restore()` first: it tells whether to begin this batch again.
 
         Args:
             epoch: Your number for the checkpoint, such as Spark's batch id. Without it the checkpoint is a change to
@@ -446,7 +449,8 @@ class AsyncCheckpointer(AsyncFace):
         check_progress(progress)
         from pyspark_checkpointer.admin import rollback
 
-        return await self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
+        wanted = CheckpointSelector.parse(to)
+        return await self._run_commit(lambda: rollback.rollback(self.session, wanted, progress=progress))
 
     async def export(
         self,
@@ -592,9 +596,10 @@ class AsyncCheckpointer(AsyncFace):
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
         wanted, where = CheckpointSelector.parse(to), self.spark_location(spark_checkpoint, spark_storage_options)
-        return await self._run(
-            rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress))
-        )
+        options = RewindOptions(stopped, dry_run, progress=progress)
+        if dry_run:
+            return await self._run(rewind.rewind(self.session, wanted, where, options))
+        return await self._run_commit(lambda: rewind.rewind(self.session, wanted, where, options))
 
     async def undo_rewind(
         self,
@@ -643,7 +648,10 @@ class AsyncCheckpointer(AsyncFace):
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
         where = self.spark_location(spark_checkpoint, spark_storage_options)
-        return await self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
+        options = RewindOptions(stopped, dry_run, progress=progress)
+        if dry_run:
+            return await self._run(rewind.undo(self.session, where, options))
+        return await self._run_commit(lambda: rewind.undo(self.session, where, options))
 
     async def encrypt(self, encryption: "KeyProvider | str", *, progress: Progress | None = None) -> "EncryptedRoot":
         """Encrypt this root where it is.
@@ -1040,13 +1048,10 @@ class AsyncCheckpointer(AsyncFace):
         check_progress(progress)
         from pyspark_checkpointer.admin import repair
 
-        return await self._run(
-            repair.repair(
-                self.session,
-                CheckpointSelector.parse(to),
-                accept_loss=accept_loss,
-                older_partitions=older_partitions,
-                progress=progress,
+        wanted = CheckpointSelector.parse(to)
+        return await self._run_commit(
+            lambda: repair.repair(
+                self.session, wanted, accept_loss=accept_loss, older_partitions=older_partitions, progress=progress
             )
         )
 
@@ -1246,7 +1251,8 @@ class AsyncCheckpointer(AsyncFace):
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
-        return await self._run(update_latest(self.session, CheckpointSelector.parse(id)))
+        wanted = CheckpointSelector.parse(id)
+        return await self._run_commit(lambda: update_latest(self.session, wanted))
 
     async def read_latest(self) -> CheckpointId | None:
         """Return the id of the committed checkpoint, as it is now; None on an empty root.

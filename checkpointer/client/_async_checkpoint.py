@@ -4,6 +4,7 @@ They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -313,6 +314,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def commit(self) -> CheckpointId:
         """Commit now. For callers without an `async with` block.
 
+        A commit whose caller was cancelled or interrupted may still take effect. If it did, the next call that writes
+        asks for `restore()` first, which tells.
+
         Returns:
             The id of the checkpoint.
 
@@ -330,7 +334,8 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> id == await ck.read_latest()
             True
         """
-        await bridge(commit.commit(self.attempt))
+        with commit.doubting(self.attempt.session, partial(commit.commit, self.attempt)) as watched:
+            await bridge(watched())
         return self.id
 
     async def abort(self) -> None:
@@ -381,8 +386,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
     async def _commit_in_background(self) -> None:
         # Now, because the caller goes on and may change positions while the commit waits for its turn.
         self.attempt.freeze()
-        session, work = self._client.session, commit.commit(self.attempt)
-        await self._tell(session, session.in_background(work, f"the commit of {self.id}"))
+        session = self._client.session
+        with commit.doubting(session, partial(commit.commit, self.attempt)) as watched:
+            await self._tell(session, session.in_background(watched(), f"the commit of {self.id}"))
 
     async def _give_up(self, error: BaseException) -> None:
         try:
@@ -435,7 +441,8 @@ class AsyncPrepared(NotPicklable):
         """Make it the committed checkpoint. Calling this again is no error.
 
         What this checkpointer restored while it was prepared is out of date then: it raises `InvalidStateError`. So
-        does a save of its maps.
+        does a save of its maps. If it takes effect after its caller was cancelled or interrupted, `begin` asks for
+        `restore()` first.
 
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.
@@ -451,7 +458,8 @@ class AsyncPrepared(NotPicklable):
             >>> await ck.read_latest() == second.id
             True
         """
-        await bridge(self._core.commit())
+        with commit.doubting(self._core.session, self._core.commit) as watched:
+            await bridge(watched())
 
     async def abort(self) -> None:
         """Discard the prepared checkpoint.

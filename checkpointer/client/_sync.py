@@ -115,6 +115,9 @@ class Checkpointer(SyncFace):
         in the block nothing is visible: the checkpoint is aborted. But once `prepare()` has returned in the block, the
         checkpoint stays prepared until you commit or abort it, whether the block raises or not.
 
+        If the end of the block is cancelled or interrupted while it commits, the commit may still take effect. If it
+        did, the next call that writes asks for `restore()` first: it tells whether to begin this batch again.
+
         Args:
             epoch: Your number for the checkpoint, such as Spark's batch id. Without it the checkpoint is a change to
                 the same batch: it keeps the epoch, and the query's job, of the checkpoint before.
@@ -443,7 +446,8 @@ class Checkpointer(SyncFace):
         check_progress(progress)
         from pyspark_checkpointer.admin import rollback
 
-        return self._run(rollback.rollback(self.session, CheckpointSelector.parse(to), progress=progress))
+        wanted = CheckpointSelector.parse(to)
+        return self._run_commit(lambda: rollback.rollback(self.session, wanted, progress=progress))
 
     def export(
         self,
@@ -589,7 +593,10 @@ class Checkpointer(SyncFace):
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
         wanted, where = CheckpointSelector.parse(to), self.spark_location(spark_checkpoint, spark_storage_options)
-        return self._run(rewind.rewind(self.session, wanted, where, RewindOptions(stopped, dry_run, progress=progress)))
+        options = RewindOptions(stopped, dry_run, progress=progress)
+        if dry_run:
+            return self._run(rewind.rewind(self.session, wanted, where, options))
+        return self._run_commit(lambda: rewind.rewind(self.session, wanted, where, options))
 
     def undo_rewind(
         self,
@@ -638,7 +645,10 @@ class Checkpointer(SyncFace):
         from pyspark_checkpointer.admin.streaming.rewind_result import RewindOptions
 
         where = self.spark_location(spark_checkpoint, spark_storage_options)
-        return self._run(rewind.undo(self.session, where, RewindOptions(stopped, dry_run, progress=progress)))
+        options = RewindOptions(stopped, dry_run, progress=progress)
+        if dry_run:
+            return self._run(rewind.undo(self.session, where, options))
+        return self._run_commit(lambda: rewind.undo(self.session, where, options))
 
     def encrypt(self, encryption: "KeyProvider | str", *, progress: Progress | None = None) -> "EncryptedRoot":
         """Encrypt this root where it is.
@@ -1033,13 +1043,10 @@ class Checkpointer(SyncFace):
         check_progress(progress)
         from pyspark_checkpointer.admin import repair
 
-        return self._run(
-            repair.repair(
-                self.session,
-                CheckpointSelector.parse(to),
-                accept_loss=accept_loss,
-                older_partitions=older_partitions,
-                progress=progress,
+        wanted = CheckpointSelector.parse(to)
+        return self._run_commit(
+            lambda: repair.repair(
+                self.session, wanted, accept_loss=accept_loss, older_partitions=older_partitions, progress=progress
             )
         )
 
@@ -1239,7 +1246,8 @@ class Checkpointer(SyncFace):
         """
         from pyspark_checkpointer.admin.update_latest import update_latest
 
-        return self._run(update_latest(self.session, CheckpointSelector.parse(id)))
+        wanted = CheckpointSelector.parse(id)
+        return self._run_commit(lambda: update_latest(self.session, wanted))
 
     def read_latest(self) -> CheckpointId | None:
         """Return the id of the committed checkpoint, as it is now; None on an empty root.

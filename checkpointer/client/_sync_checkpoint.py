@@ -5,6 +5,7 @@ They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -314,6 +315,9 @@ class Checkpoint(SyncStart, NotPicklable):
     def commit(self) -> CheckpointId:
         """Commit now. For callers without a `with` block.
 
+        A commit whose caller was cancelled or interrupted may still take effect. If it did, the next call that writes
+        asks for `restore()` first, which tells.
+
         Returns:
             The id of the checkpoint.
 
@@ -331,7 +335,8 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> id == ck.read_latest()
             True
         """
-        run_sync(commit.commit(self.attempt))
+        with commit.doubting(self.attempt.session, partial(commit.commit, self.attempt)) as watched:
+            run_sync(watched())
         return self.id
 
     def abort(self) -> None:
@@ -382,8 +387,9 @@ class Checkpoint(SyncStart, NotPicklable):
     def _commit_in_background(self) -> None:
         # Now, because the caller goes on and may change positions while the commit waits for its turn.
         self.attempt.freeze()
-        session, work = self._client.session, commit.commit(self.attempt)
-        self._tell(session, session.in_background(work, f"the commit of {self.id}"))
+        session = self._client.session
+        with commit.doubting(session, partial(commit.commit, self.attempt)) as watched:
+            self._tell(session, session.in_background(watched(), f"the commit of {self.id}"))
 
     def _give_up(self, error: BaseException) -> None:
         try:
@@ -436,7 +442,8 @@ class Prepared(NotPicklable):
         """Make it the committed checkpoint. Calling this again is no error.
 
         What this checkpointer restored while it was prepared is out of date then: it raises `InvalidStateError`. So
-        does a save of its maps.
+        does a save of its maps. If it takes effect after its caller was cancelled or interrupted, `begin` asks for
+        `restore()` first.
 
         Raises:
             ConflictError: It is not prepared any more: somebody aborted or replaced it.
@@ -452,7 +459,8 @@ class Prepared(NotPicklable):
             >>> ck.read_latest() == second.id
             True
         """
-        run_sync(self._core.commit())
+        with commit.doubting(self._core.session, self._core.commit) as watched:
+            run_sync(watched())
 
     def abort(self) -> None:
         """Discard the prepared checkpoint.

@@ -4,11 +4,12 @@
 so each class here has its counterpart.
 """
 
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.commit import doubting
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client.base import Client
@@ -89,6 +90,11 @@ class AsyncFace(Client):
         """Await work that comes after the commit in the background."""
         return await self._tell(_after_background(self.session, work))
 
+    async def _run_commit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await a verb that commits."""
+        with doubting(self.session, work) as watched:
+            return await self._run(watched())
+
     async def _tell(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work, and note that its error has reached the caller."""
         return await _tell_async(self.session, work)
@@ -117,6 +123,10 @@ class SyncFace(Client):
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._tell(_after_background(self.session, work))
+
+    def _run_commit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with doubting(self.session, work) as watched:
+            return self._run(watched())
 
     def _tell(self, work: Coroutine[Any, Any, T]) -> T:
         return _tell_sync(self.session, work)

@@ -8,7 +8,7 @@ import signal
 import threading
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -276,10 +276,6 @@ def test_a_cancelled_waiter_leaves_the_commit_to_end_on_its_own(world: World, ki
 def test_a_restore_sees_what_became_of_a_commit_that_nobody_waits_for(world: World, after: bool) -> None:
     """Otherwise the caller would take the batch for lost, and add it a second time on top of it."""
 
-    async def add(client: AsyncCheckpointer, data: bytes) -> None:
-        async with client.begin() as cp:
-            await cp.delta("op", 0, data)
-
     async def run() -> None:
         client = asynchronous(world)
         await aput(client, b"1")
@@ -299,6 +295,115 @@ def test_a_restore_sees_what_became_of_a_commit_that_nobody_waits_for(world: Wor
         found = await asynchronous(world).restore()
         assert found is not None
         assert await found.operator("op").partition(0) == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def add(client: AsyncCheckpointer, data: bytes, *, epoch: int | None = None, background: bool = False) -> None:
+    async with client.begin(epoch=epoch, background=background) as cp:
+        await cp.delta("op", 0, data)
+
+
+async def chain(world: World) -> list[bytes]:
+    found = await asynchronous(world).restore()
+    assert found is not None
+    return await found.operator("op").partition(0)
+
+
+async def give_up_at(client: AsyncCheckpointer, work: Coroutine[Any, Any, Any], kind: str, **gate: Any) -> None:
+    """Cancel `work` at a request, which then goes on."""
+    held = client.faults.hold(kind, **gate)
+    waiter = asyncio.ensure_future(work)
+    await asyncio.to_thread(held.wait)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    held.open()
+
+
+async def by_hand(client: AsyncCheckpointer, data: bytes) -> None:
+    cp = await client.begin()
+    await cp.delta("op", 0, data)
+    await cp.commit()
+
+
+@pytest.mark.parametrize("work", [add, by_hand])
+@pytest.mark.parametrize(("kind", "after"), [("put", False), ("swap", False), ("swap", True)])
+def test_a_commit_that_was_given_up_and_took_effect_asks_for_a_restore_first(
+    world: World, work: Callable[[AsyncCheckpointer, bytes], Coroutine[Any, Any, None]], kind: str, after: bool
+) -> None:
+    """A service that tries the batch again would add it a second time on top of it."""
+
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        await give_up_at(client, work(client, b"2"), kind, after=after)
+        for _ in range(2):  # whether the commit has ended or not
+            with pytest.raises(InvalidStateError, match=r"nobody waited for took effect: call restore\(\)"):
+                await work(client, b"2")
+        assert await chain(world) == [b"1", b"2"]
+        assert await client.restore() is not None
+        await add(client, b"3")
+        assert await chain(world) == [b"1", b"2", b"3"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_promotion_that_was_given_up_and_took_effect_asks_for_a_restore_first(world: World) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        cp = await client.begin()
+        await cp.delta("op", 0, b"2")
+        prepared = await cp.prepare()
+        await give_up_at(client, prepared.commit(), "swap", after=True)
+        await prepared.commit()  # the same one may be committed again
+        with pytest.raises(InvalidStateError, match=r"call restore\(\)"):
+            await add(client, b"2")
+        await client.restore()
+        await add(client, b"3")
+        assert await chain(world) == [b"1", b"2", b"3"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("verb", ["rollback", "update_latest"])
+def test_a_rollback_that_was_given_up_and_took_effect_asks_for_a_restore_first(world: World, verb: str) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        first = await client.read_latest()
+        await add(client, b"2")
+        await give_up_at(client, getattr(client, verb)(first), "swap", after=True)
+        with pytest.raises(InvalidStateError, match=r"call restore\(\)"):
+            await add(client, b"3")
+        assert await chain(world) == [b"1"]
+        await client.restore()
+        await add(client, b"3")
+        assert await chain(world) == [b"1", b"3"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_commit_that_was_given_up_and_failed_may_be_tried_again(world: World) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        client.faults.fail("swap", error=StoreRefusedError)
+        await give_up_at(client, add(client, b"2"), "put", path="manifests/")
+        await add(client, b"2")
+        assert await chain(world) == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_commit_in_the_background_took_effect_without_a_waiter(world: World) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        await add(client, b"2", background=True)
+        await add(client, b"3")
+        assert await chain(world) == [b"1", b"2", b"3"]
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
