@@ -126,8 +126,12 @@ async def call_alone(function: Callable[[], T]) -> T:
             refused.__cause__ = error
             done.set_exception(refused)
 
-    # A thread of its own and no pool, which functions that take long, or that never return, would use up.
-    threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
+    try:
+        # A thread of its own and no pool, which functions that take long, or that never return, would use up.
+        threading.Thread(target=work, name="checkpointer-user", daemon=True).start()
+    except RuntimeError:
+        # The interpreter is shutting down. Called here, a last save from an exit handler still gets its keys.
+        work()
     return await asyncio.wrap_future(done)
 
 
@@ -162,7 +166,8 @@ _PLAIN = "nothing of it runs when it is called: write a plain function, which ma
 def log_safely(level: int, message: str, *arguments: object, exc_info: bool = False) -> None:
     """Log a message about something that is done already.
 
-    A filter or handler of the user that fails must not look as if that had failed.
+    A filter or handler of the user that fails must not look as if that had failed, and one that wants to end the
+    program would end the event loop.
     """
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, SystemExit):
         logger.log(level, message, *arguments, exc_info=exc_info)

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -54,6 +55,72 @@ def test_one_that_ends_the_program_is_refused_and_all_goes_on(root: str, functio
     with client.begin(8) as cp:
         cp.snapshot("model", 0, b"new")
     assert client.restore().operator("model").read() == {0: [b"new"]}  # type: ignore[union-attr]
+
+
+KEYS = """
+import sys, tempfile
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.errors import CheckpointError
+from pyspark_checkpointer.storage.signatures.signing_keys import Signing
+
+member, error = sys.argv[1], getattr(__import__("builtins"), sys.argv[2])
+private = Ed25519PrivateKey.generate()
+
+class Key:
+    provider = "mine"
+    public_key = private.public_key().public_bytes_raw().hex()
+
+    @property
+    def key(self):
+        return self.tell("key", "name")
+
+    def wrap(self, data):
+        return self.tell("wrap", data[::-1])
+
+    def unwrap(self, wrapped):
+        return self.tell("unwrap", wrapped[::-1])
+
+    def sign(self, message):
+        return self.tell("sign", private.sign(message))
+
+    def tell(self, now, answer):
+        if now == member and told:
+            raise error("planted")
+        return answer
+
+told = False
+options = {"encryption": Key()} if member != "sign" else {"signing": Signing((Key.public_key,), Key())}
+
+def save(client, number):
+    with client.begin(number) as cp:
+        cp.snapshot("op", 0, b"1")
+
+root = tempfile.mkdtemp()
+if member in ("key", "unwrap"):
+    save(Checkpointer(root, **options), 1)  # they open keys that are there
+client = Checkpointer(root, **options)
+told = True
+try:
+    save(client, 2)
+except CheckpointError as refused:
+    print(type(refused).__name__, refused)
+told = False
+save(Checkpointer(root, **options), 3)
+print(Checkpointer(root, **options).restore().epoch)
+"""
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "StopIteration", "KeyboardInterrupt"])
+@pytest.mark.parametrize("member", ["key", "wrap", "unwrap", "sign"])
+def test_a_key_that_ends_the_program_is_refused_and_all_goes_on(member: str, error: str) -> None:
+    """In a process of its own, which would wait for ever."""
+    command = [sys.executable, "-c", KEYS, member, error]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused, *rest = done.stdout.splitlines()
+    assert refused.startswith(("IllegalArgumentError a function of yours raised", "SwapNotSentError nothing was")), done
+    assert error in refused
+    assert rest == ["3"]
 
 
 def test_a_restore_that_nobody_waits_for_changes_nothing_later(root: str) -> None:

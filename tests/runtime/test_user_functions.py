@@ -1,5 +1,7 @@
 """Calls of users' functions."""
 
+import logging
+import sys
 import threading
 
 import pytest
@@ -34,3 +36,24 @@ def test_a_call_is_dropped_where_no_thread_can_be_started(monkeypatch: pytest.Mo
     done = calls.add(lambda: None)
     assert done is not None
     done.result(30)
+
+
+def test_a_log_handler_that_ends_the_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leaving(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            sys.exit(3)
+
+    monkeypatch.setattr(user_functions.logger, "handlers", [Leaving()])
+    user_functions.log_safely(logging.WARNING, "%s", "something")
+
+
+def test_a_function_is_called_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last save from an exit handler asks for its keys."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    run_sync(where())  # starts the loop
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert run_sync(user_functions.call_alone(lambda: 1)) == 1

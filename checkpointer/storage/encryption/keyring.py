@@ -7,6 +7,7 @@ open a root, and `generations.py` gives it another data key.
 import secrets
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.errors import (
@@ -94,7 +95,7 @@ async def unwrap_keys(store: Store, provider: KeyProvider, keys: RootKeys, chose
     if one is not None:
         return await _unwrap(store, provider, keys.root_id, chosen, one)
     known = ", ".join(shown_key(one.provider, one.key) for one in chosen.wrappings)
-    name = await runtime.in_thread(lambda: provider.key)
+    name = await runtime.call_alone(lambda: provider.key)
     raise InvalidStateError(
         f"{store.url}: is encrypted, and its keys are opened by {known}, not by "
         f"{shown_key(provider.provider, name)}: give that one as encryption"
@@ -143,7 +144,7 @@ async def opens(store: Store, provider: KeyProvider, keys: RootKeys, chosen: Key
 
 async def find_wrapping(provider: KeyProvider, chosen: KeyGeneration) -> WrappedKey | None:
     """Return the wrapping of a generation by a provider, found by its key's name."""
-    name = await runtime.in_thread(lambda: provider.key)
+    name = await runtime.call_alone(lambda: provider.key)
     return next((one for one in chosen.wrappings if one.named == (provider.provider, name)), None)
 
 
@@ -238,22 +239,22 @@ async def wrap_keys(provider: KeyProvider, keys: DataKeys) -> KeyGeneration:
 async def wrap_key(provider: KeyProvider, keys: DataKeys) -> WrappedKey:
     """Return opened keys as one provider wrapped them."""
     data = keys.wrapped_content
-    wrapped = await runtime.in_thread(provider.wrap, data)
+    wrapped = await runtime.call_alone(partial(provider.wrap, data))
     # Before anything is written with it: a data key that cannot be opened again would lose the whole root.
     try:
-        opened = await runtime.in_thread(provider.unwrap, wrapped)
+        opened = await runtime.call_alone(partial(provider.unwrap, wrapped))
     except UnwrapError:
         opened = b""
     if opened != data:
         raise IllegalArgumentError(f"the provider {provider.provider!r} does not return what it wrapped")
-    return WrappedKey(provider.provider, await runtime.in_thread(lambda: provider.key), wrapped, keys.opens)
+    return WrappedKey(provider.provider, await runtime.call_alone(lambda: provider.key), wrapped, keys.opens)
 
 
 async def _unwrap(
     store: Store, provider: KeyProvider, root_id: str, chosen: KeyGeneration, one: WrappedKey
 ) -> DataKeys:
     try:
-        data = await runtime.in_thread(provider.unwrap, one.wrapped)
+        data = await runtime.call_alone(partial(provider.unwrap, one.wrapped))
     except UnwrapError:
         data = b""
     if len(data) > KEY_BYTES:

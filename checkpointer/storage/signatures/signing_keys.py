@@ -173,7 +173,7 @@ def sign(key: SigningKey, message: bytes) -> bytes:
         public_key, signature = key.public_key, key.sign(message)
     except CheckpointError:
         raise
-    except Exception as error:
+    except BaseException as error:  # one that wants to end the program would only end the event loop
         raise SwapNotSentError(
             f"nothing was written: the key to sign with raised {type(error).__name__}: try again when it works"
         ) from error
