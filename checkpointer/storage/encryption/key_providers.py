@@ -6,12 +6,13 @@ Neither file is ever written to the store, nor copied into a pickle. Others ask 
 """
 
 import hashlib
+import inspect
 import os
 import secrets
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap_with_padding, aes_key_wrap_with_padding
 
@@ -55,6 +56,19 @@ class KeyProvider(Protocol):
 
         Raises `UnwrapError` if another key wrapped it, or if it was changed.
         """
+
+
+_MEMBERS = [name for name in vars(KeyProvider) if not name.startswith("_")]
+
+
+def is_provider(given: object) -> TypeGuard[KeyProvider]:
+    """Return whether an object is a provider of keys.
+
+    It has to have all members, and none of them is evaluated: `key` may ask a key service, or read a file. `isinstance`
+    evaluates it before Python 3.12.
+    """
+    absent = object()
+    return all(inspect.getattr_static(given, name, absent) is not absent for name in _MEMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +202,13 @@ def _unwrap(key: bytes, wrapped: bytes) -> bytes:
         raise UnwrapError from None
 
 
-__all__ = ["HIDE_NAMES", "HiddenNames", "KeyFile", "KeyProvider", "PassphraseFile", "UnwrapError", "hides_names"]
+__all__ = [
+    "HIDE_NAMES",
+    "HiddenNames",
+    "KeyFile",
+    "KeyProvider",
+    "PassphraseFile",
+    "UnwrapError",
+    "hides_names",
+    "is_provider",
+]

@@ -11,7 +11,7 @@ from pyspark_checkpointer.manifests.keys_json import WrappedKey
 from pyspark_checkpointer.storage.base import Store, WrappedStore
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import CheckNames, KeyChange, begin_change
-from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider
+from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, is_provider
 from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
 from pyspark_checkpointer.storage.encryption.keyring import (
     UNFINISHED,
@@ -35,7 +35,7 @@ def as_encryption(given: "Encryption | str") -> Encryption:
     """
     if isinstance(given, str):
         return parse_provider(given)
-    if isinstance(given, DataKeys | KeyProvider):
+    if isinstance(given, DataKeys) or is_provider(given):
         return given
     raise IllegalArgumentError(f"encryption: expected a text or a provider of keys, got {type(given).__name__}")
 
@@ -64,7 +64,7 @@ async def adopt(store: Store, encryption: Encryption | str | None) -> tuple[Data
 
     Raises `IllegalArgumentError` where the store encrypts already, or `encryption` is no provider of keys.
     """
-    if not isinstance(encryption, KeyProvider):
+    if not is_provider(encryption):
         raise IllegalArgumentError(f"{store.url}: encrypt needs a provider of keys")
     if any(isinstance(one, EncryptedStore) for one in _layers(store)):
         raise IllegalArgumentError(f"{store.url}: was opened with encryption: to encrypt a root, open it without")
@@ -119,7 +119,7 @@ async def change_cleaners(
 def _providers(store: Store, encryption: Encryption | str | None) -> tuple[Store, KeyProvider, KeyProvider]:
     """Return the root as stored, its provider of keys, and the one that follows."""
     encrypted = _encrypted_store(store)
-    if not isinstance(encryption, KeyProvider):
+    if not is_provider(encryption):
         raise IllegalArgumentError(f"{store.url}: needs a provider of keys that wraps, got opened keys or none")
     return encrypted.inner, _provider(encrypted), encryption
 

@@ -34,6 +34,18 @@ def test_every_provider_is_tried() -> None:
     assert {*FILES, *SERVICES} - {"azure-managed-hsm"} == set(PROVIDERS)
 
 
+@every_service
+def test_a_client_is_made_without_asking_the_service(
+    case: ServiceCase, become: Become, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be made in an event loop, and again by each copy, pickle and fork."""
+    become(case.down)
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    client = pickle.loads(pickle.dumps(Checkpointer(tmp_path, encryption=case.text))).copy()
+    with pytest.raises(DependencyError):
+        client.begin().commit()
+
+
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 
