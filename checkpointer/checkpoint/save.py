@@ -54,6 +54,8 @@ class CheckpointAttempt:
         self.job = job
         self.meter = meter
         self.state = AttemptState.OPEN
+        self.is_given_up = False
+        """True where the library itself aborts the attempt, and its caller learns why."""
         self.prepared: Prepared | None = None
         """The prepared checkpoint, for the second phase. It is set from the swap of `prepare` on."""
         self.uploader = Uploader(session.store, session.host, self.id)

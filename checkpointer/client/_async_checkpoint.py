@@ -16,7 +16,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart
+from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart, unless_given_up
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -388,9 +388,11 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self.attempt.freeze()
         session = self._client.session
         with commit.doubting(session, partial(commit.commit, self.attempt)) as watched:
-            await self._tell(session, session.in_background(watched(), f"the commit of {self.id}"))
+            work = unless_given_up(self.attempt, watched)
+            await self._tell(session, session.in_background(work, f"the commit of {self.id}"))
 
     async def _give_up(self, error: BaseException) -> None:
+        self.attempt.is_given_up = True
         try:
             await self.abort()
         # The caller has to learn why the block failed. That the abort failed too only adds to it.

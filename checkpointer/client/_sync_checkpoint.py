@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import SyncFace, SyncStart
+from pyspark_checkpointer.client.seam import SyncFace, SyncStart, unless_given_up
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -389,9 +389,11 @@ class Checkpoint(SyncStart, NotPicklable):
         self.attempt.freeze()
         session = self._client.session
         with commit.doubting(session, partial(commit.commit, self.attempt)) as watched:
-            self._tell(session, session.in_background(watched(), f"the commit of {self.id}"))
+            work = unless_given_up(self.attempt, watched)
+            self._tell(session, session.in_background(work, f"the commit of {self.id}"))
 
     def _give_up(self, error: BaseException) -> None:
+        self.attempt.is_given_up = True
         try:
             self.abort()
         # The caller has to learn why the block failed. That the abort failed too only adds to it.

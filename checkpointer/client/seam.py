@@ -9,11 +9,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from pyspark_checkpointer import runtime
+from pyspark_checkpointer.checkpoint.attempt_state import AttemptState
 from pyspark_checkpointer.checkpoint.commit import doubting
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
+from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.display import note
+from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.runtime import bridge, run_sync
 
 T = TypeVar("T")
@@ -49,6 +52,19 @@ def _tell_sync(session: Session, work: Coroutine[Any, Any, T]) -> T:
     except BaseException as error:
         session.forget_failure(error)
         raise
+
+
+async def unless_given_up(attempt: CheckpointAttempt, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Await the commit of a block in the background.
+
+    If the end of the block was cancelled, it has aborted the attempt, and its caller knows. An error here would be
+    raised by the next call, which has nothing to do with it.
+    """
+    try:
+        await work()
+    except InvalidStateError:
+        if not attempt.is_given_up or attempt.state is not AttemptState.ABORTED:
+            raise
 
 
 @contextmanager

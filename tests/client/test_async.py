@@ -408,6 +408,64 @@ def test_a_commit_in_the_background_took_effect_without_a_waiter(world: World) -
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_background_block_that_is_cancelled_at_its_end_fails_no_later_call(
+    world: World, begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller was told, and the library itself has aborted it, whether its commit was begun by then or not."""
+
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        first, second = [await client.begin(background=not begun) for _ in range(2)]
+        await first.delta("op", 0, b"2")
+        gate = client.faults.hold("swap")
+        committing = asyncio.ensure_future(first.__aexit__(None, None, None))
+        await asyncio.to_thread(gate.wait)
+        if begun:
+            linger_in_background(client, monkeypatch)
+            second._background = True
+        await second.delta("op", 0, b"never")
+        ending = asyncio.ensure_future(second.__aexit__(None, None, None))
+        await asyncio.sleep(0.05)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        gate.open()
+        await committing
+        await add(client, b"3")
+        await client.close()
+        assert await chain(world) == [b"1", b"2", b"3"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def linger_in_background(client: AsyncCheckpointer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the end of a block waiting after its commit was begun in the background."""
+    begin = client.session.in_background
+
+    async def linger(work: Coroutine[Any, Any, Any], name: str) -> None:
+        await begin(work, name)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(client.session, "in_background", linger)
+
+
+def test_a_background_block_that_is_cancelled_too_late_asks_for_a_restore_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        linger_in_background(client, monkeypatch)
+        await give_up_at(client, add(client, b"2", background=True), "put", path="manifests/")
+        with pytest.raises(InvalidStateError, match=r"nobody waited for took effect"):
+            await add(client, b"2")
+        assert await chain(world) == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 def test_a_restore_that_was_given_up_moves_no_later_commit(world: World) -> None:
     """It is cancelled after it has read the checkpoint of somebody else."""
     entered, leave = threading.Event(), threading.Event()
