@@ -57,6 +57,7 @@ class Checkpoint(SyncStart, NotPicklable):
         """Counts what the checkpoint costs. It is for other packages of this library."""
         self._begun: save.CheckpointAttempt | None = None
         self._is_beginning = False
+        self._began_to_prepare = False
         self._returned_prepared = False
         """True once `prepare()` returned: the caller alone decides from then on."""
         self._made()
@@ -285,7 +286,7 @@ class Checkpoint(SyncStart, NotPicklable):
 
         After this phase everything is durable and protected from cleanup, but not yet committed. Once this has
         returned, only you decide: the block of `begin()` neither commits nor aborts the checkpoint, also after an
-        exception. If this fails or is interrupted, the block aborts it.
+        exception. If this fails or is interrupted, the end of the block aborts it, also if the block catches the error.
 
         Returns:
             The prepared checkpoint, to commit or abort; after a restart it is `restored.prepared`.
@@ -306,6 +307,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> restored.epoch
             1
         """
+        self._began_to_prepare = True
         handle = Prepared(run_sync(commit.prepare(self.attempt)))
         # Last: what an interruption keeps from the caller is aborted at the end of the block.
         self._returned_prepared = True
@@ -371,6 +373,9 @@ class Checkpoint(SyncStart, NotPicklable):
             # Another system may have committed in trust of the prepared checkpoint.
             if not self._returned_prepared:
                 self._give_up(error)
+        elif self._began_to_prepare and not self._returned_prepared:
+            # The block has caught the error or the timeout of `prepare`. Nobody has what may be prepared.
+            self.abort()
         # Not where the block has committed, prepared or aborted it itself.
         elif self.attempt.state in UNDECIDED:
             try:

@@ -466,6 +466,67 @@ def test_a_background_block_that_is_cancelled_too_late_asks_for_a_restore_first(
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
+@pytest.mark.parametrize(("kind", "after"), [("put", False), ("swap", False), ("swap", True)])
+def test_a_block_aborts_a_prepare_that_it_gave_up_and_went_on(world: World, kind: str, after: bool) -> None:
+    """A timeout that is caught inside the block; nobody has the prepared checkpoint."""
+
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        async with client.begin() as cp:
+            await cp.delta("op", 0, b"never")
+            await give_up_at(client, cp.prepare(), kind, after=after)
+        restored = await client.restore()
+        assert restored is not None
+        assert restored.prepared is None
+        await add(client, b"2")
+        assert await chain(world) == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_block_does_not_commit_what_it_gave_up_to_prepare(world: World) -> None:
+    """The prepare waits for its turn, so that it has not begun."""
+
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        async with client.begin() as cp:
+            await cp.delta("op", 0, b"never")
+            gate = client.faults.hold("swap")
+            committing = asyncio.ensure_future(client.rollback("latest"))
+            await asyncio.to_thread(gate.wait)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await cp.prepare()
+            gate.open()
+        await committing
+        await add(client, b"2")
+        assert await chain(world) == [b"1", b"2"]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort", None])
+def test_a_block_leaves_what_it_prepared_to_its_caller(world: World, ends: str | None) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        async with client.begin() as cp:
+            await cp.delta("op", 0, b"2")
+            prepared = await cp.prepare()
+            if ends is not None:
+                await getattr(prepared, ends)()
+            with pytest.raises(InvalidStateError):
+                await cp.prepare()
+        restored = await client.restore()
+        assert restored is not None
+        assert (restored.prepared is None) == (ends is not None)
+        assert await chain(world) == [b"1", b"2"][: 2 if ends == "commit" else 1]
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 def test_a_restore_that_was_given_up_moves_no_later_commit(world: World) -> None:
     """It is cancelled after it has read the checkpoint of somebody else."""
     entered, leave = threading.Event(), threading.Event()
