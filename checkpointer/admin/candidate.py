@@ -52,6 +52,8 @@ class Candidate:
 
     None where nobody looked at Spark's checkpoint.
     """
+    copied: bool = False
+    """True if a repair wrote it, as the beginning of a new history."""
 
     @property
     def proven(self) -> bool:
@@ -59,7 +61,18 @@ class Candidate:
 
         Without proof it may be an attempt that never was.
         """
+        if self.copied:
+            # The catalog may be of the same repair, and the batch is that of the checkpoint which was copied.
+            return self.committed or bool(self.children)
         return self.committed or bool(self.children or self.catalogs or self.batch_done)
+
+    @property
+    def unfinished(self) -> bool:
+        """Return whether it may be a copy by a repair that never ended.
+
+        Such a copy may have an old state, though its sequence is high.
+        """
+        return self.copied and not self.proven
 
     @property
     def evidence(self) -> list[str]:
@@ -70,6 +83,7 @@ class Candidate:
         said += [f"savepoint {name!r}" for name in self.savepoints]
         if self.batch_done is not None:
             said.append(f"its batch was {'' if self.batch_done else 'not '}finished, says Spark")
+        said += ["a copy by a repair that may not have ended"] * self.unfinished
         return said
 
     def __repr__(self) -> str:
@@ -94,7 +108,7 @@ def choose_candidate(found: Sequence[Candidate], url: str, wanted: CheckpointSel
 
     "latest" is the candidate that the remains of `_latest` name.
     """
-    known = [Known(one.id, one.savepoints, one.epoch, one.committed) for one in found]
+    known = [Known(one.id, one.savepoints, one.epoch, one.committed, one.unfinished) for one in found]
     return resolve_candidate(known, url, wanted)
 
 

@@ -50,6 +50,8 @@ class Copier:
         self._owner = owner
         self._progress = progress
         self._written: set[str] = set()
+        self._moved: dict[str, str] = {}
+        """The path of each object's copy."""
         self._done = self._total = 0
 
     async def copy(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
@@ -57,6 +59,11 @@ class Copier:
 
         Nothing is committed.
         """
+        await self.copy_objects(manifest)
+        return await self.write_manifest(manifest, checkpoint)
+
+    async def copy_objects(self, manifest: Manifest) -> None:
+        """Copy the objects that a checkpoint of this content needs."""
         names: dict[str, set[Artifact]] = {}
         for operator in manifest.operators.values():
             for artifact in artifacts_of(operator):
@@ -64,13 +71,17 @@ class Copier:
         # The objects get the id of this attempt: an object of another attempt may be garbage that a cleanup is deleting
         # (SPEC.md, the one rule).
         moved = {path: object_paths.under(path, self._owner) for path in names}
+        self._moved |= moved
         # One of which nobody reads a byte may be missing (SPEC, Restore), also under its new path.
         read = {path: artifacts for path, artifacts in names.items() if any(one.length for one in artifacts)}
         await self._copy_objects({moved[path]: artifacts for path, artifacts in read.items()})
+
+    async def write_manifest(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
+        """Write the segments and the manifest of a checkpoint whose objects are copied."""
         store, host = self._target.store, self._target.host
 
         def make_manifest() -> tuple[Manifest, list[SegmentObject]]:
-            operators = {name: _with_new_paths(operator, moved) for name, operator in manifest.operators.items()}
+            operators = {name: _with_new_paths(operator, self._moved) for name, operator in manifest.operators.items()}
             # What the source cost, and fields that a later version added, say nothing about the copy.
             copied = replace(
                 manifest, id=checkpoint, parent=None, created=host.now(), operators=operators, cost=None, extra={}

@@ -2,16 +2,17 @@
 
 The root gets a committed checkpoint again.
 
-    scan the store → examine the candidate → copy savepoints and candidate → write a catalog → compare-and-swap _latest
+    scan the store → examine the candidate → copy all objects → write manifests and a catalog → compare-and-swap _latest
 
 The caller chose one of the candidates (`repair_candidates.py`). It is copied with all its objects under a new id, above
 every sequence in the store. A cleanup that found an object to be garbage may still delete it, unless its sequence is
-above those in the store. Before the swap nothing has changed. Where a candidate is damaged, `salvage.py` finds its
-intact parts; they are committed only for a caller who accepts the loss.
+above those in the store. Before the swap nothing has changed, and a repair that fails deletes what it wrote. Where a
+candidate is damaged, `salvage.py` finds its intact parts; they are committed only for a caller who accepts the loss.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.candidate import choose_candidate
@@ -22,13 +23,20 @@ from pyspark_checkpointer.admin.salvage import Salvage, salvage
 from pyspark_checkpointer.admin.slices import extract_slices
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
-from pyspark_checkpointer.checkpoint.history import is_live, read_history
+from pyspark_checkpointer.checkpoint.history import find_above, is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, find_above, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, InvalidStateError
-from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Pointer
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    InvalidStateError,
+    StoreRefusedError,
+)
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
@@ -83,17 +91,17 @@ async def repair(
         top = max(examined.top, head.sequence)
         # The committed checkpoint needs the highest sequence, so the candidate is copied last, after the savepoints.
         ids = [session.draw_id(top + number) for number in range(len(savepoints) + 1)]
-        # One copier for all, so that objects which savepoints and the candidate share are copied once. They carry the
-        # lowest of the new ids, which is at or below that of every checkpoint that names them.
-        copier = Copier(session.store, session, ids[0])
+        own_catalog = session.draw_id(ids[-1].sequence)
+        # Before anything is copied: a store that ignores conditions is refused.
+        await session.prove_conditions(head)
         try:
-            entries = await _copy_savepoints(session, copier, savepoints, ids)
-            content = examined.salvage.content(older_partitions=older_partitions)
-            content = await extract_slices(session, content, examined.salvage.copied_by_slice, ids[0])
-            copied, whole = await copier.copy(content, ids[-1])
-        except ObjectNotFoundError as missing:
-            raise CorruptionError(f"{url}: {to} names an object that is gone: {missing}: choose another") from None
-        catalog = await _write_catalog(session, copied.id, entries)
+            copied, whole, entries = await _copy_all(session, examined, savepoints, ids, older_partitions)
+            catalog = await _write_catalog(session, own_catalog, entries)
+        except BaseException as error:
+            await _discard(session, head, [*ids, own_catalog])
+            if isinstance(error, ObjectNotFoundError):
+                raise CorruptionError(f"{url}: {to} names an object that is gone: {error}: choose another") from None
+            raise
 
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # The number of takeovers may be lost with `_latest`. The epoch must not fall, so the sequence stands in.
@@ -111,7 +119,12 @@ async def repair(
 
         # The swap begins on the version that was examined: of two repairs, or of a repair and a commit, only one takes
         # effect.
-        await session.commit_pointer(Base(head, None), copied, whole, edit_pointer)
+        try:
+            await session.commit_pointer(Base(head, None), copied, whole, edit_pointer)
+        except StoreRefusedError:
+            # The disk may be full. A store may say so of a swap that took effect too, so `_latest` is asked.
+            await _discard(session, head, [*ids, own_catalog])
+            raise
     log_safely(
         logging.WARNING,
         "%s: repaired to %s, as %s; of the older checkpoints only savepoints are kept",
@@ -217,23 +230,53 @@ async def _reads_catalog(session: Session, head: Head) -> bool:
     return True
 
 
-async def _copy_savepoints(
-    session: Session, copier: Copier, savepoints: Sequence[CatalogEntry], ids: Sequence[CheckpointId]
-) -> list[CatalogEntry]:
-    """Copy the savepoints that are whole, and return the entries of the copies."""
+async def _copy_all(
+    session: Session,
+    examined: _Examined,
+    savepoints: Sequence[CatalogEntry],
+    ids: Sequence[CheckpointId],
+    older_partitions: bool,
+) -> tuple[Ref, Manifest, list[CatalogEntry]]:
+    """Copy the candidate, and the savepoints that are whole.
+
+    Returns the copy of the candidate, and the entries of the copied savepoints.
+    """
+    # One copier for all, so that objects which savepoints and the candidate share are copied once. They carry the
+    # lowest of the new ids, which is at or below that of every checkpoint that names them.
+    copier = Copier(session.store, session, ids[0])
+    for entry in savepoints:
+        await copier.copy_objects(await metadata.read_manifest(session.store, session.host, entry.ref))
+    content = examined.salvage.content(older_partitions=older_partitions)
+    content = await extract_slices(session, content, examined.salvage.copied_by_slice, ids[0])
+    await copier.copy_objects(content)
+    # The manifests come after all objects, which take long to copy: a repair that is killed meanwhile leaves no old
+    # states with high sequences. They are read once more, since all of them together may not fit into the memory.
     entries = []
     # There is one id more than savepoints: the last one is for the candidate.
     for entry, checkpoint in zip(savepoints, ids, strict=False):
         manifest = await metadata.read_manifest(session.store, session.host, entry.ref)
-        ref, _ = await copier.copy(manifest, checkpoint)
+        ref, _ = await copier.write_manifest(manifest, checkpoint)
         entries.append(replace(entry, ref=ref, nonce=session.host.token(32)))
-    return entries
+    copied, whole = await copier.write_manifest(content, ids[-1])
+    return copied, whole, entries
 
 
-async def _write_catalog(
-    session: Session, committed: CheckpointId, entries: Sequence[CatalogEntry]
-) -> CatalogRef | None:
-    """Write a catalog of the copied savepoints; return None without any."""
+async def _discard(session: Session, head: Head, ids: Sequence[CheckpointId]) -> None:
+    """Delete what a repair wrote under its ids, unless `_latest` has moved since.
+
+    No cleanup deletes it before the root is repaired, and a full disk may have no room for another try.
+    """
+    store = session.store
+    # The caller has to learn why the repair failed, not of a request that failed after it.
+    with suppress(CheckpointError):
+        owned = {entry.path for entry in await store.list("") if object_paths.owner(entry.path) in ids}
+        now, _ = await read_damaged(store)
+        if now.version == head.version:
+            await store.delete(sorted(owned))
+
+
+async def _write_catalog(session: Session, catalog: CheckpointId, entries: Sequence[CatalogEntry]) -> CatalogRef | None:
+    """Write a catalog of the copied savepoints under an id; return None without any."""
     if not entries:
         return None
-    return await metadata.write_catalog(session.store, Catalog(session.draw_id(committed.sequence), tuple(entries)))
+    return await metadata.write_catalog(session.store, Catalog(catalog, tuple(entries)))

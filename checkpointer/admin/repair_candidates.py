@@ -102,7 +102,7 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
     for ref, manifest in found.values():
         missing, size = await _missing(session, ref, manifest, sizes)
         listed.append(evidence.weigh(ref, manifest, missing, size))
-    newest = max((known.sequence for known in ids), default=0)
+    newest = max((candidate.id.sequence for candidate in listed if not candidate.unfinished), default=0)
     listed.sort(key=lambda candidate: _rank(candidate, newest), reverse=True)
     catalogs = {path: owner.sequence for path, owner in owners.items() if path.startswith(object_paths.CATALOGS)}
     return StoreScan(max(sequences, default=0), found, listed, catalogs, _newest_savepoints(entries))
@@ -165,21 +165,23 @@ class _Evidence:
             catalogs=len(own),
             savepoints=tuple(sorted({entry.name for entry in own if entry.name is not None})),
             batch_done=None if self.log is None else self.log.has_finished(manifest.job),
+            copied=metadata.is_copy(manifest),
         )
 
 
-def _rank(candidate: Candidate, newest: int) -> tuple[bool, bool, int, bool, float, CheckpointId]:
+def _rank(candidate: Candidate, newest: int) -> tuple[bool, bool, bool, int, bool, float, CheckpointId]:
     """Return the rank of a candidate: higher is better.
 
     Intact candidates come first. Among them the first one is the one that `_latest` names, then the newest. If two
     attempts have the same sequence and none is proven, the later one comes first: its writer had seen the other fail.
-    `newest` is the highest sequence of a manifest. If it is above all attempts on what `_latest` names, that is an old
-    copy, and says nothing about the newest commit.
+    Copies by a repair that may not have ended come after all others: their sequences are high, and their states may be
+    old. `newest` is the highest sequence of any other manifest. If it is above all attempts on what `_latest` names,
+    that is an old copy, and says nothing about the newest commit.
     """
     made = candidate.created.timestamp() if candidate.created else 0.0
     whole = not candidate.problems
     named = candidate.committed and newest <= candidate.id.sequence + 1
-    return (whole, named, candidate.id.sequence, candidate.proven, made, candidate.id)
+    return (whole, named, not candidate.unfinished, candidate.id.sequence, candidate.proven, made, candidate.id)
 
 
 async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:

@@ -109,39 +109,6 @@ async def find_head(store: Store) -> Head:
     return _decode(blob)
 
 
-async def read_whole_head(store: Store) -> Head:
-    """Return the content of `_latest`, for work that deletes what it does not lead to.
-
-    Raises `InvalidStateError` where `read_head` does. Raises it, too, where `_latest` is an old copy that somebody put
-    back, and where it is missing beside a manifest with the sequence 1.
-    """
-    head = await read_head(store)
-    lost = await find_above(store, head)
-    # Without `_latest`, nothing tells whether the only manifest is of an attempt, or of the only commit.
-    if head.pointer is None and (first := await list_sizes(store, 1, 1)) and await _is_unmoved(store, head):
-        lost = first[-1][0]
-    if lost is not None:
-        raise InvalidStateError(
-            f"{store.url}: has {'no' if head.pointer is None else 'an old copy of its'} {object_paths.LATEST}, and "
-            f"{lost} may be a commit, which would be lost, or an attempt that failed: repair_candidates(), or "
-            "`checkpointer repair`, lists what it can be repaired to"
-        )
-    return head
-
-
-async def find_above(store: Store, head: Head) -> CheckpointId | None:
-    """Return the manifest that proves this version to be old or lost, or None.
-
-    It is what `newest_above` returns, unless `_latest` has moved since: then it may be of a commit that is all right.
-    """
-    newest = await newest_above(store, head)
-    return newest if newest is not None and await _is_unmoved(store, head) else None
-
-
-async def _is_unmoved(store: Store, head: Head) -> bool:
-    return (await find_head(store)).version == head.version
-
-
 async def newest_above(store: Store, head: Head) -> CheckpointId | None:
     """Return the newest manifest above all attempts on this version, or None.
 

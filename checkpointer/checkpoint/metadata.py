@@ -66,6 +66,14 @@ async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_
     return Ref(checkpoint, sha256(data)), manifest_json.decode_manifest(checkpoint, data)
 
 
+def is_copy(manifest: Manifest) -> bool:
+    """Return whether a repair wrote this manifest, as the beginning of a new history.
+
+    Every other manifest without a parent is of the first attempt in a root, and has the sequence 1.
+    """
+    return manifest.parent is None and manifest.id.sequence > 1
+
+
 async def load_operators(store: Store, host: Host, manifest: Manifest) -> Manifest:
     """Return the manifest with the chains that its segments hold."""
     return await Segments(store, host).load(manifest)

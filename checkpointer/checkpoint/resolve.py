@@ -34,6 +34,8 @@ class Known:
     epoch: int | None = None
     is_latest: bool = False
     """True if `_latest`, or what is left of it, names it as the committed one."""
+    is_unfinished: bool = False
+    """True if it may be a copy by a repair that never ended. Then its sequence says nothing."""
 
     def fits(self, wanted: CheckpointSelector) -> bool:
         """Return whether the selector names this checkpoint.
@@ -213,7 +215,7 @@ def _latest_candidate(found: Sequence[Known], url: str) -> CheckpointId:
         raise CheckpointNotFoundError(
             f"{url}: `_latest` no longer says which checkpoint was the last one: choose one by its id"
         )
-    newest = max(candidate.id for candidate in found)
+    newest = max(candidate.id for candidate in found if not candidate.is_unfinished)
     # A failed attempt is one above the committed checkpoint. Anything higher was begun on a newer `_latest`.
     if newest.sequence > named.sequence + 1:
         raise CheckpointNotFoundError(

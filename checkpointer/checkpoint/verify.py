@@ -17,8 +17,8 @@ from functools import partial
 
 from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.history import list_manifests, read_history
-from pyspark_checkpointer.checkpoint.latest import Head, find_above, find_head
+from pyspark_checkpointer.checkpoint.history import find_above, list_manifests, read_history
+from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session

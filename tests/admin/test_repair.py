@@ -4,6 +4,8 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +30,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Job
 from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.requests import CrashError
 from tests.checkpoint.test_intact import own, spoil
 from tests.conftest import Root
 from tests.damage import everything, fill
@@ -369,6 +372,133 @@ def test_damage_that_only_reading_shows_stops_it_before_the_swap(world: World) -
     assert object_paths.LATEST not in world.objects()
     world.actor().repair(ids[0])
     assert latest(world.actor()) == b"1"
+
+
+# ---- a repair that does not end --------------------------------------------------------------------------------------
+
+
+def with_old_savepoints(world: World) -> list[CheckpointId]:
+    """Commit checkpoints, of which the oldest ones are savepoints."""
+    client = world.actor()
+    ids = [fill(client, number, many=False) for number in range(5)]
+    client.savepoint("a", ids[0])
+    client.savepoint("b", ids[1])
+    return ids
+
+
+def killed(world: World, chosen: CheckpointId, nth: int = 1, path: str = "") -> None:
+    """Begin a repair in a process that dies at its nth PUT of a path."""
+    client = world.actor(retries=False)
+
+    def die(request: object) -> None:
+        client.faults.dead = True
+        raise CrashError(f"died at {request}")
+
+    client.faults.call(die, "put", nth, path=path)
+    with pytest.raises(CrashError):
+        client.repair(chosen)
+
+
+def puts_of_repair(loss: Callable[[World], None]) -> int:
+    """Count the PUTs of a whole repair."""
+    world = World()
+    ids = with_old_savepoints(world)
+    loss(world)
+    client = world.actor()
+    client.repair(ids[-1])
+    return client.faults.counts["put"]
+
+
+@pytest.mark.parametrize("loss", [missing, cut])
+def test_wherever_a_repair_is_killed_the_newest_stays_the_best_candidate(loss: Callable[[World], None]) -> None:
+    for nth in range(1, puts_of_repair(loss) + 1):
+        world = World()
+        ids = with_old_savepoints(world)
+        loss(world)
+        killed(world, ids[-1], nth)
+        found = world.actor().repair_candidates()
+        assert found[0].id == ids[-1], nth
+        left = [candidate for candidate in found if candidate.id not in ids]
+        assert all("a repair that may not have ended" in str(candidate) for candidate in left)
+        world.actor().repair("latest" if loss is cut else ids[-1])
+        assert world.actor().restore().epoch == 4
+        assert [savepoint.name for savepoint in world.actor().savepoints()] == ["a", "b"]
+
+
+def test_a_root_that_is_sound_again_needs_no_repair(world: World) -> None:
+    ids = with_old_savepoints(world)
+    path = world.pointer().catalog.path
+    catalog = world.read(path)
+    world.delete(path)
+    killed(world, ids[-1], path=object_paths.CATALOGS)
+    assert len(world.objects(object_paths.MANIFESTS)) > 5
+    runtime.run_sync(world.store.put(path, catalog))
+    assert world.actor().verify()
+    with pytest.raises(InvalidStateError, match="nothing to repair"):
+        world.actor().repair(ids[0])
+
+
+def test_a_copy_that_was_built_upon_is_a_candidate_like_any_other(world: World) -> None:
+    ids = line(world.actor(), 3)
+    missing(world)
+    copied = world.actor().repair(ids[1])
+    last = put(world.actor(), b"4")
+    missing(world)
+    found = world.actor().repair_candidates()
+    assert [candidate.id for candidate in found[:2]] == [last, copied]
+    assert "may not have ended" not in str(found[1])
+
+
+def test_a_root_with_nothing_but_a_copy_is_no_new_root(world: World) -> None:
+    ids = line(world.actor(), 3)
+    missing(world)
+    world.actor().repair(ids[1])
+    world.actor().clean()
+    missing(world)
+    with pytest.raises(InvalidStateError, match="was lost"):
+        world.actor().restore()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("path", ["artifacts/", object_paths.MANIFESTS, object_paths.CATALOGS, object_paths.LATEST])
+def test_a_repair_that_fails_leaves_nothing_behind(world: World, loss: Callable[[World], None], path: str) -> None:
+    ids = with_old_savepoints(world)
+    loss(world)
+    before = world.objects()
+    kind = "swap" if path == object_paths.LATEST else "put"
+    for after in (False, kind == "put"):
+        client = world.actor(retries=False)
+        client.faults.fail(kind, path=path, after=after, times=99, error=StoreRefusedError)
+        with pytest.raises(StoreRefusedError):
+            client.repair(ids[-1])
+        assert world.objects() == before
+    world.actor().repair(ids[-1])
+
+
+def test_a_repair_that_is_cancelled_leaves_nothing_behind(world: World) -> None:
+    ids = with_old_savepoints(world)
+    missing(world)
+    before = world.objects()
+    client = world.actor(retries=False)
+
+    async def cancel(request: Any, send: Any) -> Any:
+        raise asyncio.CancelledError
+
+    client.faults.apply(cancel, "put", path=object_paths.MANIFESTS, nth=2)
+    with pytest.raises(CancelledError):
+        client.repair(ids[-1])
+    assert world.objects() == before
+
+
+def test_a_repair_that_may_have_taken_effect_keeps_what_it_wrote(world: World) -> None:
+    ids = with_old_savepoints(world)
+    missing(world)
+    client = world.actor(retries=False)
+    client.faults.fail("swap", path=object_paths.LATEST, after=True, times=99, error=StoreRefusedError)
+    with suppress(CheckpointError):
+        client.repair(ids[-1])
+    assert world.actor().restore().epoch == 4
+    assert world.actor().verify()
 
 
 # ---- where `_latest` is there ----------------------------------------------------------------------------------------

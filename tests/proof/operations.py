@@ -297,6 +297,10 @@ def repair_again(client: Actor, notes: dict[str, Any]) -> None:
         client.restore()
     except (CorruptionError, InvalidStateError):
         repair(client, notes)
+        state: State = {}
+        for number in range(1, NEXT):
+            state = grown(state, number)
+        assert state_of(client.restore()) == state, "another checkpoint than the newest one looked best"
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------

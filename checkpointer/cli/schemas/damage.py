@@ -55,6 +55,7 @@ class Candidate(TypedDict):
     catalogs: Annotated[int, "catalogs that name it"]
     savepoints: Annotated[list[str], "its names in those catalogs"]
     batch_done: Annotated[bool | None, "whether Spark finished its batch; null where that was not looked at"]
+    copied: Annotated[bool, "whether a repair wrote it, as the beginning of a new history"]
 
 
 class OlderState(TypedDict):
