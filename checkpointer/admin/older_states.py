@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator, Ref
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
 
 
 def count_records(chain: Chain) -> int:
@@ -116,7 +116,7 @@ class OlderStates:
                 except UnsupportedFormatError:
                     # What a newer library wrote is not damage, and must not be taken for a loss.
                     raise
-                except (CorruptionError, ObjectNotFoundError):
+                except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
                     continue
             self._loaded[checkpoint] = replace(manifest, operators=operators)
         return self._loaded[checkpoint]

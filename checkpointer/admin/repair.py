@@ -39,7 +39,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -196,8 +196,8 @@ async def _find_intact(session: Session) -> Intact | None:
         # An intact committed checkpoint is not enough: where its ancestry is broken, going back is not possible.
         await read_consistent(store, lambda head: read_history(store, head))
         return await find_intact(session)
-    # Only damage counts. A store that does not answer is no reason for a repair.
-    except CorruptionError:
+    # Only damage counts, and what the store shows to nobody. One that does not answer is no reason for a repair.
+    except (CorruptionError, ObjectRefusedError):
         return None
 
 
@@ -225,7 +225,7 @@ async def _reads_catalog(session: Session, head: Head) -> bool:
     assert head.pointer is not None
     try:
         await metadata.read_catalog(session.store, head.pointer.catalog)
-    except (CorruptionError, ObjectNotFoundError):
+    except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
         return False
     return True
 

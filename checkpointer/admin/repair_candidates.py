@@ -20,7 +20,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, StoreRefusedError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Manifest, Ref
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -193,7 +193,8 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
         return await metadata.find_manifest(session.store, checkpoint)
     except UnsupportedFormatError:
         raise
-    except (CorruptionError, ObjectNotFoundError) as error:
+    # What the store shows to nobody is lost as if it were damaged.
+    except (CorruptionError, ObjectNotFoundError, ObjectRefusedError) as error:
         return str(error)
 
 
@@ -205,7 +206,7 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
             catalog = await metadata.read_catalog(session.store, CatalogRef(path, object_paths.digest_of(path)))
         except UnsupportedFormatError:
             raise
-        except (CorruptionError, ObjectNotFoundError):
+        except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
             # A damaged catalog is evidence for nothing, and must not keep the others from being read.
             continue
         if catalog is not None:
@@ -241,7 +242,7 @@ async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mappin
     # The missing segment is told below, like every other missing object.
     except ObjectNotFoundError:
         whole = manifest
-    except CorruptionError as error:
+    except (CorruptionError, ObjectRefusedError) as error:
         whole = manifest
         problems.append(str(error))
     artifacts = (a for op in whole.operators.values() for chain in op.chains.values() for a in chain)

@@ -20,7 +20,14 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, Blob, ObjectNotFoundError, Store, UndecryptableError
+from pyspark_checkpointer.storage.base import (
+    SWAP_LIMIT,
+    Blob,
+    ObjectNotFoundError,
+    ObjectRefusedError,
+    Store,
+    UndecryptableError,
+)
 from pyspark_checkpointer.storage.compare_and_swap import READ_FAILURES, UndecidedError, find_object, swap_until_decided
 
 T = TypeVar("T")
@@ -139,7 +146,7 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
     """Return the readable part of `_latest`, and its bytes.
 
     If the bytes are damaged, the head has only their version, so that a repair can swap on it. A newer format is not
-    damage: it raises `UnsupportedFormatError`.
+    damage: it raises `UnsupportedFormatError`. Raises `ObjectRefusedError` where the store shows `_latest` to nobody.
     """
     try:
         blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
@@ -147,6 +154,11 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
         if error.version is None:
             raise
         return Head(None, error.version), b""
+    except ObjectRefusedError as error:  # there is no version to swap on
+        raise ObjectRefusedError(
+            f"{error}; if the store never shows it again, move `{object_paths.LATEST}` away, and call this again: "
+            "a root without it can be repaired"
+        ) from None
     try:
         return _decode(blob), b"" if blob is None else blob.data
     # It is a `CorruptionError` as well. A repair that took a newer format for damage would destroy a sound root.

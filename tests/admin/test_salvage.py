@@ -464,3 +464,70 @@ def test_what_a_store_shows_to_nobody_can_be_accepted_as_lost(world: World) -> N
     assert loss.operator == "op"
     healer.repair(ids[1], accept_loss=True)
     assert world.actor().restore()
+
+
+@pytest.mark.parametrize("kind", ["manifest", "catalog", "segment"])
+def test_metadata_that_a_store_shows_to_nobody_is_lost_and_no_obstacle(world: World, kind: str) -> None:
+    client = world.actor()
+    ids = [fill(client, number) for number in range(3)]
+    client.savepoint("s", ids[0])
+    client.savepoint("t", ids[1])
+    newest = world.pointer().catalog
+    assert newest is not None
+    path = {
+        "manifest": object_paths.manifest(ids[2]),
+        "catalog": newest.path,
+        "segment": next(path for path in world.objects(object_paths.SEGMENTS) if str(ids[0]) in path),
+    }[kind]
+    missing(world)
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=path, times=100, error=ObjectRefusedError)
+    by_id = {candidate.id: candidate for candidate in healer.repair_candidates()}
+    assert {*by_id} == {*ids}
+    assert bool(by_id[ids[2]].problems) == (kind != "catalog")
+    healer.repair(ids[1], accept_loss=True)
+    assert world.actor().restore().epoch == 1
+
+
+@pytest.mark.parametrize("which", [2, 1, 0])
+def test_a_manifest_of_the_history_that_a_store_shows_to_nobody_can_be_left_behind(world: World, which: int) -> None:
+    ids = line(world.actor(), 3)
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=object_paths.manifest(ids[which]), times=100, error=ObjectRefusedError)
+    chosen = ids[which - 1]
+    healer.repair(chosen)
+    assert world.actor().restore().manifest.parent is None
+
+
+@pytest.mark.parametrize("length", [4, 12])
+def test_a_checkpoint_whose_manifest_a_store_shows_to_nobody_can_be_deleted(world: World, length: int) -> None:
+    ids = line(world.actor(), length)
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=object_paths.manifest(ids[1]), times=100, error=ObjectRefusedError)
+    healer.delete_checkpoint(ids[1])
+    assert world.actor().list_checkpoints() == ids[2:]
+
+
+def test_a_catalog_that_a_store_shows_to_nobody_is_left_behind(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 2)
+    client.savepoint("s", ids[0])
+    catalog = world.pointer().catalog
+    assert catalog is not None
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=catalog.path, times=100, error=ObjectRefusedError)
+    healer.repair(ids[1])
+    assert world.actor().list_checkpoints()
+
+
+def test_a_pointer_that_a_store_shows_to_nobody_has_to_be_moved_away(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    ids = line(world.actor(), 2)
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=object_paths.LATEST, times=100, error=ObjectRefusedError)
+    for verb in (healer.repair_candidates, lambda: healer.repair(ids[1])):
+        with pytest.raises(ObjectRefusedError, match="move `_latest` away"):
+            verb()
+    world.delete(object_paths.LATEST)
+    healer.faults.clear()
+    healer.repair(ids[1])
