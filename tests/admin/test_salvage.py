@@ -16,6 +16,7 @@ import pytest
 from pyspark_checkpointer import Checkpointer, KeyedState, runtime
 from pyspark_checkpointer.admin import older_states, salvage
 from pyspark_checkpointer.admin.losses import RepairPlan
+from pyspark_checkpointer.checkpoint.map_entries import living_entries
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -53,7 +54,7 @@ def values(client: Checkpointer, manifest: Manifest) -> Values:
     for name, operator in manifest.operators.items():
         for partition in operator.chains:
             if operator.codec == codecs.MSGPACK.name:
-                value: Any = runtime.run_sync(snapshot.entries(name, partition))
+                value: Any = runtime.run_sync(living_entries(snapshot, name, partition))
             elif operator.codec == codecs.PARQUET.name:
                 value = rows_in(runtime.run_sync(partition_reader(snapshot, name, [partition])(partition)))
             else:
