@@ -169,7 +169,11 @@ async def _export(
     # Asked first, before anything is read: reading may take long.
     await refuse_used(target)
     ref, manifest = await read_consistent(session.store, lambda head: read_live(session, head, what))
-    return await create_root(session, ref.id, manifest, target, progress)
+    job = manifest.job
+    if job is not None and job.spark is not None:
+        # The query goes on with the first root: a rewind of the copy must not cut its progress in Spark.
+        job = replace(job, spark=replace(job.spark, location=""))
+    return await create_root(session, ref.id, replace(manifest, job=job), target, progress)
 
 
 async def create_root(

@@ -78,8 +78,11 @@ def rewind(
         return 0 if planned.refused is None else 1
     if planned.refused is not None:
         raise InvalidStateError(planned.refused)  # the rewind itself would raise it, but only after the question
-    question = f"Rewind query {planned.query_id} of {store.ck.root} from batch {planned.left_batch} to {planned.batch}?"
-    store.confirm(question, yes)
+    store.confirm(
+        f"Rewind query {planned.query_id} of {store.ck.root}, with Spark's progress in {planned.spark_checkpoint}, "
+        f"from batch {planned.left_batch} to {planned.batch}?",
+        yes,
+    )
     with progress("verifying", "bytes") as on_progress:
         done = run(
             # What was agreed to, by its id: `latest` may be another checkpoint by now.

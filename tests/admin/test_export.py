@@ -1,6 +1,7 @@
 """Copy checkpoints to other roots, with failures on the way; the source is never changed."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, SparkProgress
 from pyspark_checkpointer.storage.request_path import RetryingStore
 from pyspark_checkpointer.testing.requests import Request, Send
 from pyspark_checkpointer.testing.store import FaultyStore
@@ -49,6 +50,18 @@ def target_of(world: World) -> Checkpointer:
 
 
 # ---- what arrives ----------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_does_not_name_the_progress_of_the_query_that_goes_on(world: World) -> None:
+    client, spark = world.actor(), SparkProgress("/data/orders-spark", "v1\n{}\n0", ())
+    with client.begin_batch(7, Job("query", "run", 7, spark=spark)) as cp:
+        cp.snapshot("op", 0, b"7")
+    with target_of(World()) as target:
+        exporter(world).export(None, target.root)
+        restored = target.restore()
+        assert restored is not None
+        assert restored.manifest is not None
+        assert restored.manifest.job == Job("query", "run", 7, spark=replace(spark, location=""))
 
 
 @pytest.mark.parametrize("what", ["committed", "id", "text", "savepoint"])

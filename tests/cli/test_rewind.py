@@ -1,12 +1,14 @@
 """`checkpointer rewind` and `checkpointer fork`, over a query whose Spark is a model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.checkpoint import liveness
+from pyspark_checkpointer.cli.verb import Opened
 from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.cli.conftest import Run
 
@@ -63,6 +65,30 @@ def test_a_driver_that_cannot_be_seen_needs_a_word(query: Query, run: Run, monke
     told = json.loads(run("rewind", query.root, "epoch=1", "--yes", "--json").err)["error"]
     assert (told["type"], told["status"]) == ("InvalidStateError", 1)
     assert run("rewind", query.root, "epoch=1", "--yes", "--stopped").status == 0
+
+
+def test_the_question_and_the_refusal_name_the_folder_that_is_cut(
+    query: Query, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy of a root names the checkpointLocation of the first root."""
+    copy, asked = tmp_path / "rehearsal", list[str]()
+    shutil.copytree(query.root, copy)
+    monkeypatch.setattr(Opened, "check_can_ask", lambda *_: None)
+    monkeypatch.setattr("click.confirm", lambda question, **__: asked.append(question))  # which is no yes
+    assert run("rewind", copy, "epoch=1").status != 0
+    assert f"with Spark's progress in {query.spark}," in asked[0]
+    monkeypatch.setattr(liveness, "_here", lambda: "elsewhere/0")
+    assert str(query.spark) in run("rewind", query.root, "epoch=1", "--yes").err
+
+
+def test_a_rewind_of_an_export_asks_which_progress_is_meant(query: Query, run: Run, tmp_path: Path) -> None:
+    before, copy = query.files(), str(tmp_path / "copy")
+    assert run("export", query.root, "epoch=1", copy).status == 0
+    refused = run("rewind", copy, "latest", "--yes")
+    assert (refused.status, "--spark-checkpoint" in refused.err) == (2, True)
+    assert query.files() == before
+    assert run("rewind", copy, "latest", "--yes", "--spark-checkpoint", query.spark).status == 0
+    assert query.files() != before
 
 
 def test_a_fork_is_a_query_of_its_own(query: Query, run: Run, tmp_path: Path) -> None:

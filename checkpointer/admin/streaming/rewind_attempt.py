@@ -134,7 +134,8 @@ class RewindAttempt:
         """
         last = self.query.last
         running, why = is_running(last)
-        query = f"{self.query.session.store.url}: query {last.query_id}"
+        # A copied root names the checkpointLocation of the first one, so the folder that would be cut is said.
+        query = f"{self.query.session.store.url}: query {last.query_id} with its progress in {self.query.spark.url}"
         if running == "yes":
             return f"{query} runs: {why}; stop it first"
         if running == "unknown" and not stopped:

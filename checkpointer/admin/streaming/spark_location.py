@@ -39,7 +39,8 @@ class SparkCheckpointLocation:
         location = self.location or (job.spark.location if job.spark else None)
         if not location:
             raise IllegalArgumentError(
-                f"{root}: its checkpoint does not record the checkpointLocation: give spark_checkpoint"
+                f"{root}: its checkpoint does not record the checkpointLocation, as after an export: give "
+                "spark_checkpoint, or --spark-checkpoint on the command line, of a query that is yours to change"
             )
         return open_log(location, self.storage_options or options_near(location, root, self.root_options), self.fencing)
 
