@@ -641,3 +641,36 @@ def test_a_root_that_lost_its_keys_gets_no_others(root: Root, old: str, new: str
         client_of(root, old).restore()
     write(root, KEYS, lost)
     assert client_of(root, old).verify()
+
+
+def test_a_backup_of_before_that_was_put_over_the_root_is_encrypted_anew_again(
+    root: Root, old: str, new: str, tmp_path: Path
+) -> None:
+    """The objects of the second data key are still there, and nobody has that key any more."""
+    fill(client_of(root, old))
+    backup, before = objects(root), states(client_of(root, old))
+    client_of(root, old).reencrypt(new)
+    for number in range(5, 8):
+        with client_of(root, new).begin(epoch=number) as cp:
+            cp.save("totals", KeyedState({"later": number}))
+    for path, data in backup.items():
+        write(root, path, data)
+    assert states(client_of(root, old)) == before
+    third = make_key(tmp_path / "third.key")
+    client_of(root, old).reencrypt(third)
+    assert states(client_of(root, third)) == before
+    assert client_of(root, third).verify()
+    found = objects(root)
+    assert sorted(opens(keys_of(root, third), found)) == sorted(found.keys() - {KEYS}), "nothing of others is left"
+    with client_of(root, third).begin(epoch=9) as cp:
+        cp.save("totals", KeyedState({"new": 1}))
+    client_of(root, third).reencrypt(new)
+    assert client_of(root, new).verify()
+
+
+def test_a_planted_object_does_not_use_up_the_generations(root: Root, old: str, new: str) -> None:
+    fill(client_of(root, old))
+    write(root, f"manifests/0000000001-0badcafe.json.enc{'9' * 18}", b"planted")
+    client_of(root, old).reencrypt(new)
+    assert keys_of(root, new).generation == 2
+    assert client_of(root, new).verify()

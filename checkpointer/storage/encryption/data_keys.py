@@ -95,9 +95,10 @@ class DataKeys:
         """Make the keys of a new root."""
         return cls(secrets.token_hex(16), secrets.token_bytes(KEY_BYTES), hides_names=hides_names)
 
-    def next_generation(self, *, hides_names: bool) -> "DataKeys":
-        """Make other keys of the same root."""
-        return DataKeys(self.root_id, secrets.token_bytes(KEY_BYTES), self.generation + 1, hides_names)
+    def next_generation(self, *, above: int, hides_names: bool) -> "DataKeys":
+        """Make other keys of the same root, of a generation above these and another one."""
+        number = max(self.generation, above) + 1
+        return DataKeys(self.root_id, secrets.token_bytes(KEY_BYTES), number, hides_names)
 
     # ---- names -------------------------------------------------------------------------------------------------
 

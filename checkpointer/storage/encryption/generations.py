@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.errors import InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys
-from pyspark_checkpointer.storage.base import Blob, Store
+from pyspark_checkpointer.storage.base import Blob, Store, pages
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyProvider, hides_names
 from pyspark_checkpointer.storage.encryption.keyring import (
@@ -26,6 +26,13 @@ from pyspark_checkpointer.storage.encryption.keyring import (
     wrap_keys,
 )
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
+from pyspark_checkpointer.storage.encryption.stored_names import generation_of
+
+MAX_GENERATION = 10**9
+"""Generations from here on are none that a root can have had.
+
+Somebody planted the object, and its number must not use up the digits that a stored path has for it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +73,26 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
     if before is None:
         before = await unwrap_all(store, old, keys, present)  # it raises, and says why
     # Names that are hidden once stay so: their owner would not expect that another key shows them.
-    after = before.next_generation(hides_names=before.hides_names or hides_names(new))
+    above = await _highest_generation(store)
+    after = before.next_generation(above=above, hides_names=before.hides_names or hides_names(new))
     if after.hides_names and not before.hides_names:
         await check_names(EncryptedStore(store, before))
     planned = replace(keys, generations=(present, await wrap_keys(new, after)))
     await _swap(store, planned, blob.version)
     return KeyChange(before, after)
+
+
+async def _highest_generation(store: Store) -> int:
+    """Return the highest generation of keys that any object of a root has.
+
+    It is above the present one where a backup was put over the root. Nobody has these keys any more, and an object that
+    is written once is never replaced.
+    """
+    highest = 0
+    async for entries in pages(store, ""):
+        found = (generation_of(entry.path) or 0 for entry in entries)
+        highest = max([highest, *(number for number in found if number < MAX_GENERATION)])
+    return highest
 
 
 async def _try_unwrap(store: Store, provider: KeyProvider, keys: RootKeys, chosen: KeyGeneration) -> DataKeys | None:

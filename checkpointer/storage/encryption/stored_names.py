@@ -92,20 +92,11 @@ class StoredNames:
     def is_outdated(self, stored: str) -> bool:
         """Return whether a stored object is of the format, and older than these keys.
 
-        It is not encrypted, or it has keys of an earlier generation. This is told by its path alone, as nobody may have
-        those keys. Keys of a later generation may have come since this call began: their objects are never outdated.
+        It is not encrypted, or it has keys of an earlier generation. Keys of a later generation may have come since
+        this call began: their objects are never outdated.
         """
-        if object_paths.is_written_once(stored):
-            return True
-        found = _SUFFIX.search(stored)
-        if found is None or int(found["generation"] or 1) >= self._generation:
-            return False
-        folder, slash, name = stored[: found.start()].rpartition("/")
-        # A hidden name is longer than the name is, and may be longer than the name of an operator can be.
-        folder = _HIDDEN_OPERATOR.sub(f"{object_paths.ARTIFACTS}x", folder)
-        # A digest that is not encrypted was never written so.
-        shape = folder + slash + _STORED_DIGEST.sub("0" * 64, name)
-        return _DIGEST.search(name) is None and object_paths.is_written_once(shape)
+        generation = generation_of(stored)
+        return generation is not None and generation < self._generation
 
     # ---- folders -----------------------------------------------------------------------------------------------
 
@@ -170,6 +161,26 @@ class StoredNames:
             return None
 
 
+def generation_of(stored: str) -> int | None:
+    """Return the generation of keys that a stored object has; 0 if it is not encrypted.
+
+    Returns None for an object that is not of the format, and for one that is replaced. This is told by the path alone,
+    as nobody may have those keys.
+    """
+    if object_paths.is_written_once(stored):
+        return 0
+    found = _SUFFIX.search(stored)
+    if found is None:
+        return None
+    folder, slash, name = stored[: found.start()].rpartition("/")
+    # A hidden name is longer than the name is, and may be longer than the name of an operator can be.
+    folder = _HIDDEN_OPERATOR.sub(f"{object_paths.ARTIFACTS}x", folder)
+    shape = folder + slash + _STORED_DIGEST.sub("0" * 64, name)
+    # A digest that is not encrypted was never written so.
+    is_ours = _DIGEST.search(name) is None and object_paths.is_written_once(shape)
+    return int(found["generation"] or 1) if is_ours else None
+
+
 def check_length(name: str) -> str:
     """Return an encoded name that can be hidden.
 
@@ -209,4 +220,4 @@ def _cut(path: str, part: str, is_last: bool) -> tuple[str, str]:
     return part, ""
 
 
-__all__ = ["MAX_HIDDEN_NAME", "StoredNames", "check_length", "has_fixed_salt"]
+__all__ = ["MAX_HIDDEN_NAME", "StoredNames", "check_length", "generation_of", "has_fixed_salt"]

@@ -155,7 +155,7 @@ def generation(number: int, *wrappings: WrappedKey) -> KeyGeneration:
         keys_with(generation(1, WrappedKey("key-file", "", b""))),
         keys_with(),
         keys_with(generation(0)),
-        keys_with(generation(1), generation(3)),
+        keys_with(generation(2), generation(2)),
         keys_with(generation(2), generation(1)),
         keys_with(generation(1), generation(2), generation(3)),
         keys_with(KeyGeneration(1, None, (SOUND,))),  # type: ignore[arg-type]
