@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
-from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.history import is_live, refuse_old_copy
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
@@ -16,7 +16,7 @@ from pyspark_checkpointer.errors import (
     ConflictError,
     RetiredError,
 )
-from pyspark_checkpointer.manifests.model import CheckpointId, Job, Pointer, Ref
+from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
 
@@ -47,6 +47,7 @@ async def rollback(
 
     Raises:
         CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
+        InvalidStateError: `_latest` is an old copy that somebody put back. Nothing was changed.
         ConflictError: The checkpoint was committed since this session last restored.
         RetiredError: The checkpoint was retired meanwhile.
     """
@@ -67,7 +68,14 @@ async def _rollback(
     """Roll back. See `rollback` for the arguments."""
     # Before anything is read: a fenced writer must not roll back, and need not read for long to hear of it.
     session.check_may_write()
-    target, old = await read_consistent(session.store, lambda head: read_live(session, head, to))
+
+    async def read_target(head: Head) -> tuple[Ref, Manifest]:
+        # A rewind has looked already. The newer commits, which an old copy of `_latest` does not name, would be buried.
+        if base is None:
+            await refuse_old_copy(session.store, head)
+        return await read_live(session, head, to)
+
+    target, old = await read_consistent(session.store, read_target)
     # A rewind has just read every object of it, so it is not read twice. Without the lock: `progress` is the user's,
     # and may call this library.
     if target != verified:

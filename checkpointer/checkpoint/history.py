@@ -191,17 +191,28 @@ async def read_whole_head(store: Store) -> Head:
     back, and where it is missing beside a manifest with the sequence 1.
     """
     head = await read_head(store)
-    lost = await find_above(store, head)
+    await refuse_old_copy(store, head)
     # Without `_latest`, nothing tells whether the only manifest is of an attempt, or of the only commit.
     if head.pointer is None and (first := await list_sizes(store, 1, 1)) and await _is_unmoved(store, head):
-        lost = first[-1][0]
-    if lost is not None:
-        raise InvalidStateError(
-            f"{store.url}: has {'no' if head.pointer is None else 'an old copy of its'} {object_paths.LATEST}, and "
-            f"{lost} may be a commit, which would be lost, or an attempt that failed: repair_candidates(), or "
-            "`checkpointer repair`, lists what it can be repaired to"
-        )
+        raise _lost(store, head, first[-1][0])
     return head
+
+
+async def refuse_old_copy(store: Store, head: Head) -> None:
+    """Raise `InvalidStateError` if this version of `_latest` is an old copy that somebody put back.
+
+    For work that deletes or buries what `_latest` does not lead to. It costs a listing.
+    """
+    if (newer := await find_above(store, head)) is not None:
+        raise _lost(store, head, newer)
+
+
+def _lost(store: Store, head: Head, newer: CheckpointId) -> InvalidStateError:
+    return InvalidStateError(
+        f"{store.url}: has {'no' if head.pointer is None else 'an old copy of its'} {object_paths.LATEST}, and "
+        f"{newer} may be a commit, which would be lost, or an attempt that failed: repair_candidates(), or "
+        "`checkpointer repair`, lists what it can be repaired to"
+    )
 
 
 async def find_above(store: Store, head: Head) -> CheckpointId | None:

@@ -678,3 +678,93 @@ def test_attempts_at_the_next_sequence_are_no_sign_of_an_old_pointer(world: Worl
     assert world.actor().verify()
     with pytest.raises(InvalidStateError, match="nothing to repair"):
         world.actor().repair(client.list_checkpoints()[-1])
+
+
+def put_back(world: World, old: bytes) -> None:
+    """Put an old copy of `_latest` in its place."""
+    world.delete("_latest")
+    runtime.run_sync(world.store.compare_and_swap("_latest", old, None))
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda client, ids: client.rollback(ids[0]),
+        lambda client, ids: client.delete_checkpoint(ids[0]),
+        lambda client, ids: client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0))),
+        lambda client, ids: client.clean(),
+        lambda client, ids: client.plan(),
+    ],
+    ids=["rollback", "delete", "clean with a policy", "clean", "plan"],
+)
+def test_what_deletes_or_buries_is_refused_on_an_old_copy(
+    world: World, verb: Callable[[Checkpointer, list[CheckpointId]], object]
+) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    old = world.latest()
+    newer = line(client, 3)
+    client.savepoint("since", ids[1])
+    put_back(world, old)
+    before = world.objects()
+    with pytest.raises(InvalidStateError, match=f"old copy.*{newer[-1]}.*checkpointer repair"):
+        verb(world.actor(), ids)
+    assert world.objects() == before
+    world.actor().repair(newer[-1])
+    assert [savepoint.name for savepoint in world.actor().savepoints()] == ["since"]
+    assert latest(world.actor()) == b"3"
+    world.actor().clean()
+
+
+@pytest.mark.parametrize("ends", ["crash", "abort", "prepare", "zombie", "repair"])
+def test_what_attempts_and_repairs_leave_is_no_old_copy(world: World, ends: str) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    zombies = [world.actor() for _ in range(3)]
+    attempts = [attempt(zombie, b"lost") for zombie in zombies]
+    for one in attempts:
+        if ends == "abort":
+            attempt(world.actor(), b"given up").prepare().abort()
+        elif ends == "zombie":
+            runtime.run_sync(commit._write(one.attempt))
+            put(world.actor(), b"4")
+        elif ends == "crash":
+            runtime.run_sync(commit._write(one.attempt))
+    if ends == "prepare":
+        attempts[0].prepare()
+    if ends == "repair":
+        path = savepoint_catalog(world)
+        data = world.read(path)
+        world.delete(path)
+        killed(world, ids[-1], path=object_paths.CATALOGS)
+        runtime.run_sync(world.store.put(path, data))
+    world.actor().delete_checkpoint(ids[1])
+    world.actor().clean()
+    assert world.actor().plan() is not None
+    world.actor().rollback(ids[0])
+    assert world.actor().verify()
+
+
+def savepoint_catalog(world: World) -> str:
+    """Make savepoints, and return the path of their catalog."""
+    client = world.actor()
+    oldest = client.list_checkpoints()[0]
+    for name in ("a", "b"):
+        client.savepoint(name, oldest)
+    catalog = world.pointer().catalog
+    assert catalog is not None
+    return catalog.path
+
+
+def test_commits_meanwhile_are_no_old_copy(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    for verb in (lambda c: c.delete_checkpoint(ids[0]), lambda c: c.clean(), lambda c: c.plan()):
+        other = world.actor()
+        other.faults.call(lambda _: line(world.actor(), 3), "list")
+        verb(other)
+    other = world.actor()
+    other.faults.call(lambda _: line(world.actor(), 3), "list")
+    with suppress(CheckpointError):
+        other.rollback(ids[2])
+    assert world.actor().verify()

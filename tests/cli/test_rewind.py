@@ -91,6 +91,21 @@ def test_a_rewind_of_an_export_asks_which_progress_is_meant(query: Query, run: R
     assert query.files() != before
 
 
+def test_a_rewind_on_an_old_copy_of_the_pointer_is_refused(query: Query, run: Run) -> None:
+    pointer = Path(query.root) / "_latest"
+    old = pointer.read_bytes()
+    with Checkpointer(query.root) as client:
+        for _ in range(2):
+            client.restore()
+            client.begin().commit()
+    pointer.write_bytes(old)
+    before = query.files()
+    for args in (("epoch=1",), ("epoch=1", "--dry-run"), ("--undo",)):
+        refused = run("rewind", query.root, *args, "--yes")
+        assert (refused.status, "old copy" in refused.err) == (1, True)
+    assert query.files() == before
+
+
 def test_a_fork_is_a_query_of_its_own(query: Query, run: Run, tmp_path: Path) -> None:
     copy = Query(str(tmp_path / "copy"))
     made = run("fork", query.root, "epoch=1", copy.root, copy.spark, "--json").json

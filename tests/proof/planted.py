@@ -361,8 +361,8 @@ PLANTED = (
     Planted(
         "a rollback to another checkpoint than was asked for",
         rollback._rollback,
-        "read_live(session, head, to))",
-        "read_live(session, head, CheckpointSelector('latest')))",
+        "read_live(session, head, to)",
+        "read_live(session, head, CheckpointSelector('latest'))",
         scene="a rollback beside a commit",
     ),
     Planted(

@@ -60,6 +60,14 @@ class GarbageClassifier:
             return PlanRow(path, size, KEEP, "newer than the committed checkpoint: may belong to a running commit")
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
+    def is_above(self, path: str) -> bool:
+        """Return whether a path is a manifest above all attempts on this version of `_latest`."""
+        # Most paths are told apart by their first characters.
+        if not path.startswith(object_paths.MANIFESTS):
+            return False
+        owner = object_paths.owner(path)
+        return owner is not None and owner.sequence > self.sequence + 1
+
     def leftover(self, path: str, token: str) -> PlanRow:
         """Return what a cleanup does with an interrupted write of `path`.
 

@@ -16,7 +16,7 @@ from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
 from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide_retention, pointer_without
 from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import is_live, walk
+from pyspark_checkpointer.checkpoint.history import is_live, refuse_old_copy, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, list_sizes, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -77,7 +77,10 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> tup
         # Without an entry in `retired`: the caller wants the objects gone at once, whoever is reading them.
         return replace(planned, retired=head.pointer.retired if head.pointer else ())
 
-    await cas_loop(session.store, await read_head(session.store), plan_swap)
+    head = await read_head(session.store)
+    # What only the newer commits name would be deleted with it.
+    await refuse_old_copy(session.store, head)
+    await cas_loop(session.store, head, plan_swap)
     assert deletion is not None
     if deletion.ended:
         older = describe_ended(deletion.ended)

@@ -28,7 +28,8 @@ from pyspark_checkpointer.admin.retention.retire import (
 from pyspark_checkpointer.admin.retention.spool import Spool, Total
 from pyspark_checkpointer.admin.retention.sweep import delete_rows
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
+from pyspark_checkpointer.checkpoint.history import refuse_old_copy
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, StoreRefusedError
@@ -83,14 +84,22 @@ class Cleaned:
 
 
 async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None) -> CleanupPlan:
-    """Return what `retire_and_sweep` would do now. This only reads."""
+    """Return what `retire_and_sweep` would do now. This only reads.
+
+    Raises `InvalidStateError` if `_latest` is an old copy that somebody put back.
+    """
     plan, classify = await begin_plan(session, check_policy(policy))
     if classify is None:
         return plan
+    is_behind = False
     with Spool() as spool:
         async for entries in pages(session.store, ""):
             # In a thread, since a page has many paths. `some` is bound as a default, since the loop goes on.
             await session.host.run(lambda some=entries: spool.extend(classify(e.path, e.size) for e in some))  # type: ignore[misc]
+            is_behind = is_behind or any(classify.is_above(entry.path) for entry in entries)
+        if is_behind:
+            # What only the newer commits name would be deleted. Asked only where this listing shows any of them.
+            await refuse_old_copy(session.store, await read_head(session.store))
         spool.extend(await classify_leftovers(session, plan, classify))
     plan.attach(spool)
     return plan

@@ -36,7 +36,7 @@ from pyspark_checkpointer.admin.streaming.rewind_record import (
 )
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
-from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.history import is_live, refuse_old_copy
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.resolve import find, read_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -72,6 +72,8 @@ async def _open_query(session: Session, where: SparkCheckpointLocation) -> Async
     """Open Spark's checkpoint, and yield the query with the rewinds begun so far."""
     # Read once, at the beginning: the rewind's swap has to be on what the plan was made for.
     base = await session.read_base()
+    # The newer commits, which an old copy of `_latest` does not name, would be buried.
+    await refuse_old_copy(session.store, base.head)
     if base.manifest is None or base.parent is None:
         raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
     last = job_of(session, base.manifest)
