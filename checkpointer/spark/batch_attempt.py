@@ -149,8 +149,7 @@ class BatchAttempt:
         """Leave a map, table or operator out, from this batch on."""
         object_paths.encode_name("operator", name)
         run = self.run
-        self.used_names.add(name)
-        known = name in run.maps or name in self.tables
+        was_known = name in run.maps or name in run.table_hints or name in run.dropped
         if (dropped := run.maps.pop(name, None)) is not None:
             # The callback may keep the map, and a change of it would be in no checkpoint.
             maps.refuse_all(dropped)
@@ -164,10 +163,17 @@ class BatchAttempt:
         run.dropped.add(name)
         try:
             self.checkpoint.drop(name)
+            self.used_names.add(name)
         except IllegalArgumentError:
-            # The checkpoint does not know a map or table that this batch opened first: dropping it is no error.
-            if not known:
-                raise
+            # The checkpoint has no such name, which is no error: a callback says the same in every batch, also after
+            # the one that dropped it. A name that was misspelt is found by the warning.
+            if not was_known:
+                logger.warning(
+                    "%s: drop(%r): the state has no such map, table or operator: if an earlier run dropped it, this "
+                    "call can be removed; otherwise correct the name",
+                    run.client.root,
+                    name,
+                )
 
     # ---- how the batch ends --------------------------------------------------------------------------------------
 

@@ -358,11 +358,14 @@ class State(NotPicklable):
     def drop(self, name: str) -> None:
         """Leave a map, table or operator out, from this batch on.
 
+        A name that the state does not have is no error, because a function says the same in every batch. A run logs a
+        WARNING once for a name that it never had.
+
         Args:
             name: Its name.
 
         Raises:
-            IllegalArgumentError: The state has no such map, table or operator.
+            IllegalArgumentError: This is no name.
             InvalidStateError: The batch has ended.
 
         Examples:

@@ -241,6 +241,49 @@ def test_nothing_is_said_where_nothing_was_forgotten(used: str, job: Job, caplog
     assert warnings(caplog) == []
 
 
+def dropping(batch: DataFrame, batch_id: int, state: State) -> None:
+    state.drop("seen")
+    state.drop("totals")
+
+
+def test_a_name_is_dropped_in_every_batch(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    """As the warning of unused names advises. Only the first of these batches finds them."""
+    job.feed(("a", 0))
+    job.run(stateful(job.root)(full))
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
+        for number in (1, 2):
+            job.feed(("a", number))
+        job.run(stateful(job.root)(dropping))
+        assert caplog.messages == []
+        job.feed(("a", 3))
+        job.feed(("a", 4))
+        job.run(stateful(job.root)(dropping))
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert (restored.epoch, restored.operators) == (4, [])
+    assert warnings(caplog) == []
+    for message, name in zip(caplog.messages, ("seen", "totals"), strict=True):
+        assert f"drop('{name}'): the state has no such map, table or operator" in message
+
+
+def test_a_drop_that_finds_nothing_is_named_once_in_a_run(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    def misspelt(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.drop("totalz")
+        state.map("seen")[batch_id] = True
+
+    job.feed(("a", 0))
+    job.run(stateful(job.root)(full))
+    for number in (1, 2, 3):
+        job.feed(("a", number))
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
+        job.run(stateful(job.root)(misspelt))
+    dropped, unused = caplog.messages
+    assert dropped.startswith(f"{job.root}: drop('totalz'): the state has no such map, table or operator")
+    assert unused.startswith(f"{job.root}: ")
+    assert "has 'totals', which" in unused
+    assert "began empty" not in unused, "nothing was opened by the name"
+
+
 def test_raw_operators_count_too(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     from pyspark_checkpointer.spark import Snapshot
 

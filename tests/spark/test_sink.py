@@ -400,12 +400,12 @@ def test_an_exception_swallowed_around_a_state_call_poisons_the_commit(job: Job)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         state.map("totals")["n"] = batch_id
         with contextlib.suppress(IllegalArgumentError):
-            state.drop("never there")
+            state.table("totals", ["key"])
 
     job.feed(("a", 1))
     message = failure(job, update)
     assert "was not committed" in message
-    assert "never there" in message
+    assert "table 'totals': a map of this job has that name" in message
     assert Checkpointer(job.root).restore() is None
 
 
