@@ -109,9 +109,9 @@ def _is_temporary(query: Any) -> bool:
 
 
 def drain(batch: DataFrame) -> None:
-    """Consume a batch without doing anything with it.
+    """Consume a batch, or rows of it, without doing anything with them.
 
-    A batch whose state is committed already still has to be read. Spark's own stateful operators upstream record their
-    state while they are read, and fail the batch where they were not.
+    Rows that nobody needs still have to be read, such as those of a batch whose state is committed already. Spark's own
+    stateful operators upstream record their state while they are read, and fail the batch where they were not.
     """
     batch.write.format("noop").mode("overwrite").save()

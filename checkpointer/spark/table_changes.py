@@ -30,9 +30,11 @@ from pyspark_checkpointer.spark.arguments import (
     check_num_partitions,
     check_schema,
 )
+from pyspark_checkpointer.spark.batch import drain
 from pyspark_checkpointer.spark.dataframes import (
     all_columns_of,
     bring_together,
+    check_has_key,
     has_unique_keys,
     keys_of,
     rows_of,
@@ -129,12 +131,13 @@ class TableChanges:
 
     def delete(self, keys: DataFrame) -> None:
         """Remove the rows with these keys."""
-        self._check_frame("delete", keys)
-        if self.version is not None:
-            schema = self.version.schema
-            wanted = keys_of(self.name, keys, schema)
-            if self.version.chains:  # A table without rows has nothing to delete.
-                self._write(wanted, schema, DELETE, clear=False)
+        check_has_key(self.name, self._check_frame("delete", keys), self._columns.key)
+        version = self.version
+        wanted = keys if version is None else keys_of(self.name, keys, version.schema)
+        if version is not None and version.chains:
+            self._write(wanted, version.schema, DELETE, clear=False)
+        else:
+            drain(wanted)  # There is nothing to delete, but Spark's stateful operators upstream have to be read.
 
     def apply(self, rows: DataFrame, call: Application) -> DataFrame | None:
         """Apply a user's function to rows and the state of their keys.

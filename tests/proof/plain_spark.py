@@ -198,6 +198,7 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(table_changes, "check_frame", lambda call, given: given)  # which refuses all but Spark's own
         patch.setattr(table_columns, "fields_of", _fields)
         patch.setattr(table_changes, "keys_of", _keys)
+        patch.setattr(table_changes, "drain", lambda frame: None)
         patch.setattr(table_changes, "rows_of", _placed)
         patch.setattr(table_changes, "all_columns_of", _all_columns)
         patch.setattr(table_changes, "bring_together", _together)

@@ -175,6 +175,32 @@ def test_a_skipped_batch_is_drained_where_spark_holds_state_upstream(job: Job) -
     assert totals(job.root) == {"a": 3}
 
 
+@pytest.mark.parametrize("schema", [None, "key string"])
+def test_a_delete_from_an_empty_table_consumes_its_frame(job: Job, schema: str | None) -> None:
+    """Spark's state upstream would miss the batch, and the query would fail after the commit."""
+
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("t", ["key"], schema=schema).delete(batch)
+
+    for _ in range(2):
+        job.feed(("a", 1))
+        job.run(update, job.source().groupBy("key").count(), "update")
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.epoch == 1
+
+
+@pytest.mark.parametrize("schema", [None, "key string"])
+def test_a_delete_from_an_empty_table_checks_its_frame(job: Job, schema: str | None) -> None:
+    @stateful(job.root)
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.table("t", ["key"], schema=schema).delete(batch.select("amount"))
+
+    job.feed(("a", 1))
+    assert "table 't': key: " in failure(job, update)
+
+
 def test_a_batch_that_changes_nothing_still_commits(job: Job) -> None:
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
