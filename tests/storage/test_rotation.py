@@ -137,6 +137,19 @@ def test_credentials_that_nobody_renewed_are_refused_at_once(tmp_path: Path, giv
         assert len(server.asked) == 3
 
 
+def test_a_client_that_was_opened_without_credentials_finds_them_later(tmp_path: Path) -> None:
+    """An agent writes the file after the job has started."""
+    with tiny_s3(Users("late").check) as server:
+        store = open_store("s3://bucket/root", {"endpoint_url": server.endpoint})
+        for _ in range(2):
+            with pytest.raises(StoreRefusedError, match="give credentials in storage_options or the environment"):
+                run_sync(store.put("x", b"1"))
+        assert server.asked == []
+        write(tmp_path, "late")
+        run_sync(store.put("x", b"1"))
+        assert bytes(run_sync(store.get("x")).data) == b"1"
+
+
 # --- services that hand out credentials for a while ---
 
 
@@ -180,6 +193,28 @@ def test_a_role_is_renewed_while_a_job_commits(monkeypatch: pytest.MonkeyPatch) 
                 commit(ck, number)
             check_all(ck, COMMITS)
             assert len({asked.token for asked in server.asked}) > COMMITS
+
+
+def test_a_client_that_was_opened_in_an_outage_of_the_service_of_roles_asks_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """botocore takes an outage of the service of a machine for a machine without a role."""
+    end = datetime.now(UTC) + timedelta(hours=6)
+    role = {"Code": "Success", "AccessKeyId": "KEY", "SecretAccessKey": "secret", "Token": "role"}
+    role["Expiration"] = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if len(service.requests) <= 2:
+            return gives(500, {})(handler)
+        name_is_asked = handler.path.endswith("/security-credentials/")
+        return gives(200, {} if handler.command == "PUT" else "role" if name_is_asked else role)(handler)
+
+    with serving(answer) as service:
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{service.server_address[1]}")
+        with tiny_s3(Users("role").check) as server:
+            run_sync(open_store("s3://bucket/root", {"endpoint_url": server.endpoint}).put("x", b"1"))
+            assert [asked.token for asked in server.asked] == ["role"]
 
 
 # --- Azure and Google ---

@@ -61,12 +61,15 @@ async def has_new_credentials(files: Any) -> bool:
     They are compared with those that a file system uses. Somebody may have replaced a file, a variable or a role.
     botocore reads credentials once, unless they say when they expire.
     """
-    used = getattr(getattr(files.s3, "_request_signer", None), "_credentials", None)
     # Credentials from the user's options do not change.
-    if used is None or files.key is not None or "aws_access_key_id" in files.client_kwargs:
+    if files.anon or files.key is not None or "aws_access_key_id" in files.client_kwargs:
         return False
+    used = getattr(getattr(files.s3, "_request_signer", None), "_credentials", None)
     found = await _session(await import_package("aiobotocore.session"), files.kwargs).get_credentials()
-    return found is not None and await found.get_frozen_credentials() != await used.get_frozen_credentials()
+    # botocore makes a client without credentials where it finds none, also while the service of roles has an outage.
+    if used is None or found is None:
+        return found is not None
+    return bool(await found.get_frozen_credentials() != await used.get_frozen_credentials())
 
 
 def _session(package: Any, arguments: Mapping[str, Any]) -> Any:

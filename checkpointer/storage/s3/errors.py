@@ -26,7 +26,7 @@ _BUSY = {
     "503",
 }
 _DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "401", "403"}
-UNKNOWN_USER = {
+_UNKNOWN_USER = {
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
     "ExpiredToken",
@@ -95,6 +95,14 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
     return Refusal("", 0, str(error), error)
 
 
+def lacks_known_user(why: Refusal) -> bool:
+    """Return whether a request failed for credentials that are wrong, expired, gone or missing."""
+    # Imported here, because the package is optional.
+    from botocore.exceptions import NoCredentialsError
+
+    return why.code in _UNKNOWN_USER or isinstance(why.error, NoCredentialsError)
+
+
 def meaning(why: Refusal, name: str, url: str, options: Mapping[str, Any]) -> CheckpointError:
     """Return the error of the tree for a failure.
 
@@ -126,7 +134,7 @@ def _final(code: str, name: str, url: str, said: str) -> CheckpointError:
             f"{name}: {said}; the credentials in use need s3:GetObject, s3:PutObject, s3:DeleteObject, "
             "s3:AbortMultipartUpload, s3:ListBucket and s3:ListBucketMultipartUploads on the root"
         )
-    if code in UNKNOWN_USER:
+    if code in _UNKNOWN_USER:
         return StoreRefusedError(f"{url}: {said}; correct the credentials in storage_options or the environment")
     if code == "RequestTimeTooSkewed":
         return StoreRefusedError(f"{url}: {said}; set the clock of this host")

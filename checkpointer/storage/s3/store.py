@@ -26,7 +26,7 @@ from pyspark_checkpointer.storage.base import (
 from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.s3.bucket import read_rules
 from pyspark_checkpointer.storage.s3.client import close_client, has_new_credentials, open_client
-from pyspark_checkpointer.storage.s3.errors import UNKNOWN_USER, meaning, refusal
+from pyspark_checkpointer.storage.s3.errors import lacks_known_user, meaning, refusal
 from pyspark_checkpointer.storage.url import Location
 
 _CHUNK = 1 << 20
@@ -88,12 +88,13 @@ class S3Store(CloudStore[Any]):
         try:
             return await files._call_s3(method, Bucket=self._bucket, **arguments)
         except Exception as error:
-            code = refusal(error).code
-            if code not in UNKNOWN_USER or not await has_new_credentials(files):
+            why = refusal(error)
+            if not lacks_known_user(why) or not await has_new_credentials(files):
                 raise
+            said = why.code or "no credentials"
         self._connection.replace(files, after=self._timeout)
-        # The request was refused, and did nothing. Whoever sent it sends it again, with the new credentials.
-        raise DependencyError(f"{self._url}: {code}: other credentials are there by now, and are used from now on")
+        # The request was refused or not sent, and did nothing. Whoever sent it sends it again, with new credentials.
+        raise DependencyError(f"{self._url}: {said}: other credentials are there by now, and are used from now on")
 
     async def _open_object(self, path: str, limit: int | None) -> Any:
         reply = await self._call("get_object", Key=self._at(path))
