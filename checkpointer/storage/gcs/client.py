@@ -157,7 +157,8 @@ class GCSClient:
 async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurrency: int, timeout: float) -> GCSClient:
     """Return a client of a bucket; `given` are the user's options.
 
-    Raises `StoreRefusedError` where no credentials were found.
+    Raises `StoreRefusedError` where no credentials were found, and `DependencyError` if there should be some: where
+    the identity service had an outage, the next attempt may find them.
     """
     gcsfs = await import_package("gcsfs")
     aiohttp = await import_package("aiohttp")
@@ -169,7 +170,9 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
     files = await runtime.in_thread(gcsfs.core.GCSFileSystem, **options)
     if files.credentials.credentials is None and options.get("token") is None:
         # gcsfs goes on without credentials where it finds none, also while the identity service has an outage.
-        raise StoreRefusedError(
+        compute_engine = await import_package("google.auth.compute_engine")
+        failure = DependencyError if _has_metadata_server(compute_engine) else StoreRefusedError
+        raise failure(
             f"{url}: no credentials were found; give token in storage_options, or set GOOGLE_APPLICATION_CREDENTIALS; "
             "token='anon' asks without credentials"
         )
@@ -181,6 +184,17 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
     http.never_repeat(session)
     take_finalizers_off(files)
     return GCSClient(files, session, bucket, http.time_limits(aiohttp, timeout))
+
+
+def _has_metadata_server(compute_engine: Any) -> bool:
+    """Return whether this machine should have a metadata server, which gives out tokens.
+
+    That is so on Google's own machines, and where a variable names a server.
+    """
+    if os.environ.get("NO_GCE_CHECK") == "true":  # gcsfs does not ask one then
+        return False
+    named = any(os.environ.get(f"GCE_METADATA_{part}") for part in ("HOST", "ROOT", "IP"))
+    return named or bool(compute_engine.detect_gce_residency_linux())
 
 
 async def close_client(client: GCSClient) -> None:

@@ -400,6 +400,33 @@ def test_no_credentials_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
     assert len(server.requests) == 1
 
 
+def test_an_outage_of_the_metadata_server_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """gcsfs takes it for a machine that has no such server."""
+    from google.auth.compute_engine import _metadata
+
+    def tell(handler: BaseHTTPRequestHandler) -> None:
+        if len(metadata.requests) == 1:  # whether it is there
+            return gives(502, {})(handler)
+        token = {"access_token": "fresh", "expires_in": 3600}
+        told = token if "/token" in handler.path else {"email": "job@project", "scopes": []}
+        return gives(200, told, **{"Metadata-Flavor": "Google"})(handler)
+
+    monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    with serving(WRITTEN) as server, serving(tell) as metadata:
+        host = f"127.0.0.1:{metadata.server_address[1]}"
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        monkeypatch.setenv("GCE_METADATA_IP", host)
+        monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", host)  # it reads the variable when it is imported
+        endpoint = {"endpoint_url": server.place("gcs").storage_options["endpoint_url"]}
+        store = once(Place("gcs", "gs://bucket/root", endpoint))
+        with pytest.raises(DependencyError, match="no credentials were found; give token in storage_options"):
+            run_sync(store.put("x", b"1"))
+        run_sync(store.put("x", b"1"))
+    assert len(server.requests) == 1
+
+
 def test_an_emulator_in_the_environment_is_asked_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(WRITTEN) as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.place("gcs").storage_options["endpoint_url"])
