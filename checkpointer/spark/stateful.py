@@ -36,7 +36,7 @@ from pyspark_checkpointer.spark.failure import describe
 from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.root_uses import allow_again, claim_root, is_first_call
 from pyspark_checkpointer.spark.state import Callback, State
-from pyspark_checkpointer.spark.task_client import check_tasks
+from pyspark_checkpointer.spark.task_client import check_tasks, reduce_by_version
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption, own_options
 from pyspark_checkpointer.storage.url import absolute
 
@@ -297,7 +297,7 @@ class StatefulSink:
             logger.info("%s: its state is at batch %s, Spark begins batch %d", self.checkpointer.root, at, job.batch_id)
         return repeated
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # A run has objects of the JVM, which no other process can use. A client leaves its metrics callback behind. In
         # Spark Connect the process that it travels to makes all commits, so the callback has to be there.
         metrics = metrics_of(self.checkpointer) if is_remote() else None
@@ -308,7 +308,7 @@ class StatefulSink:
                 f"{self.checkpointer.root}: stateful(metrics=…) goes to another process in Spark Connect, and cannot "
                 f"be pickled: {error}: give a function that makes what it needs where it is called"
             ) from error
-        return self.__dict__ | {"_runs": {}, "_metrics": metrics}
+        return reduce_by_version(self, self.__dict__ | {"_runs": {}, "_metrics": metrics})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         metrics = state.pop("_metrics")

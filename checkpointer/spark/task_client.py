@@ -9,10 +9,11 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,8 @@ from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_drive
 from pyspark_checkpointer.storage import parse
 from pyspark_checkpointer.storage.registry import Reach, cloud_roots, enumerate_words
 from pyspark_checkpointer.table.local_copies import LocalCopies
+
+T = TypeVar("T")
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -140,6 +143,26 @@ def refuse_other_version(driver_version: str) -> None:
             f"the driver has {OWN} {driver_version}, and a task on {socket.gethostname()} has {own_version()} "
             f"({sys.executable}): they need the same version: {FOR_TASKS}"
         )
+
+
+def reduce_by_version(sink: object, state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what pickles a decorated function so that another version of this library refuses it."""
+    # The version comes first: it has to be known before anything of another version is unpickled.
+    return _make_sink, (type(sink), own_version()), state
+
+
+def _make_sink(kind: type[T], version: str) -> T:
+    """Return an object for the state of a pickled one.
+
+    Raises `InvalidStateError` where another version of this library pickled it. In Spark Connect the process that
+    unpickles it makes all commits. What one version does not know is dropped without an error.
+    """
+    if version != own_version():
+        raise InvalidStateError(
+            f"the function of foreachBatch comes from a program with {OWN} {version}, and the Python of the server, "
+            f"{sys.executable}, has {own_version()}: they need the same version: install it there"
+        )
+    return kind.__new__(kind)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import pyspark_checkpointer
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.checkpoint.liveness import is_running
@@ -312,6 +313,16 @@ def measured_by_what_cannot_travel(folder: Path) -> list[str]:
         return [run(folder, sink(folder, count, metrics=note))]
     except PySparkException as error:
         return [type(error).__name__, str(error.__context__)]
+
+
+def of_another_version(folder: Path) -> str:
+    mine, pyspark_checkpointer.__version__ = pyspark_checkpointer.__version__, "0.0.1"
+    try:
+        return run(folder, sink(folder, count))
+    except PySparkException as error:
+        return str(error)
+    finally:
+        pyspark_checkpointer.__version__ = mine
 
 
 def memory(folder: Path) -> str:

@@ -107,6 +107,14 @@ def test_a_root_in_memory_and_a_call_outside_of_a_query_are_refused(client: Conn
     assert "IllegalArgumentError: not called from a streaming query" in client.run("outside", tmp_path)
 
 
+@pytest.mark.prove
+def test_a_server_with_another_version_of_this_package_is_refused(client: ConnectClient, tmp_path: Path) -> None:
+    feed(tmp_path, "a1")
+    told = client.run("of_another_version", tmp_path)
+    assert "comes from a program with pyspark_checkpointer 0.0.1, and the Python of the server" in told
+    assert not (tmp_path / "root").exists()
+
+
 def test_metrics_are_those_of_the_process_that_commits(client: ConnectClient, tmp_path: Path) -> None:
     feed(tmp_path, "a1", "b2")
     assert client.run("measured", tmp_path) == ""

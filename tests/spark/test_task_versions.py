@@ -1,7 +1,9 @@
 """A task that was made by another version of this library does nothing: it may lack what the driver has put into it."""
 
 import pickle
+import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.spark import State, stateful
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.change_feed import FeedTask
 from pyspark_checkpointer.spark.emitted import EmittedTask
@@ -93,3 +96,35 @@ def test_a_reader_of_another_version_is_refused_before_it_reads() -> None:
         with pytest.raises(InvalidStateError, match=REFUSED):
             list(reader.read(partition))
     assert rest.mock_calls == []
+
+
+def _fail() -> None:
+    raise AssertionError("it was unpickled")
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return _fail, ()
+
+
+def keep(batch: Any, batch_id: int, state: State) -> None:
+    """Do nothing."""
+
+
+def test_a_function_of_another_version_is_refused_before_its_parts_are_unpickled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process beside a server of Spark Connect makes all commits, and its Python may have another version."""
+    sink = stateful("memory://versions")(keep)
+    monkeypatch.setattr(sink, "part", Unreadable(), raising=False)
+    with pytest.raises(AssertionError, match="it was unpickled"):
+        pickle.loads(pickle.dumps(sink))
+    with monkeypatch.context() as there:
+        there.setattr("pyspark_checkpointer.__version__", "0.0.1")
+        made = pickle.dumps(sink)
+    said = (
+        "the function of foreachBatch comes from a program with pyspark_checkpointer 0.0.1, and the Python of the "
+        f"server, {sys.executable}, has {own_version()}: they need the same version: install it there"
+    )
+    with pytest.raises(InvalidStateError, match=f"^{re.escape(said)}$"):
+        pickle.loads(made)
