@@ -115,18 +115,24 @@ async def walk_from(
         ref = manifest.parent
 
 
-async def list_manifests(store: Store, oldest: int, newest: int) -> dict[Ref, Manifest]:
-    """Return the manifests that exist and are readable.
-
-    Only the ancestry decides which of them count.
-    """
-    return await read_found(store, await list_sizes(store, oldest, newest))
-
-
 async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -> dict[Ref, Manifest]:
     found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
     # What could not be read matters only if the ancestry leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
+
+
+async def read_in_turn(store: Store, refs: Sequence[Ref]) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """Yield the manifests of some checkpoints, many fetched at a time.
+
+    One that cannot be read raises when its turn comes: a search that ends before does not need it.
+    """
+    for begin in range(0, len(refs), READ_BATCH):
+        batch = refs[begin : begin + READ_BATCH]
+        read = await asyncio.gather(*(read_manifest_alone(store, ref) for ref in batch), return_exceptions=True)
+        for ref, manifest in zip(batch, read, strict=True):
+            if isinstance(manifest, BaseException):
+                raise manifest
+            yield ref, manifest
 
 
 async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
@@ -141,11 +147,21 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
     kept = {entry.ref.id: entry.ref for entry in await read_entries(store, head)}
     if checkpoint in kept:
         return kept[checkpoint]
-    if head.pointer is not None and checkpoint.sequence >= head.pointer.boundary:
-        async for _, manifest in walk(store, head, checkpoint.sequence + 1):
-            if manifest.parent is not None and manifest.parent.id == checkpoint:
-                return manifest.parent
-    return None
+    ref = await ancestor_at(store, head, checkpoint.sequence)
+    return ref if ref is not None and ref.id == checkpoint else None
+
+
+async def ancestor_at(store: Store, head: Head, sequence: int) -> Ref | None:
+    """Return the checkpoint of the ancestry that has a sequence, or None.
+
+    The manifest of its child names it, so its own manifest is not read.
+    """
+    ref = head.committed
+    if head.pointer is None or ref is None or sequence < head.pointer.boundary:
+        return None
+    async for _, manifest in walk(store, head, sequence + 1):
+        ref = manifest.parent
+    return ref if ref is not None and ref.id.sequence == sequence else None
 
 
 async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:

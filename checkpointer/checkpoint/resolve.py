@@ -4,14 +4,13 @@ Every verb asks here. `selector.py` has the grammar. A checkpoint is looked for 
 `_latest`, or among the candidates of a repair, where there is no history to ask.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import is_live, read_entries, read_history
+from pyspark_checkpointer.checkpoint.history import ancestor_at, is_live, read_entries, read_in_turn, walk
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector, begins
 from pyspark_checkpointer.checkpoint.session import Session
@@ -19,6 +18,7 @@ from pyspark_checkpointer.display import some
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
+from pyspark_checkpointer.storage.base import Store
 
 _SHOWN = 5
 """Largest number of candidates that an error names."""
@@ -77,8 +77,7 @@ async def resolve_live(session: Session, head: Head, wanted: CheckpointSelector)
 async def resolve(session: Session, head: Head, wanted: CheckpointSelector) -> Ref:
     """Return the wanted checkpoint of one version of `_latest`.
 
-    The prepared one counts. An id and a savepoint are found without reading the history, so that damage elsewhere does
-    not matter.
+    The prepared one counts. Nothing is read that is older than the checkpoint, so that damage there does not matter.
     """
     value = wanted.value
     if isinstance(value, CheckpointId):
@@ -109,16 +108,22 @@ async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
 
 
 async def _of_beginning(session: Session, head: Head, wanted: CheckpointSelector, text: str) -> Ref:
-    history, url = await read_history(session.store, head), session.store.url
-    refs = [*history.refs().values(), *([head.prepared] if head.prepared else [])]
-    named = {entry.ref for entry in history.entries if entry.name == text}
+    store, sequence = session.store, int(text.partition("-")[0])
+    entries = await read_entries(store, head)
+    refs = {entry.ref for entry in entries} | {ref for ref in (head.committed, head.prepared) if ref is not None}
+    named = {entry.ref for entry in entries if entry.name == text}
+    # Every beginning has the whole sequence, so at most one more can fit, and nothing below it matters.
+    if all(ref.id.sequence != sequence for ref in refs):
+        ancestor = await ancestor_at(store, head, sequence)
+        refs |= set() if ancestor is None else {ancestor}
     fitting = (ref for ref in refs if Known(ref.id, {text} if ref in named else ()).fits(wanted))
     found = sorted(fitting, key=lambda ref: ref.id)
     if not refs:
-        raise CheckpointNotFoundError(f"{url}: no checkpoint is committed yet")
+        raise CheckpointNotFoundError(f"{store.url}: no checkpoint is committed yet")
     if not found:
-        ids = sorted(ref.id for ref in refs)
-        raise CheckpointNotFoundError(f"{url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}")
+        oldest = None if head.pointer is None else await ancestor_at(store, head, head.pointer.boundary)
+        ids = sorted(ref.id for ref in (*refs, *([] if oldest is None else [oldest])))
+        raise CheckpointNotFoundError(f"{store.url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}")
     if len(found) > 1:
         known = [str(ref.id) + (f" (savepoint {text})" if ref in named else "") for ref in found]
         raise IllegalArgumentError(f"{text} could be {some(known, _SHOWN)}: give more of the id, or savepoint=NAME")
@@ -148,9 +153,8 @@ async def _of_time(session: Session, head: Head, at: datetime) -> Ref:
 
     These clocks may be wrong.
     """
-    found, seen = await _newest(session, head, lambda made: made.created is not None and made.created <= at)
+    found, oldest = await _newest(session, head, lambda made: made.created is not None and made.created <= at)
     if found is None:
-        oldest = min((manifest.created for manifest in seen if manifest.created), default=None)
         since = f"the oldest is of {format_time(oldest)}" if oldest else "none says when it was made"
         raise CheckpointNotFoundError(
             f"{session.store.url}: no live checkpoint of {format_time(at)} or before: {since}"
@@ -158,22 +162,28 @@ async def _of_time(session: Session, head: Head, at: datetime) -> Ref:
     return found
 
 
-async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]) -> tuple[Ref | None, list[Manifest]]:
+async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]) -> tuple[Ref | None, datetime | None]:
     """Return the newest live checkpoint that fits.
 
-    If none fits, every manifest that was found is returned too. Checkpoints that only the catalog keeps are older than
-    the ancestry. They are read only if nothing in the ancestry fits.
+    If none fits, the earliest time that one was made is returned too. The search ends at the first that fits, so that
+    damage of older ones does not matter. Checkpoints that only the catalog keeps are older than the ancestry.
     """
-    history = await read_history(session.store, head)
+    made: list[datetime] = []
     # The newest first, because an epoch can be committed again: after a rollback, or by hand.
-    for ref, manifest in history.ancestry:
+    async for ref, manifest in _newest_first(session.store, head):
         if fits(manifest):
-            return ref, []
-    ancestry = {ref for ref, _ in history.ancestry}
-    kept = sorted({e.ref for e in history.entries} - ancestry, key=lambda ref: ref.id, reverse=True)
-    manifests = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in kept))
-    found = next((ref for ref, manifest in zip(kept, manifests, strict=True) if fits(manifest)), None)
-    return found, [*(manifest for _, manifest in history.ancestry), *manifests]
+            return ref, None
+        made += [] if manifest.created is None else [manifest.created]
+    return None, min(made, default=None)
+
+
+async def _newest_first(store: Store, head: Head) -> AsyncIterator[tuple[Ref, Manifest]]:
+    boundary = 0 if head.pointer is None else head.pointer.boundary
+    async for pair in walk(store, head, boundary):
+        yield pair
+    kept = {entry.ref for entry in await read_entries(store, head) if entry.ref.id.sequence < boundary}
+    async for pair in read_in_turn(store, sorted(kept, key=lambda ref: ref.id, reverse=True)):
+        yield pair
 
 
 # ---- among the candidates of a repair --------------------------------------------------------------------------------

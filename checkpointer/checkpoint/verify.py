@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.history import find_above, list_manifests, read_history
+from pyspark_checkpointer.checkpoint.history import find_above, read_history, walk
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -260,14 +260,11 @@ class Verifier:
         """Check everything that `head` makes live, as far as it can be read and proven."""
         assert head.pointer is not None
         boundary, ref = head.pointer.boundary, head.committed
-        listed = await list_manifests(self._store, boundary, head.sequence) if ref else {}
+        steps = walk(self._store, head, boundary)
         while ref is not None and ref.id.sequence >= boundary:
-            manifest = listed.get(ref)
-            # Listed manifests are fetched together, and what cannot be read is left out there. Asking again for this
-            # one says what is wrong with it.
-            if manifest is None:
-                with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
-                    manifest = await metadata.read_manifest_alone(self._store, ref)
+            manifest = None
+            with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):
+                _, manifest = await anext(steps)
             # Only a manifest names its parent, so the chain is lost below one that cannot be read.
             if manifest is None:
                 break

@@ -24,7 +24,8 @@ _COLUMNS = (TextColumn("FINDING"), TextColumn("PROBLEM", prose=True), TextColumn
     "verify s3://bucket/jobs/orders --share 0.05 --json",
     "verify /data/orders --signing trust:owner.pub --since 2026-01-31T18:00:00Z",
     lost=True,
-    note="Exit status: 0 if nothing is wrong, 1 if something is damaged or missing.",
+    note="Exit status: 0 if nothing is wrong, 1 if something is damaged or missing, 3 if damage hides which checkpoint "
+    "CHECKPOINT means.",
 )
 @click.argument("checkpoint", type=CHECKPOINT, required=False)
 @click.option("--operator", type=OPERATOR, metavar="NAME", help="Verify only this operator.")

@@ -10,9 +10,12 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.history import READ_BATCH
+from pyspark_checkpointer.checkpoint.resolve import find
+from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.digest import Bytes
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.base import Blob, ListingPage
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -138,11 +141,12 @@ def test_listing_is_never_one_round_trip_after_the_other(world: World, length: i
 class Waves(MemoryStore):
     """Answers all requests that are under way together, once no more come: one wave is one round trip's time."""
 
-    waves = 0
+    waves, most = 0, 0
+    """How many there were, and how many requests the largest of them had."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._arrived = 0
+        self._arrived = self._before = 0
         self._wave: asyncio.Task[None] | None = None
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
@@ -172,6 +176,7 @@ class Waves(MemoryStore):
             seen = self._arrived
             for _ in range(50):  # nothing else but the loop itself brings requests
                 await asyncio.sleep(0)
+        self.most, self._before = max(self.most, seen - self._before), seen
         self.waves, self._wave = self.waves + 1, None
 
 
@@ -183,6 +188,26 @@ def test_listing_a_long_history_takes_few_sequential_round_trips(world: World) -
     reader.session.store = RetryingStore(LimitedStore(waves, concurrency=16, timeout=60))
     assert reader.list_checkpoints() == written
     assert waves.waves == 2 + math.ceil(400 / READ_BATCH), "the pointer, one page, and what is fetched together"
+
+
+def test_a_new_checkpoint_of_a_long_history_is_found_without_reading_all_of_it(world: World) -> None:
+    client = world.actor()
+    for epoch in range(600):
+        put(client, b"x", epoch=epoch)
+    newest = client.list_checkpoints()[-1]
+    for wanted in ("epoch=599", "at=9999-01-01", str(newest)[:10], f"{newest.sequence - 5}-"):
+        client.faults.forget()
+        assert run_sync(find(client.session, CheckpointSelector.parse(wanted))).sequence >= newest.sequence - 5
+        assert client.faults.counts["get"] <= READ_BATCH + 4, wanted
+
+
+def test_verify_fetches_the_manifests_of_a_long_history_in_groups(world: World) -> None:
+    line(world.actor(), 400)
+    waves = Waves(world.actor().root)
+    reader = world.actor()
+    reader.session.store = waves
+    assert reader.verify(share=0.0).checkpoints == 400
+    assert waves.most <= READ_BATCH
 
 
 def test_several_operators_are_written_in_one_round_trip_and_read_in_one(world: World) -> None:

@@ -3,7 +3,7 @@
 `test_one_grammar.py` tries every form wherever a checkpoint is asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
+    CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
     NotFoundError,
@@ -287,3 +288,39 @@ def test_what_is_kept_is_read_only_where_nothing_of_the_chain_fits(world: World)
         assert meant(ck, "epoch=2") == newer
         with pytest.raises(Exception, match=str(old)):
             meant(ck, "epoch=99")
+
+
+@pytest.fixture
+def holed(world: World) -> Iterator[tuple[Checkpointer, list[CheckpointId]]]:
+    """Six checkpoints of epochs 1 to 6; the manifest of the second is lost."""
+    with world.actor() as ck:
+        ids = [put(ck, b"x", epoch=epoch) for epoch in range(1, 7)]
+        world.delete(f"manifests/{ids[1]}.json")
+        yield ck, ids
+
+
+Holed = tuple[Checkpointer, list[CheckpointId]]
+
+
+def test_a_lost_older_manifest_does_not_matter_to_who_asks_for_a_newer_checkpoint(holed: Holed) -> None:
+    ck, ids = holed
+    for wanted in ("epoch=6", "at=9999-01-01", str(ids[5])[:10], "6-"):
+        assert meant(ck, wanted) == ids[5]
+    for wanted in ("epoch=3", str(ids[2])[:10]):
+        assert meant(ck, wanted) == ids[2]
+    assert meant(ck, "2-") == ids[1], "its child says that it is live"
+    for wanted in ("epoch=2", "epoch=1", "1-", "at=2001-01-01"):
+        with pytest.raises(CorruptionError, match=str(ids[1])):
+            meant(ck, wanted)
+
+
+def test_a_damaged_savepoint_does_not_matter_to_who_asks_for_a_newer_one(world: World) -> None:
+    with world.actor() as ck:
+        older, newer, gone, _ = (put(ck, b"x", epoch=epoch) for epoch in range(4))
+        for name, kept in (("older", older), ("newer", newer)):
+            ck.savepoint(name, kept)
+        ck.delete_checkpoint(gone)
+        world.delete(f"manifests/{older}.json")
+        assert meant(ck, "epoch=1") == newer
+        for wanted in ("1-", "0000000001"):
+            assert meant(ck, wanted) == older, "the catalog names it"
