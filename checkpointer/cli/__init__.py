@@ -19,6 +19,9 @@ def main() -> None:
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  # closed by the shell: <&-
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    # Without a buffer, as in `python -u`, what a full disk does not take is forgotten, and may not even be an error.
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        sys.stdout = open(sys.stdout.fileno(), "w", 1, sys.stdout.encoding, closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # in a locale that is not UTF-8, a name can still be printed

@@ -133,14 +133,17 @@ def verb(
             except (click.ClickException, click.Abort):
                 raise
             except BrokenPipeError:
-                # The interpreter flushes stdout once more when it exits: the rest of the output must go somewhere.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                _drop_output()
                 return PIPE_CLOSED
             except Exception as error:
                 # Errors of file systems may repeat the options that they were given.
                 secrets = [storage_options, arguments.get("target_storage_options")]
                 if debug:
                     print_traceback(secrets)
+                if isinstance(error, OSError) and not _can_print():
+                    _drop_output()
+                    why = f"the output cannot be written: {error.strerror}; what the command did stays done"
+                    raise Failed(why, type(error).__name__) from error
                 raise explain(error, root or "", secrets) from error
 
         command = click.command(name, cls=cls, epilog=_epilog(function, examples, note))(common_options(run, writes))
@@ -150,6 +153,23 @@ def verb(
         return command
 
     return decorate
+
+
+def _can_print() -> bool:
+    """Return whether stdout takes what was printed. What it did not take is tried again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _drop_output() -> None:
+    """Discard what is still printed.
+
+    The interpreter flushes stdout once more when it exits: the rest of the output must go somewhere.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _epilog(function: Callable[..., Any], examples: tuple[str, ...], note: str) -> str:

@@ -246,3 +246,25 @@ def test_a_real_process_ends_with_the_status_and_one_sentence(tmp_path: Path) ->
         done = subprocess.run([*COMMAND, *args], cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == status
         assert done.stderr.count("\n") == (status > 0)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("args", [["rollback", "good", "--yes"], ["list", "--json"], ["tree", "--all"]])
+def test_a_full_disk_below_stdout_is_no_bug_and_what_was_done_stays_done(
+    root: Path, args: list[str], unbuffered: str
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, args[0], root, *args[1:]],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "the output cannot be written: No space left on device; what the command did stays done" in done.stderr
+    with Checkpointer(root) as ck:
+        assert len(ck.list_checkpoints()) == (4 if args[0] == "rollback" else 3)
