@@ -12,7 +12,7 @@ from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
 from pyspark_checkpointer.cli.records import records, require_arrow
-from pyspark_checkpointer.cli.screen import print_json, print_line, to_text
+from pyspark_checkpointer.cli.screen import print_json, print_line, to_output
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import NotFoundError
@@ -76,7 +76,7 @@ def command(
         _print_array(found)
     else:
         for record in found:
-            print(to_text(record))
+            print(to_output(record))
 
 
 def _partitions(reader: CheckpointReader, name: str, partition: int | None) -> list[int]:
@@ -117,6 +117,6 @@ def _print_array(found: Iterator[schemas.Record]) -> None:
     """
     separator = "["
     for record in found:
-        print(f"{separator}\n  {to_text(record)}", end="")
+        print(f"{separator}\n  {to_output(record)}", end="")
         separator = ","
     print("[]" if separator == "[" else "\n]")

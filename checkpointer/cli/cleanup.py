@@ -17,7 +17,7 @@ from pyspark_checkpointer.admin.retention.waiting import PlannedFollower
 from pyspark_checkpointer.cli import documents, schemas
 from pyspark_checkpointer.cli.arguments import parse_duration
 from pyspark_checkpointer.cli.failures import Failed
-from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_text
+from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress, to_output
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, size
@@ -193,7 +193,7 @@ def _print_rows(plan: CleanupPlan, as_json: bool) -> None:
         return
     print("[", end="")
     for number, row in enumerate(plan):  # one by one: there may be millions
-        print("," * (number > 0) + "\n  " + to_text(documents.plan_row(row)), end="")
+        print("," * (number > 0) + "\n  " + to_output(documents.plan_row(row)), end="")
     print("\n]")
 
 

@@ -3,6 +3,7 @@
 JSON is for scripts; tables, trees and progress are for a terminal; plain columns are for anything else.
 """
 
+import codecs
 import json
 import os
 import re
@@ -28,6 +29,9 @@ _UNPRINTABLE = re.compile(
 
 In JSON only strings have them, as escapes.
 """
+
+_NOT_ASCII = re.compile("[^\x00-\x7f]")
+"""Characters of JSON text that only strings have."""
 
 _EMPTY_CELL = "-"
 """The text of a cell without a value."""
@@ -89,9 +93,19 @@ def to_text(value: object, *, indent: int | None = None) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
+def to_output(value: object, *, indent: int | None = None, stream: TextIO | None = None) -> str:
+    """Return a JSON value as it is printed to stdout, or to another stream.
+
+    JSON is UTF-8: for a stream of another encoding, all but ASCII is escaped.
+    """
+    encoding = (stream or sys.stdout).encoding or "utf-8"
+    text = to_text(value, indent=indent)
+    return text if codecs.lookup(encoding).name == "utf-8" else _NOT_ASCII.sub(_escape, text)
+
+
 def print_json(value: object) -> None:
     """Print a JSON value, indented."""
-    print(to_text(value, indent=2))
+    print(to_output(value, indent=2))
 
 
 def print_line(text: str = "") -> None:
@@ -220,7 +234,7 @@ def complain(who: str, message: str) -> None:
 
 def print_error(value: object) -> None:
     """Print a JSON value to stderr, on one line. Only results go to stdout."""
-    print(to_text(value), file=sys.stderr)
+    print(to_output(value, stream=sys.stderr), file=sys.stderr)
 
 
 @contextmanager

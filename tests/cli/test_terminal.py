@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.manifests import object_paths
 from tests.cli.conftest import GOLDEN
 from tests.world import line
@@ -268,3 +268,29 @@ def test_a_full_disk_below_stdout_is_no_bug_and_what_was_done_stays_done(
     assert "the output cannot be written: No space left on device; what the command did stays done" in done.stderr
     with Checkpointer(root) as ck:
         assert len(ck.list_checkpoints()) == (4 if args[0] == "rollback" else 3)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_json_is_valid_in_any_locale(tmp_path: Path, encoding: str) -> None:
+    names = {"Zoë": 1, "日本": 2, "\U0001f980": 3}
+    with Checkpointer(tmp_path / "root") as ck, ck.begin() as cp:
+        cp.save("seen", KeyedState(names))
+    for form in ([], ["--json"]):
+        done = subprocess.run(
+            [*COMMAND, "cat", tmp_path / "root", "seen", *form],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONIOENCODING": encoding},
+            capture_output=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        records = json.loads(done.stdout) if form else list(map(json.loads, done.stdout.splitlines()))
+        assert {record["key"]: record["value"] for record in records} == names
+    done = subprocess.run(
+        [*COMMAND, "list", tmp_path / "Zoë", "--json"],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    assert "Zoë" in json.loads(done.stderr)["error"]["message"]
