@@ -17,6 +17,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, CHECKPOINT_HELP, StorageOptions, common_options, options_for
 from pyspark_checkpointer.cli.failures import PIPE_CLOSED, Failed, explain, print_traceback
 from pyspark_checkpointer.cli.root import require_store
+from pyspark_checkpointer.cli.screen import one_line, visible
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 
@@ -67,7 +68,7 @@ class Opened:
             return
         self.check_can_ask(yes)
         try:
-            agreed = click.confirm(question, err=True)
+            agreed = click.confirm(visible(one_line(question)), err=True)  # it may have a text of the store
         except click.Abort as abort:
             if isinstance(abort.__context__, KeyboardInterrupt):
                 raise  # Ctrl-C ends the run with its own status; the end of the input counts as a no

@@ -1,5 +1,6 @@
 """`--json`: each verb prints what `docs/json.md` says, with any arguments, and errors as JSON too."""
 
+import io
 import json
 import secrets
 import sys
@@ -207,6 +208,15 @@ def test_a_no_is_told_apart(root: Path, run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(verb.Opened, "check_can_ask", lambda *_: None)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert failure(run, "delete", root, "0000000001", "--json")[1]["type"] == "Declined"
+
+
+def test_a_question_shows_no_control_characters(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verb.Opened, "check_can_ask", lambda *_: None)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    verb.Opened(Checkpointer(root), json=False).confirm("go back to \x1b[2J\u202e\nit?", yes=False)
+    assert capsys.readouterr().err == "go back to \\u001b[2J\\u202e it? [y/N]: "
 
 
 def test_what_a_survey_could_not_read_is_json_too(root: Path, run: Run) -> None:
