@@ -3,24 +3,19 @@
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import completion
 from pyspark_checkpointer.cli.failures import ROOT_VARIABLE, Mistyped
+from pyspark_checkpointer.cli.storage_options import StorageOptions
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.storage.registry import Reach
-from pyspark_checkpointer.storage.url import parse
-
-StorageOptions = Mapping[str, Any] | None
-"""The options of s3fs, adlfs or another fsspec file system. They may hold secrets."""
 
 CHECKPOINT_HELP = """CHECKPOINT is latest, an id or the beginning of one (0000000042, or 42-1a), epoch=41,
 savepoint=NAME or the bare name, or at=2024-01-02T06:00Z (the newest made by then; UTC unless a zone is given). Verbs
@@ -167,16 +162,6 @@ def parse_options(context: click.Context, parameter: click.Parameter, value: str
     if not isinstance(options, dict):
         raise click.BadParameter("expected a JSON object, or @FILE", context, parameter)
     return options
-
-
-def options_for(root: str, options: StorageOptions, name: str = "storage_options") -> StorageOptions:
-    """Return the storage options of a root.
-
-    A folder takes none: the options in the environment are for other roots.
-    """
-    # Options that were typed are meant for this root, also where it is a folder that takes none.
-    source = click.get_current_context().get_parameter_source(name)
-    return None if source is ParameterSource.ENVIRONMENT and parse(root).kind.reach is Reach.MACHINE else options
 
 
 def parse_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> timedelta | None:

@@ -4,16 +4,21 @@ An error, or a store that is slow, completes nothing.
 """
 
 import asyncio
+import os
+import re
+import shlex
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.checkpoint.listing import read_listed, read_listing
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.cli.storage_options import options_for
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 
@@ -40,9 +45,9 @@ def operators(context: click.Context, typed: str) -> list[str]:
 def _matching(names: list[str], typed: str) -> list[str]:
     """Return the names that begin with the typed text.
 
-    Names that a shell would split at a space are left out.
+    Names that a shell would not take as they are, as it splits or runs them, are left out.
     """
-    return [name for name in names if name.startswith(typed) and not any(map(str.isspace, name))]
+    return [name for name in names if name.startswith(typed) and shlex.quote(name) == name]
 
 
 def _read(context: click.Context, names: Names) -> list[str]:
@@ -60,7 +65,7 @@ def _open(context: click.Context, root: str | None) -> Checkpointer:
     given = context.params
     return Checkpointer(
         root or "",
-        given.get("storage_options"),
+        options_for(root or "", given.get("storage_options"), context=context),
         fencing="none",
         encryption=given.get("encryption"),
         signing=given.get("signing"),
@@ -77,3 +82,41 @@ async def _ids(session: Session) -> list[str]:
 
 async def _operators(session: Session) -> list[str]:
     return sorted((await read_listed(session, CheckpointSelector(LATEST))).manifest.operators)
+
+
+# ---- bash ------------------------------------------------------------------------------------------------------------
+
+
+class BashWords(BashComplete):
+    """Complete words in bash, which splits them at `:` and `=` too.
+
+    The parts of URLs, `epoch=41` and `--option=value` are joined again.
+    """
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one that is typed, and that one."""
+        parts = split_arg_string(os.environ["COMP_WORDS"])[1:]
+        at = int(os.environ["COMP_CWORD"])
+        words: list[str] = []
+        glued = False
+        for part in parts[:at]:
+            is_break = not part.strip(":=")
+            if words and (glued or is_break):
+                words[-1] += part
+            else:
+                words.append(part)
+            glued = is_break
+        return (words[:-1], words[-1]) if len(parts) >= at else (words, "")
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return a completion as bash takes it.
+
+        Bash replaces only what follows the last `:` or `=` that was typed.
+        """
+        _, typed = self.get_completion_args()
+        begun = re.match("(?:--[^=]*=)?(.*[:=])?", typed)
+        rest = item.value.removeprefix(begun[1] or "" if begun else "")
+        return super().format_completion(CompletionItem(rest, item.type, item.help))
+
+
+add_completion_class(BashWords)

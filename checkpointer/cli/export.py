@@ -10,8 +10,9 @@ import click
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, target_options
 from pyspark_checkpointer.cli.screen import print_json, print_line, progress
+from pyspark_checkpointer.cli.storage_options import StorageOptions, options_for
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId

@@ -9,8 +9,9 @@ from pyspark_checkpointer.admin.candidate import Candidate
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions
+from pyspark_checkpointer.cli.arguments import CHECKPOINT
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, progress
+from pyspark_checkpointer.cli.storage_options import StorageOptions
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, moment, size

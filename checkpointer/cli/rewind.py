@@ -13,8 +13,9 @@ from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOpt
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.cli import documents
-from pyspark_checkpointer.cli.arguments import CHECKPOINT, StorageOptions, options_for, target_options
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, target_options
 from pyspark_checkpointer.cli.screen import print_facts, print_json, print_line, progress
+from pyspark_checkpointer.cli.storage_options import StorageOptions, options_for
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Json

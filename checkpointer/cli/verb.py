@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import click
 
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.cli.arguments import CHECKPOINT, CHECKPOINT_HELP, StorageOptions, common_options, options_for
+from pyspark_checkpointer.cli.arguments import CHECKPOINT, CHECKPOINT_HELP, common_options
 from pyspark_checkpointer.cli.failures import PIPE_CLOSED, Failed, explain, print_traceback
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import one_line, visible
+from pyspark_checkpointer.cli.storage_options import StorageOptions, options_for
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.runtime import run_sync
 

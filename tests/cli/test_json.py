@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -290,9 +291,10 @@ def test_run_bare_it_shows_its_help(run: Run) -> None:
 
 
 def completed(run: Run, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
-    """Return what bash offers to complete the last of some words."""
-    monkeypatch.setenv("COMP_WORDS", " ".join(["checkpointer", *map(str, words)]))
-    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    """Return what bash offers to complete the last of some words, which it splits at `:` and `=` too."""
+    typed = [word for whole in words for word in re.findall("[:=]+|[^:=]+", str(whole)) or [""]]
+    monkeypatch.setenv("COMP_WORDS", "\n".join(["checkpointer", *typed]))
+    monkeypatch.setenv("COMP_CWORD", str(len(typed)))
     monkeypatch.setenv("_CHECKPOINTER_COMPLETE", "bash_complete")
     monkeypatch.setattr(sys, "argv", ["checkpointer"])
     return [line.partition(",")[2] for line in run().out.splitlines() if line]
@@ -312,3 +314,42 @@ def test_names_of_a_store_are_completed(root: Path, run: Run, monkeypatch: pytes
     assert completed(run, monkeypatch, "show", root / "nowhere", "g") == []
     monkeypatch.setenv("CHECKPOINTER_ROOT", str(root))
     assert completed(run, monkeypatch, "show", "-", "g") == ["good"]
+
+
+def test_names_are_completed_for_a_url_and_after_an_equals_sign(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"memory://{secrets.token_hex(8)}"
+    Checkpointer(root).export("latest", url)
+    Checkpointer(url).savepoint("good")
+    assert completed(run, monkeypatch, "show", url, "g") == ["good"]
+    assert completed(run, monkeypatch, "show", url, "") == ["latest", "good"]
+    assert completed(run, monkeypatch, "diff", url, "epoch=12", "g") == ["good"]
+    assert completed(run, monkeypatch, "cat", url, "blob", "--checkpoint=g") == ["good"]
+    assert completed(run, monkeypatch, "cat", url, "blob", "--checkpoint=") == ["latest", "good"]
+
+
+def test_bash_gets_the_rest_of_a_name_after_the_last_colon(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpointer(root).savepoint("v1:a=b")
+    assert completed(run, monkeypatch, "show", root, "v") == ["v1:a=b"]
+    assert completed(run, monkeypatch, "show", root, "v1:") == ["a=b"]
+    assert completed(run, monkeypatch, "show", root, "v1:a=") == ["b"]
+    assert completed(run, monkeypatch, "cat", root, "blob", "--checkpoint=v1:a") == ["a=b"]
+
+
+def test_storage_options_of_the_environment_are_not_for_a_folder_that_completes(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKPOINTER_STORAGE_OPTIONS", '{"anon": true}')
+    assert completed(run, monkeypatch, "show", root, "g") == ["good"]
+
+
+def test_only_names_that_a_shell_takes_as_they_are_are_completed(
+    root: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checkpointer(root) as ck:
+        for name in ("$(reboot)", "a;b", "it's", "with space", "Zoë", "plain"):
+            ck.savepoint(name)
+    assert completed(run, monkeypatch, "show", root, "") == ["latest", "good", "plain"]
