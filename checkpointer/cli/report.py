@@ -1,7 +1,6 @@
 """Implement `checkpointer report`: one page about a store."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,13 +146,6 @@ def _write(path: Path, data: bytes) -> None:
             raise Mistyped(f"{path}: {error.strerror}") from None
         return
     try:
-        partial = files.write_temporary(str(path), data)
-        try:
-            if path.exists():  # whoever could read the old page can read the new one
-                shutil.copymode(path, partial)
-            os.replace(partial, path)
-        except OSError:
-            os.unlink(partial)
-            raise
+        files.put_in_place(files.write_temporary(str(path), data), str(path))
     except OSError as error:
         raise Mistyped(f"{path}: {error.strerror}") from None

@@ -81,10 +81,11 @@ def open_writer(sink: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
 def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, output: Path) -> int:
     """Write one file, partition by partition, and return its number of rows.
 
-    If that fails, an older file stays.
+    If that fails, an older file stays. A symbolic link stays too: what it leads to is written.
     """
+    target = os.path.realpath(output)
     with _explaining(output):
-        temporary, fd = files.create_temporary(str(output))
+        temporary, fd = files.create_temporary(target)
     written = 0
     try:
         with os.fdopen(fd, "wb") as file:
@@ -104,8 +105,7 @@ def write_file(rows: PlainRows, partitions: Sequence[int], limit: int | None, ou
                 file.flush()
                 os.fsync(file.fileno())
         with _explaining(output):
-            os.replace(temporary, output)
-            files.sync_folder(str(output.absolute().parent))
+            files.put_in_place(temporary, target)
     # Also on Ctrl-C: nobody would know what the temporary file was for.
     except BaseException:
         with suppress(OSError):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import stat
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -152,6 +153,24 @@ def test_a_failed_write_leaves_the_old_file(
     assert run("cat", golden, "table", "-o", file).status == 1
     assert file.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir() if "parquet" in path.name] == [file.name]
+
+
+def test_a_parquet_file_that_is_replaced_keeps_its_mode_and_the_link_to_it(
+    golden: Path, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "real").mkdir()
+    file, link = tmp_path / "real" / "out.parquet", tmp_path / "link.parquet"
+    file.write_text("old")
+    file.chmod(0o644)
+    link.symlink_to(file)
+    assert run("cat", golden, "table", "-o", link).out == f"{link}: 7 records\n"
+    assert link.is_symlink()
+    assert pq.read_table(file).num_rows == 7
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    file.unlink()
+    assert run("cat", golden, "table", "-o", link).status == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "nobody else may read a new one"
+    assert list(file.parent.iterdir()) == [file]
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------

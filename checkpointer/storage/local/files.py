@@ -5,6 +5,7 @@ import io
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -211,6 +212,22 @@ def replace(temporary: str, target: str) -> None:
         raise OutcomeUnknownError(
             f"{target}: was replaced, but {why} while it was made durable; a crash may still undo this"
         ) from error
+
+
+def put_in_place(temporary: str, target: str) -> None:
+    """Rename `temporary` to a file that a user named, and not a store.
+
+    Whoever could read the old file can read the new one. A failure leaves the old one, and no temporary file.
+    """
+    try:
+        if os.path.exists(target):
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(os.path.dirname(target))
 
 
 def sync_folder(folder: str) -> None:
