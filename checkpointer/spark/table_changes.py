@@ -85,6 +85,7 @@ class TableChanges:
         self._attempt = attempt
         self._is_dropped = False
         self._hints = hints or TableHints()
+        self._hints.begin_batch()
         self.name = name
         key, combines = check_key_columns(name, definition.key), check_combine(name, definition.combine)
         self._expiry = TableExpiry(name, check_expire(name, definition.expire), clock or JobClock(attempt, None))
@@ -123,11 +124,11 @@ class TableChanges:
 
     def upsert(self, rows: DataFrame) -> None:
         """Add or combine rows, and keep the columns that they do not have."""
-        self._write(self._check_frame("upsert", rows), self._accept(rows, extended_schema), MERGE, clear=False)
+        self._write(self._check_frame("upsert", rows), self._accept(rows, extended_schema), "upsert")
 
     def replace(self, rows: DataFrame) -> None:
         """Make these rows the whole table."""
-        self._write(self._check_frame("replace", rows), self._accept(rows, next_schema), MERGE, clear=True)
+        self._write(self._check_frame("replace", rows), self._accept(rows, next_schema), "replace")
 
     def delete(self, keys: DataFrame) -> None:
         """Remove the rows with these keys."""
@@ -135,7 +136,7 @@ class TableChanges:
         version = self.version
         wanted = keys if version is None else keys_of(self.name, keys, version.schema)
         if version is not None and version.chains:
-            self._write(wanted, version.schema, DELETE, clear=False)
+            self._write(wanted, version.schema, "delete")
         else:
             drain(wanted)  # There is nothing to delete, but Spark's stateful operators upstream have to be read.
 
@@ -151,20 +152,20 @@ class TableChanges:
         function = call.function(schema)
         version = self._version_to_change(schema)
         order = [PARTITION, *schema.key, *(name for name in call.order_by if name not in schema.key)]
-        target, jobs = self._jobs.target(schema, self._partitions), self._jobs
+        target, jobs, hints = self._jobs.target(schema, self._partitions), self._jobs, self._hints.verbs[call.verb]
         below = self._expiry.now(replace(version, schema=schema))
         task = ApplyTask(target, jobs.parent, below, function)
 
         def by_tasks() -> list[TaskOutput]:
             placed = all_columns_of(rows, schema, self._partitions)
-            return jobs.run(bring_together(placed, order, self._hints.apply_tasks), task.run)
+            return jobs.run(bring_together(placed, order, hints.apply_tasks), task.run)
 
         if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
-            outputs = self._run(rows, schema, schema.key_columns, all_columns_of, task, by_tasks, order)
+            outputs = self._run(rows, schema, schema.key_columns, all_columns_of, task, by_tasks, call.verb, order)
         else:
             outputs = by_tasks()
-        most = min(self._partitions, parallelism(jobs.spark))
-        self._hints.learn_from_apply(sum(output.seconds for output in outputs), most)
+        seconds = sum(output.seconds for output in outputs)
+        hints.learn_from_apply(seconds, min(self._partitions, parallelism(jobs.spark)))
         chains = dict(version.chains)
         jobs.extend(chains, outputs, schema)
         self._change(schema, chains, version.chains)
@@ -317,15 +318,12 @@ class TableChanges:
 
     # ---- writing -------------------------------------------------------------------------------------------------
 
-    def _write(self, rows: DataFrame, schema: TableSchema, change: int, *, clear: bool, moves: bool = False) -> None:
-        """Write rows as changes of one kind.
-
-        With `clear`, they replace all rows of the table. With `moves`, they are all rows of the table itself, and say
-        nothing about the size of a batch.
-        """
+    def _write(self, rows: DataFrame, schema: TableSchema, verb: str) -> None:
+        """Write rows as a verb says: "upsert", "replace", "delete", or "move" for all rows of the table itself."""
+        change, moves, hints = DELETE if verb == "delete" else MERGE, verb == "move", self._hints.verbs[verb]
         # What these rows take the place of must not be returned as expired later in this batch.
         self._expiry.hold_clock("was changed")
-        below = None if clear else self._version_to_change(schema)
+        below = self._version_to_change(schema) if verb in ("upsert", "delete") else None
         chains: dict[int, Chain] = {} if below is None else dict(below.chains)
         # Tasks that get all rows of a partition can write snapshots, and see every duplicate.
         is_whole = not chains and change != DELETE
@@ -340,17 +338,14 @@ class TableChanges:
 
         def by_tasks() -> list[TaskOutput]:
             placed = rows_of(rows, schema, self._partitions)
-            if not may_split_keys or self._hints.shuffle_first:
+            if not may_split_keys or hints.shuffle_first:
                 placed = placed.repartition(PARTITION)
             outputs = self._jobs.run(placed, task.run)
-            if not moves:
-                # Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
-                packs = sum(bool(output.packs) for output in outputs)
-                self._hints.shuffle_first = packs > (0 if self._hints.shuffle_first else 1)
+            hints.learn_packs(sum(bool(output.packs) for output in outputs))
             return outputs
 
         # All rows of a table are too many for the driver, and would teach the hints a size that no batch has.
-        outputs = by_tasks() if moves else self._run(rows, schema, schema.columns, rows_of, task, by_tasks)
+        outputs = by_tasks() if moves else self._run(rows, schema, schema.columns, rows_of, task, by_tasks, verb)
         self._jobs.extend(chains, outputs, schema, deletes_only=change == DELETE)
         self._change(schema, chains, None if moves or change == DELETE else {} if below is None else below.chains)
 
@@ -362,6 +357,7 @@ class TableChanges:
         place: Callable[[DataFrame, TableSchema, int], DataFrame],
         task: WriteTask | ApplyTask,
         by_tasks: Callable[[], list[TaskOutput]],
+        verb: str,
         order: Sequence[str] | None = None,
     ) -> list[TaskOutput]:
         """Do the work of a task on all rows, in the driver or by tasks.
@@ -372,7 +368,7 @@ class TableChanges:
         types = tuple(column.type for column in schema.key_columns)
         finds = self._hints.hashed == types and can_place(rows, schema, columns)
         given = (lambda: rows) if finds else partial(place, rows, schema, self._partitions)
-        outputs = self._jobs.change(given, task, by_tasks, self._hints, order)
+        outputs = self._jobs.change(given, task, by_tasks, self._hints, verb, order)
         if any(output.has_changes for output in outputs):
             self._hints.hashed = types
         return outputs
@@ -437,7 +433,7 @@ class TableChanges:
         # Without rows there is nothing to move, and no Spark job is needed.
         if version.chains:
             rows = scan(*self._jobs.scan_arguments, version)
-            self._write(rows, schema, MERGE, clear=True, moves=True)
+            self._write(rows, schema, "move")
         else:
             self.version, self._has_changed = replace(version, partitions=self._partitions), True
 

@@ -1,6 +1,7 @@
 """Remember from batch to batch how the changes of a table are best written."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
 
@@ -23,10 +24,11 @@ one, before either of them does anything.
 
 
 @dataclass(slots=True)
-class TableHints:
-    """Hints of the last changes of a table for the next ones, in one run of a query.
+class VerbHints:
+    """Hints of the calls of one verb in a batch for its calls in the next one.
 
-    No result depends on them, unless a function gives another one in the driver than in a worker.
+    A batch may upsert a million rows and delete a hundred, so each verb has its own. If a batch calls a verb several
+    times, the largest call counts, and not the last one: the next batch begins with these hints.
     """
 
     shuffle_first: bool = False
@@ -38,6 +40,64 @@ class TableHints:
     """The number of tasks of `apply`; None if Spark decides."""
     driver_rows: int = 0
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
+    _sizes: list[tuple[int, int, float]] = field(default_factory=list)
+    _packs: list[int] = field(default_factory=list)
+    _apply_tasks: list[int] = field(default_factory=list)
+
+    def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
+        """Note the rows of a call, their bytes, and the time that all tasks took together."""
+        self._sizes.append((rows, size, seconds))
+
+    def learn_packs(self, packs: int) -> None:
+        """Note how many tasks of a call wrote a pack.
+
+        Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
+        """
+        self._packs.append(packs)
+
+    def learn_from_apply(self, seconds: float, most: int) -> None:
+        """Note how many tasks are worth their cost, up to `most`.
+
+        `seconds` is the time that all tasks took together.
+        """
+        self._apply_tasks.append(min(int(seconds / SECONDS_OF_TASK), most))
+
+    def begin_batch(self) -> None:
+        """Set the hints by the calls of the batch before, if it had any."""
+        if self._sizes:
+            rows, size, seconds = (max(values) for values in zip(*self._sizes, strict=True))
+            self.driver_rows = _driver_rows(int(rows), int(size), seconds)
+        if self._packs:
+            self.shuffle_first = max(self._packs) > (0 if self.shuffle_first else 1)
+        if self._apply_tasks:
+            tasks = max(self._apply_tasks)
+            self.apply_tasks = tasks if tasks > 1 else None
+        for noted in (self._sizes, self._packs, self._apply_tasks):
+            noted.clear()
+
+
+def _driver_rows(rows: int, size: int, seconds: float) -> int:
+    """Return the most rows that the driver takes of the next changes, after such ones.
+
+    The driver takes them if these were few and quick. The next batch may have several times as many rows: the batches
+    of most queries differ by less. It may have fewer if the rows of this batch were large. Work that would occupy two
+    tasks is left to tasks.
+    """
+    is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
+    largest_bytes, least_rows = 4 * MAX_DRIVER_BYTES, 1000  # An empty batch tells nothing about the next one.
+    most = min(4 * rows + least_rows, MAX_DRIVER_ROWS, largest_bytes * max(rows, 1) // max(size, 1))
+    return most if is_small else 0
+
+
+@dataclass(slots=True)
+class TableHints:
+    """Hints of the last changes of a table for the next ones, in one run of a query.
+
+    No result depends on them, unless a function gives another one in the driver than in a worker.
+    """
+
+    verbs: defaultdict[str, VerbHints] = field(default_factory=lambda: defaultdict(VerbHints))
+    """Hints of each verb, by its name."""
     hashed: tuple[str, ...] = ()
     """The types of a key of which Spark's hashes were compared with this library's, in this run."""
     is_driver_unfit: bool = False
@@ -51,24 +111,10 @@ class TableHints:
     None until a batch of the run has changed it, and after it was dropped.
     """
 
-    def learn_size(self, rows: int, size: int, seconds: float = 0.0) -> None:
-        """Let the driver do the next changes if these were few and quick.
-
-        The next batch may have several times as many rows: the batches of most queries differ by less. It may have
-        fewer if the rows of this batch were large. Work that would occupy two tasks is left to tasks.
-        """
-        is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
-        largest_bytes, least_rows = 4 * MAX_DRIVER_BYTES, 1000  # An empty batch tells nothing about the next one.
-        most = min(4 * rows + least_rows, MAX_DRIVER_ROWS, largest_bytes * max(rows, 1) // max(size, 1))
-        self.driver_rows = most if is_small and not self.is_driver_unfit else 0
-
-    def learn_from_apply(self, seconds: float, most: int) -> None:
-        """Set how many tasks are worth their cost, up to `most`.
-
-        `seconds` is the time that all tasks took together.
-        """
-        tasks = min(int(seconds / SECONDS_OF_TASK), most)
-        self.apply_tasks = tasks if tasks > 1 else None
+    def begin_batch(self) -> None:
+        """Let the calls of a batch use what those of the batch before have taught."""
+        for hints in self.verbs.values():
+            hints.begin_batch()
 
     def cancel_early(self) -> None:
         """Stop the early compaction: no batch will use it."""

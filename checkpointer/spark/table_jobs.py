@@ -120,16 +120,18 @@ class TableJobs:
         task: WriteTask | ApplyTask,
         by_tasks: Callable[[], list[TaskOutput]],
         hints: TableHints,
+        verb: str,
         order: Sequence[str] | None = None,
     ) -> list[TaskOutput]:
         """Do the work of a task on all rows, and return the output.
 
-        The driver does the work, on rows sorted by `order`, if the rows of the batch before were few and the task reads
-        a small version, or none. Otherwise `by_tasks` does the work. The driver adds a partition to each row if
-        `rows()` has no such column. The hints learn how large these rows were. Raises the refusal of the task.
+        The driver does the work, on rows sorted by `order`, if the rows of this verb in the batch before were few and
+        the task reads a small version, or none. Otherwise `by_tasks` does the work. The driver adds a partition to each
+        row if `rows()` has no such column. The hints learn how large these rows were. Raises the refusal of the task.
         """
-        outputs, read = None, task.reads
-        if hints.driver_rows and (read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES):
+        outputs, read, of_verb = None, task.reads, hints.verbs[verb]
+        is_small_state = read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES
+        if of_verb.driver_rows and not hints.is_driver_unfit and is_small_state:
             root = DriverRoot.of(self.client, self.spark)
 
             def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,7 +139,7 @@ class TableJobs:
 
             try:
                 place = partial(with_partitions, schema=task.target.schema, partitions=task.target.partitions)
-                outputs = run_in_driver(rows(), hints.driver_rows, place, work, order)
+                outputs = run_in_driver(rows(), of_verb.driver_rows, place, work, order)
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
                 # What passes by itself, such as throttling, says nothing about the driver.
@@ -146,7 +148,7 @@ class TableJobs:
             output.raise_refused()
         if outputs is None:
             outputs = by_tasks()
-        hints.learn_size(
+        of_verb.learn_size(
             sum(output.given_rows for output in outputs),
             sum(output.given_bytes for output in outputs),
             sum(output.seconds for output in outputs),

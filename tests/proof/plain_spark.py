@@ -6,6 +6,7 @@
 import json
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -34,7 +35,7 @@ from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.scan import LookupTask
 from pyspark_checkpointer.spark.scan_expired import Due, ExpiredTask
 from pyspark_checkpointer.spark.state import State
-from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.table_hints import TableHints, VerbHints
 from pyspark_checkpointer.spark.write_tasks import WriteTask
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
@@ -188,8 +189,11 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         def root_of(client: Checkpointer, *_: Any) -> Any:
             return SimpleNamespace(open=lambda: client, executor="a task", copies=copies_of_task)
 
-        def learn_nothing(hints: TableHints, *_: Any) -> None:
-            hints.driver_rows = draw.choice([0, 5, 1000])
+        def drawn() -> VerbHints:
+            return VerbHints(driver_rows=draw.choice([0, 5, 1000]))
+
+        def learn_nothing(hints: VerbHints, *_: Any) -> None:
+            hints.driver_rows = drawn().driver_rows
 
         def copies_of_task() -> LocalCopies | None:
             return draw.choice([copies, copies, None])
@@ -218,8 +222,8 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         # No copy of the function: those of tests note their calls.
         patch.setattr(ApplyTask, "in_driver", WriteTask.in_driver)
         # Whatever the sizes are, the driver does some of the work, and tasks the rest.
-        patch.setattr(batch_attempt, "TableHints", lambda: TableHints(driver_rows=draw.choice([0, 5, 1000])))
-        patch.setattr(TableHints, "learn_size", learn_nothing)
+        patch.setattr(batch_attempt, "TableHints", lambda: TableHints(defaultdict(drawn)))
+        patch.setattr(VerbHints, "learn_size", learn_nothing)
         yield
 
 

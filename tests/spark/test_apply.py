@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_checkpointer import Checkpointer, compaction
 from pyspark_checkpointer.spark import Change, State, read_state, stateful
 from pyspark_checkpointer.spark.apply_task import whole_keys
-from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.table_hints import VerbHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from tests.spark.conftest import Job
 from tests.spark.needs import AQE, COLLATIONS, VARIANTS, needs_spark
@@ -364,11 +364,13 @@ def test_a_function_that_takes_long_gets_more_tasks_in_the_next_batch(job: Job, 
 
 
 def test_tasks_are_as_many_as_their_work_is_worth() -> None:
-    hints = TableHints()
+    hints = VerbHints()
     for seconds, tasks in ((0.0, None), (0.29, None), (0.31, 2), (1.0, 6), (60.0, 8), (0.1, None)):
         hints.learn_from_apply(seconds, 8)
+        hints.begin_batch()
         assert hints.apply_tasks == tasks
     hints.learn_from_apply(60.0, 1)
+    hints.begin_batch()
     assert hints.apply_tasks is None
 
 

@@ -26,7 +26,7 @@ from pyspark_checkpointer.spark import (
 )
 from pyspark_checkpointer.spark.dataframes import fields_of, rows_of
 from pyspark_checkpointer.spark.driver_task import can_place, run_in_driver, sorts_alike, works_alike
-from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.table_hints import VerbHints
 from pyspark_checkpointer.spark.versions import is_at_least, parse_schema, rows_of_frame
 from pyspark_checkpointer.table.hashing import with_partitions
 from pyspark_checkpointer.table.schema_evolution import first_schema
@@ -284,6 +284,8 @@ def test_other_changes_come_to_the_driver_too(
     @stateful(job.root)
     def update(batch: DataFrame, batch_id: int, state: State) -> None:
         table = state.table("t", ["k"], num_partitions=4 if batch_id < 3 else 7)
+        hints = table._changes._hints.verbs
+        used.append((hints["upsert"].driver_rows, hints[verb].driver_rows))
         given = spark.range(batch_id * 100, batch_id * 100 + 150).selectExpr("id AS k", f"{batch_id} AS n")
         if batch_id in (0, 1):
             table.upsert(given)
@@ -291,12 +293,12 @@ def test_other_changes_come_to_the_driver_too(
             table.delete(given.select("k"))
         else:
             getattr(table, verb)(given)
-        used.append(table._changes._hints.driver_rows)
 
     for _ in range(5):
         job.feed(("x", 1))
     job.run(update)
-    assert used == [1600] * 5
+    first = 1600 if verb == "upsert" else 0
+    assert used == [(0, 0), (1600, first), (1600, first), (1600, 1600), (1600, 1600)]
     model: dict[int, int] = {}
     for batch in range(5):
         keys = range(batch * 100, batch * 100 + 150)
@@ -426,7 +428,7 @@ def test_spark_places_rows_until_its_hashes_were_compared(
 
 def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", LITTLE_WORK)
-    hints = TableHints()
+    hints = VerbHints()
     rows, size = table_hints.MAX_DRIVER_ROWS, table_hints.MAX_DRIVER_BYTES
     for given, taken in (
         ((0, 0, 0.0), 1000),
@@ -438,4 +440,5 @@ def test_the_driver_takes_few_rows_of_few_bytes_and_of_little_work(monkeypatch: 
         ((1, size, 0.0), 4),
     ):
         hints.learn_size(*given)
+        hints.begin_batch()
         assert hints.driver_rows == taken

@@ -1,19 +1,23 @@
 """What one batch teaches the next ones of its run, and what it must not teach them."""
 
+import random
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
 
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError, SwapNotSentError, ThrottlingError
+from pyspark_checkpointer.spark import table_changes, table_hints, table_jobs
+from pyspark_checkpointer.spark.driver_task import run_in_driver
 from pyspark_checkpointer.spark.state import State
-from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.table_hints import TableHints, VerbHints
 from pyspark_checkpointer.spark.write_tasks import WriteTask
-from tests.proof.plain_spark import new_state
+from tests.proof.plain_spark import PlainFrame, new_state
 from tests.table.plain_store import Store, frame, plain_store
 
 
@@ -47,7 +51,8 @@ def test_an_error_that_passes_does_not_turn_the_driver_off(
     def fail(batches: Any) -> Any:
         raise error
 
-    hints = TableHints(driver_rows=1000)
+    hints = TableHints()
+    hints.verbs["upsert"].driver_rows = 1000
     with monkeypatch.context() as patch:
         patch.setattr(WriteTask, "in_driver", lambda task, root: SimpleNamespace(run=fail))
         state = begin(store, hints)
@@ -68,10 +73,7 @@ def packs(store: Store) -> int:
     return len({a.path for chain in chains.values() for a in chain if str(restored.id) in a.path})
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_move_to_other_partitions_says_nothing_about_a_batch(
-    store: Store, monkeypatch: pytest.MonkeyPatch, known: bool
-) -> None:
+def test_a_move_to_other_partitions_says_nothing_about_a_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It writes all rows of the table, in a pack for each task."""
     written = []
     with monkeypatch.context() as patch:
@@ -80,10 +82,106 @@ def test_a_move_to_other_partitions_says_nothing_about_a_batch(
         state.table("t", ["k"], num_partitions=2).upsert(frame(k=[*range(64)]))
         state._attempt.commit()
         for partitions in (16, 5, 32, 7):
-            hints = TableHints(shuffle_first=known)
+            hints = TableHints()
             state = begin(store, hints)
             state.table("t", ["k"], num_partitions=partitions)
             state._attempt.commit()
-            assert hints.shuffle_first == known
+            assert hints.verbs.keys() == {"move"}
             written.append(packs(store))
     assert max(written) > 1
+
+
+LEARN_SIZE = VerbHints.learn_size
+"""As the library has it: tables without Spark learn sizes that are drawn."""
+
+
+def test_a_small_call_of_another_verb_does_not_bring_large_ones_to_the_driver(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch upserts more rows than the driver takes, and then deletes three."""
+    tried: list[tuple[str, bool]] = []
+    monkeypatch.setattr(VerbHints, "learn_size", LEARN_SIZE)
+    monkeypatch.setattr(table_hints, "MAX_DRIVER_ROWS", 1000)
+
+    def spy(given: Any, *rest: Any) -> Any:
+        outputs = run_in_driver(given, *rest)
+        tried.append((verb, outputs is not None))
+        return outputs
+
+    monkeypatch.setattr(table_jobs, "run_in_driver", spy)
+    hints = TableHints()
+    for batch in range(4):
+        state = begin(store, hints)
+        table = state.table("t", ["k"], num_partitions=2)
+        for verb, keys in (("upsert", range(1001)), ("delete", range(batch, batch + 3))):
+            getattr(table, verb)(frame(k=[*keys]))
+        state._attempt.commit()
+    assert tried == [("delete", True)] * 3
+
+
+def test_a_small_call_of_another_verb_does_not_spread_large_ones(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upserts of many packs go through a shuffle from the third batch on, whatever deletes do."""
+    shuffled: list[bool] = []
+    monkeypatch.setattr(VerbHints, "learn_size", lambda *given: None)  # tasks do it all
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", 8000)
+
+    def repartition(rows: PlainFrame, column: str) -> PlainFrame:
+        shuffled.append(True)
+        return PlainFrame(rows.draw, [rows.rows])
+
+    monkeypatch.setattr(PlainFrame, "repartition", repartition)
+    hints, counts = TableHints(), []
+    for batch in range(5):
+        state = begin(store, hints)
+        table = state.table("t", ["k"], num_partitions=2, combine={"n": "sum"})
+        parts = [pa.table({"k": range(task, 8000, 4), "n": range(2000)}) for task in range(4)]
+        shuffled.clear()
+        table.upsert(PlainFrame(random.Random(1), parts))  # type: ignore[arg-type]
+        counts.append(len(shuffled))
+        table.delete(frame(k=[batch]))
+        state._attempt.commit()
+    assert counts == [1, 0, 1, 1, 1], "the first ones are whole partitions, the second ones spread"
+
+
+def test_each_verb_has_its_number_of_tasks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int | None] = []
+    together = table_changes.bring_together
+
+    def spy(rows: Any, order: list[str], tasks: int | None) -> Any:
+        given.append(tasks)
+        return together(rows, order, tasks)
+
+    monkeypatch.setattr(table_changes, "bring_together", spy)
+    monkeypatch.setattr(VerbHints, "learn_size", lambda *given: None)  # tasks do it all
+    hints = TableHints()
+    hints.verbs["apply"].apply_tasks = 5
+    state = begin(store, hints)
+    table = state.table("t", ["k"], num_partitions=2)
+    table.upsert(frame(k=[1]))
+    table.apply(frame(k=[1, 2]), lambda rows, known: rows)
+    table.first_seen(frame(k=[2, 3]), order_by=[])
+    table.apply(frame(k=[1, 2]), lambda rows, known: rows)
+    state._attempt.commit()
+    assert given == [5, None, 5]
+
+
+def test_the_largest_call_of_a_verb_counts() -> None:
+    """Whichever comes first in the batch."""
+    for sizes in ([(100, 100), (90_000, 100)], [(90_000, 100), (100, 100)]):
+        hints = VerbHints(driver_rows=1400)
+        for size in sizes:
+            hints.learn_size(*size)
+            assert hints.driver_rows == 1400, "until the batch ends"
+        hints.begin_batch()
+        assert hints.driver_rows == 0
+        hints.begin_batch()
+        assert hints.driver_rows == 0, "a batch without a call teaches nothing"
+        hints.learn_size(100, 100)
+        hints.begin_batch()
+        assert hints.driver_rows == 1400
+    hints = VerbHints()
+    for packs, seconds in ((0, 0.1), (2, 60.0), (0, 0.2)):
+        hints.learn_packs(packs)
+        hints.learn_from_apply(seconds, 8)
+    hints.begin_batch()
+    assert (hints.shuffle_first, hints.apply_tasks) == (True, 8)

@@ -1,6 +1,7 @@
 """What a task makes of its failure, and of rows that have one key."""
 
 import random
+from collections import defaultdict
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
     ThrottlingError,
 )
-from pyspark_checkpointer.spark.table_hints import TableHints
+from pyspark_checkpointer.spark.table_hints import TableHints, VerbHints
 from pyspark_checkpointer.spark.write_tasks import TaskOutput, run_task
 from pyspark_checkpointer.table.combine import SumOverflowError
 from tests.proof.plain_spark import PlainFrame, new_state
@@ -65,9 +66,9 @@ def test_a_key_may_stand_twice_in_rows_of_keys_alone(
     counted: list[int] = []
     monkeypatch.setattr(compaction, "DRIVER_BYTES", driver_bytes)
     with plain_store() as store, monkeypatch.context() as patch:
-        patch.setattr(TableHints, "learn_size", lambda hints, rows, *rest: counted.append(rows))
+        patch.setattr(VerbHints, "learn_size", lambda hints, rows, *rest: counted.append(rows))
         for epoch, verb in enumerate(["upsert", "upsert", "replace", "upsert", "delete"]):
-            hints = {"t": TableHints(driver_rows=driver_rows)}
+            hints = {"t": TableHints(defaultdict(lambda: VerbHints(driver_rows=driver_rows)))}
             state = new_state(store.client, store.client.restore(), epoch, hints=hints)
             getattr(state.table("t", ["k"], num_partitions=2), verb)(PlainFrame(random.Random(epoch), given))
             state._attempt.commit()
@@ -81,7 +82,9 @@ def test_a_key_may_stand_twice_in_rows_of_keys_alone(
 @pytest.mark.parametrize("driver_rows", [0, 1000])
 def test_a_key_that_stands_twice_beside_values_is_refused(driver_rows: int) -> None:
     with plain_store() as store:
-        state = new_state(store.client, None, 0, hints={"t": TableHints(driver_rows=driver_rows)})
+        state = new_state(
+            store.client, None, 0, hints={"t": TableHints(defaultdict(lambda: VerbHints(driver_rows=driver_rows)))}
+        )
         with pytest.raises(IllegalArgumentError, match="several rows have the key k=1"):
             state.table("t", ["k"]).upsert(PlainFrame(random.Random(0), [pa.table({"k": [1, 1], "v": [5, 5]})]))  # type: ignore[arg-type]
         state._attempt.abort()
