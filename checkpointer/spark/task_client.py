@@ -28,6 +28,7 @@ from pyspark_checkpointer.spark.executors import OWN, driver_hosts, executor_hos
 from pyspark_checkpointer.spark.failure import FOR_TASKS
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
+from pyspark_checkpointer.storage.local import mounts
 from pyspark_checkpointer.storage.registry import Reach, cloud_roots, enumerate_words
 from pyspark_checkpointer.table.local_copies import LocalCopies
 
@@ -199,11 +200,15 @@ def _is_set(spark: SparkSession, name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def _copies(folder: str) -> LocalCopies:
-    """Return the copies in a folder.
+def _copies(folder: str) -> LocalCopies | None:
+    """Return the copies in a folder; None for a folder in memory.
 
     What they have mapped stays mapped for later tasks.
     """
+    # With `spark.kubernetes.local.dirs.tmpfs`, for one. Each byte there counts as memory of the pod, which would be
+    # killed for it.
+    if mounts.is_in_memory(os.path.realpath(folder), mounts.system_table()):
+        return None
     return LocalCopies(Path(folder) / "checkpointer-copies")
 
 

@@ -130,6 +130,18 @@ def test_there_are_no_copies_where_the_memory_of_python_workers_is_limited(spark
     assert not TaskRoot.of(Checkpointer(tmp_path), session).keeps_copies
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_mount(), reason="needs a file system in memory")
+def test_there_are_no_copies_where_the_local_folder_is_in_memory(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave the memory of a pod to its work: `spark.kubernetes.local.dirs.tmpfs` counts each byte of a file there."""
+    client = Checkpointer(tmp_path)
+    root = TaskRoot.of(client, spark)
+    for folder, kept in ((Path(__file__).parent, True), ("/dev/shm/blockmgr", False)):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{folder},/data")
+        assert (root.copies() is not None, DriverRoot(client, str(folder)).copies() is not None) == (kept, kept)
+
+
 def test_many_small_batches_take_the_time_of_their_rows() -> None:
     def seconds(size: int) -> float:
         batches = [pa.RecordBatch.from_pydict({"k": [*range(n, n + size)]}) for n in range(0, 5_000, size)]

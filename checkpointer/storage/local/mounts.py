@@ -59,6 +59,12 @@ def shared_mount(folder: str, table: str) -> tuple[str, str] | None:
     return found if found is not None and _SHARED.fullmatch(found[1]) else None
 
 
+def is_in_memory(folder: str, table: str) -> bool:
+    """Return whether the files of a folder take memory in place of a disk."""
+    found = file_system(folder, table)
+    return found is not None and found[1] in ("tmpfs", "ramfs")
+
+
 def _holds(point: str, folder: str) -> bool:
     return folder == point or folder.startswith(point.rstrip("/") + "/")
 
