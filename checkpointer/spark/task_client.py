@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
-from pyspark_checkpointer.errors import InvalidStateError, RetiredError
+from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, RetiredError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.executors import OWN, driver_hosts, executor_hosts, own_version
-from pyspark_checkpointer.spark.failure import FOR_TASKS
+from pyspark_checkpointer.spark.failure import FOR_TASKS, describe
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter, use_driver_python
 from pyspark_checkpointer.storage import parse
 from pyspark_checkpointer.storage.local import mounts
@@ -234,10 +234,11 @@ def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
         # is refused.
         if _why_no_tables(client, spark) is None:
             ensure_interpreter(spark, client.root)
-    except InvalidStateError as error:
+    except Exception as error:  # Spark's own too: the job that looks may fail, or find no executor.
         if not _has_maps_alone(restored):
             raise
-        logger.warning("%s: no table can be used: %s", client.root, error)
+        why = error if isinstance(error, CheckpointError) else describe(error)
+        logger.warning("%s: no table can be used: %s", client.root, why)
 
 
 def _has_maps_alone(restored: Restored | None) -> bool:

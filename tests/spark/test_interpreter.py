@@ -309,5 +309,18 @@ def test_a_job_of_maps_needs_nothing_of_tasks(
     assert start(job, tables=True, refused=LOST) == [2]
 
 
+def test_a_job_of_maps_goes_on_whatever_befalls_the_job_that_looks(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the cluster is full")
+
+    assert start(job, tables=False) == [0]
+    monkeypatch.setattr("pyspark_checkpointer.spark.task_client.ensure_interpreter", fail)
+    assert start(job, tables=False) == [1]
+    assert "no table can be used: RuntimeError: the cluster is full" in caplog.text
+    assert start(job, tables=True, refused="the cluster is full") == [2]
+
+
 def test_a_root_that_can_have_no_tables_needs_nothing_of_tasks(job: Job, lost_python: None) -> None:
     assert start(job, tables=False, root="memory://no-tables-here") == [0]
