@@ -256,6 +256,11 @@ class Client:
 C = TypeVar("C", bound=Client)
 
 
+def opens_keys(client: Client) -> bool:
+    """Return whether a client opens the keys of an encrypted root, which its tasks then get."""
+    return client._config.encryption is not None
+
+
 def metrics_of(client: Client) -> MetricsCallback | None:
     """Return the function that gets the metrics of a client."""
     return client._metrics

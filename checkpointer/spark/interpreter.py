@@ -42,10 +42,10 @@ _sources: "list[type[DataSource]]" = []
 Their modules import this one, so they register themselves here (`offer`).
 """
 
-_checked: "WeakKeyDictionary[SparkContext | SparkSession, set[str | None]]" = WeakKeyDictionary()
+_checked: "WeakKeyDictionary[SparkContext | SparkSession, set[tuple[str, ...]]]" = WeakKeyDictionary()
 """Contexts, and sessions of Spark Connect, whose tasks can import what they need.
 
-Each has the packages of stores that were checked.
+Each has the packages of stores and of encrypted roots that were checked.
 """
 
 
@@ -70,7 +70,7 @@ def use_driver_python(spark: SparkSession) -> None:
         _register(spark, _chosen[context])
 
 
-def ensure_interpreter(spark: SparkSession, root: str) -> None:
+def ensure_interpreter(spark: SparkSession, root: str, *, is_encrypted: bool = False) -> None:
     """Choose the interpreter of local tasks, and check any other one.
 
     Another interpreter is checked once, for what tasks of this root need.
@@ -78,11 +78,12 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
     context: Any = spark if is_connect(spark) else spark.sparkContext
     checked = _checked.setdefault(context, set())
     package = parse(root).kind.package
-    if package in checked:
+    special = (*([package] if package else []), *(["cryptography"] if is_encrypted else []))
+    if special in checked:
         return
     refuse_python()
     use_driver_python(spark)
-    packages = [*NEEDED, package] if package else [*NEEDED]
+    packages = [*NEEDED, *special]
     # Local tasks with the driver's own Python can import what the driver has imported.
     if is_connect(spark):
         found = probe_executors(spark, packages).found
@@ -90,7 +91,7 @@ def ensure_interpreter(spark: SparkSession, root: str) -> None:
     elif context.pythonExec != sys.executable or not _is_local(context):
         _check_packages(context, packages)
     # Last, so that a check that failed is made again: somebody may have installed what was missing.
-    checked.add(package)
+    checked.add(special)
 
 
 def _is_default(context: Any) -> bool:

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark_checkpointer.checkpoint.placement import this_executor
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.client.base import opens_keys
 from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, RetiredError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.runtime import forks
@@ -59,7 +60,7 @@ class TaskRoot:
         """
         if (why := _why_no_tables(client, spark)) is not None:
             raise InvalidStateError(why)
-        ensure_interpreter(spark, client.root)
+        ensure_interpreter(spark, client.root, is_encrypted=opens_keys(client))
         # With an external shuffle service an executor that ends leaves its folder, and the next begins another one.
         # A limit of the memory of Python workers counts the copies that they map, and other work would have no room.
         keeps_copies = (
@@ -233,7 +234,7 @@ def check_tasks(client: Checkpointer, spark: SparkSession, restored: Restored | 
         # A root that can have no tables needs nothing of tasks, so their packages do not matter. The first table on it
         # is refused.
         if _why_no_tables(client, spark) is None:
-            ensure_interpreter(spark, client.root)
+            ensure_interpreter(spark, client.root, is_encrypted=opens_keys(client))
     except Exception as error:  # Spark's own too: the job that looks may fail, or find no executor.
         if not _has_maps_alone(restored):
             raise

@@ -19,6 +19,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark import State, interpreter, stateful, versions
 from pyspark_checkpointer.spark.executors import Executors, make_probe
 from pyspark_checkpointer.spark.interpreter import ensure_interpreter
+from pyspark_checkpointer.spark.task_client import TaskRoot, check_tasks
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from tests.spark.conftest import Job
 
@@ -320,6 +321,23 @@ def test_a_job_of_maps_goes_on_whatever_befalls_the_job_that_looks(
     assert start(job, tables=False) == [1]
     assert "no table can be used: RuntimeError: the cluster is full" in caplog.text
     assert start(job, tables=True, refused="the cluster is full") == [2]
+
+
+def test_tasks_of_an_encrypted_root_need_cryptography(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The root's keys travel to tasks, and the package for them has to be there."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(interpreter, "_checked", WeakKeyDictionary())
+    monkeypatch.setattr(interpreter, "_is_local", lambda context: False)
+    monkeypatch.setattr(interpreter, "_check_packages", lambda context, packages: asked.append(packages))
+    (tmp_path / "key").write_text("11" * 32)
+    for encryption in (None, f"key-file:{tmp_path / 'key'}"):
+        client = Checkpointer(tmp_path / ("encrypted" if encryption else "plain"), encryption=encryption)
+        for _ in range(2):
+            TaskRoot.of(client, job.spark)
+            check_tasks(client, job.spark, None)
+    assert ["cryptography" in packages for packages in asked] == [False, True]
 
 
 def test_a_root_that_can_have_no_tables_needs_nothing_of_tasks(job: Job, lost_python: None) -> None:
