@@ -18,8 +18,8 @@ from pyspark_checkpointer.cli.storage_options import StorageOptions
 from pyspark_checkpointer.errors import IllegalArgumentError
 
 CHECKPOINT_HELP = """CHECKPOINT is latest, an id or the beginning of one (0000000042, or 42-1a), epoch=41,
-savepoint=NAME or the bare name, or at=2024-01-02T06:00Z (the newest made by then; UTC unless a zone is given). Verbs
-that change nothing also take prepared. A bare number is refused: it could be an epoch or a sequence."""
+savepoint=NAME or the bare name, or at=2024-01-02T06:00Z (the newest made by then; UTC unless a zone is given). Only
+show, tree, diff, cat and verify also take prepared. A bare number is refused: it could be an epoch or a sequence."""
 
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PART = re.compile(r"([0-9]+)(s|min|h|d|w)")

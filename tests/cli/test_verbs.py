@@ -1,6 +1,7 @@
 """What each verb prints, over every kind of store, and what it changes."""
 
 import json
+import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
@@ -323,3 +324,11 @@ def test_a_property_of_another_type_is_a_difference(tmp_path: Path, run: Run) ->
         (difference,) = run("diff", tmp_path, old, new, "--json").json["properties"]
         assert "strict" in str(difference)
     assert run("diff", tmp_path, ids[0], ids[0], "--json").json["properties"] == []
+
+
+def test_the_help_names_the_verbs_that_take_the_prepared_checkpoint_as_the_page_does(run: Run) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (row,) = re.findall(r"^ *\| `prepared` \| (.*) \|$", page, re.MULTILINE)
+    told = " ".join(run("export", "--help").out.split())
+    (taking,) = re.findall(r"Only (.*?) also take prepared", told)
+    assert re.split(", | and ", taking) == re.findall("`(.*?)`", row)
