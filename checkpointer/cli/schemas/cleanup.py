@@ -36,7 +36,7 @@ class CleanupPlan(TypedDict):
 
     root: str
     grace_seconds: float
-    note: Annotated[str | None, "why nothing is retired although the policy would"]
+    note: Annotated[str | None, "why nothing is retired although the policy would, or what could not be looked at"]
     checkpoints: list[PlannedCheckpoint]
     followers: list[PlannedFollower]
     totals: list[Total]
@@ -60,7 +60,7 @@ class Cleaned(TypedDict):
     retired: list[Id]
     deleted: Amount
     later: Annotated[Amount, "what goes once the grace period is over"]
-    note: Annotated[str | None, "why nothing was retired although the policy would"]
+    note: Annotated[str | None, "why nothing was retired although the policy would, or what could not be looked at"]
     followers: list[PlannedFollower]
 
 
