@@ -16,6 +16,7 @@ from pyspark_checkpointer.cli.storage_options import StorageOptions, options_for
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.storage.url import absolute
 
 
 @verb(
@@ -78,7 +79,7 @@ def command(
             progress=on_progress,
         )
     if store.json:
-        print_json(documents.commit(copied, target, wanted))
+        print_json(documents.commit(copied, absolute(target), wanted))
     else:
         print_line(f"{copied} of {target} is committed, with the content of {wanted}")
 

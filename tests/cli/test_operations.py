@@ -129,7 +129,7 @@ def test_a_plan_of_another_store_is_refused(long: Path, root: Path, tmp_path: Pa
     assert "was made for" in done.err
 
 
-def test_an_export_gives_the_same_state(long: Path, tmp_path: Path, run: Run) -> None:
+def test_an_export_gives_the_same_state(long: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = run("export", long, "third", tmp_path / "copy", "--json").json
     assert copied["content_of"].startswith("0000000003-")
     with Checkpointer(tmp_path / "copy") as ck:
@@ -137,6 +137,8 @@ def test_an_export_gives_the_same_state(long: Path, tmp_path: Path, run: Run) ->
         assert restored is not None
         assert restored.operator("op").partition(0) == [b"3"]
     assert "is committed" in run("export", long, "latest", tmp_path / "other").out
+    monkeypatch.chdir(tmp_path)
+    assert run("export", long, "latest", "typed", "--json").json["root"] == str(tmp_path / "typed")
 
 
 def test_repair_lists_the_candidates_and_commits_the_chosen_one(long: Path, run: Run) -> None:
