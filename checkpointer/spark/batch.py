@@ -3,6 +3,7 @@
 Also ask whether the batch can be replayed. Spark's driver is in this process.
 """
 
+import os
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -41,11 +42,17 @@ class Token(NamedTuple):
 def identify(batch: DataFrame, batch_id: int) -> Job:
     """Return the query, run and batch that the calling thread works for.
 
-    Raises `IllegalArgumentError` outside of foreachBatch.
+    Raises `IllegalArgumentError` outside of foreachBatch, and `InvalidStateError` where PySpark cannot tell.
     """
     context = batch.sparkSession.sparkContext
     query_id, run_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_RUN_ID)
     if not query_id or not run_id:
+        # Without pinned threads py4j may ask another thread of the JVM than the one that runs the query.
+        if (pinned := os.environ.get("PYSPARK_PIN_THREAD", "true")).lower() != "true":
+            raise InvalidStateError(
+                f"PYSPARK_PIN_THREAD={pinned} hides which streaming query calls: remove the variable, and start the "
+                "program anew"
+            )
         raise IllegalArgumentError(
             "not called from a streaming query: pass the decorated function to writeStream.foreachBatch(…)"
         )

@@ -19,7 +19,7 @@ from pyspark.util import InheritableThread
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.checkpoint.metrics import CommitMetrics, Metrics, RestoreMetrics
-from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job as SparkJob
 from pyspark_checkpointer.manifests.model import Manifest
 from pyspark_checkpointer.spark import Snapshot, State, root_uses, stateful
@@ -573,6 +573,14 @@ def test_the_decorated_function_outside_a_query_is_refused(job: Job) -> None:
     frame = job.spark.range(3)
     with pytest.raises(IllegalArgumentError, match="foreachBatch"):
         summing(job.root)(frame, 0)
+
+
+def test_threads_that_are_not_pinned_are_named(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark then tells the query to another thread of the JVM than the one that the function asks."""
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", "False")
+    said = "PYSPARK_PIN_THREAD=False hides which streaming query calls: remove the variable, and start the program anew"
+    with pytest.raises(InvalidStateError, match=said):
+        summing(job.root)(job.spark.range(3), 0)
 
 
 def test_a_checkpoint_location_that_is_given_has_to_be_that_of_the_query(job: Job) -> None:
