@@ -200,18 +200,12 @@ class Client:
 
     @property
     def is_signed(self) -> bool:
-        """True if this client was opened for a signed root.
-
-        This is for other packages of this library.
-        """
+        """True if this client was opened for a signed root, for other packages of this library."""
         return self._config.signing is not None
 
     @property
     def command_options(self) -> str:
-        """The options without which the command line does not open this root.
-
-        Empty where it needs none. This is for messages of other packages of this library.
-        """
+        """The options that the command line needs to open this root, or none, for messages of other packages."""
         config = self._config
         needs = {
             "--encryption": config.encryption is not None,
