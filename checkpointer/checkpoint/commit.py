@@ -91,7 +91,7 @@ async def _commit(attempt: CheckpointAttempt) -> None:
 def doubting(
     session: Session, work: Callable[[], Coroutine[Any, Any, T]]
 ) -> Iterator[Callable[[], Coroutine[Any, Any, T]]]:
-    """Refuse later commits if a commit takes effect after its caller was interrupted or cancelled.
+    """Refuse later commits if a commit takes effect after its caller is gone.
 
     The caller does not know that it did, and its deltas would count twice if it tried the batch again on top. `work`
     makes the coroutine of any verb that commits. The block awaits what this yields in its place, in any thread.

@@ -215,7 +215,7 @@ async def read_whole_head(store: Store) -> Head:
 
 
 async def refuse_old_copy(store: Store, head: Head) -> None:
-    """Raise `InvalidStateError` if this version of `_latest` is an old copy that somebody put back.
+    """Raise `InvalidStateError` if this `_latest` is an old copy.
 
     For work that deletes or buries what `_latest` does not lead to. It costs a listing.
     """

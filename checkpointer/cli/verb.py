@@ -158,7 +158,7 @@ def verb(
 
 
 def _can_print() -> bool:
-    """Return whether stdout takes what was printed. What it did not take is tried again."""
+    """Return whether stdout takes what was printed, at the second try."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -200,12 +200,12 @@ class Client:
 
     @property
     def is_signed(self) -> bool:
-        """True if this client was opened for a signed root, for other packages of this library."""
+        """True if this client was opened for a signed root."""
         return self._config.signing is not None
 
     @property
     def command_options(self) -> str:
-        """The options that the command line needs to open this root, or none, for messages of other packages."""
+        """The options by which the command line opens this root; empty if none."""
         config = self._config
         needs = {
             "--encryption": config.encryption is not None,
@@ -251,7 +251,7 @@ C = TypeVar("C", bound=Client)
 
 
 def opens_keys(client: Client) -> bool:
-    """Return whether a client opens the keys of an encrypted root, which its tasks then get."""
+    """Return whether a client opens the keys of an encrypted root."""
     return client._config.encryption is not None
 
 

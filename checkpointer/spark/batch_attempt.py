@@ -130,7 +130,7 @@ class BatchAttempt:
         return changes
 
     def refuse_open_name(self, name: str) -> None:
-        """Raise where a map or table of this job has a name, which partitions of bytes must not take."""
+        """Raise where an open map or table has the name of partitions of bytes."""
         for kind, names in (("map", self.run.maps), ("table", self.tables)):
             if name in names:
                 raise IllegalArgumentError(f"operator {name!r}: a {kind} of this job has that name")

@@ -44,7 +44,7 @@ class Executors:
     """The interpreter of each task, and the version or error of each package. An error begins with "!"."""
 
     def has(self, package: str) -> bool:
-        """Return whether all tasks could import a package; of this library also whether they have the same version.
+        """Return whether all tasks have a package; of this library, in this version.
 
         Where it is false, ask the tasks again: somebody may have installed the package meanwhile.
         """

@@ -146,7 +146,9 @@ def _setting(context: Any) -> str:
 
 
 def _judge(seen: Sequence[tuple[str, dict[str, str]]], packages: list[str], setting: str, carrier: str) -> None:
-    """Raise `InvalidStateError` for packages that tasks do not have, and for another version of this library.
+    """Raise `InvalidStateError` for packages that tasks lack.
+
+    It is also raised for another version of this library.
 
     The error says which `setting` chooses their Python, and which `carrier` brings packages to it. Log versions of
     other packages that differ from those of this process.

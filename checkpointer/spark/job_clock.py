@@ -68,7 +68,7 @@ class JobClock:
         return Clock(self._batch_time if last is None else max(last.at, self._batch_time), "batch")
 
     def warn_if_ahead(self, root: str) -> bool:
-        """Log a warning if the times of Spark's batches went back far, and return whether they did.
+        """Log a warning, and return true, if the times of batches went back far.
 
         The driver's clock was wrong then or is wrong now. The clock of the job waits for the later time, with no error.
         """

@@ -202,7 +202,7 @@ class OtherStates:
         return made, self._restore(made, start, on_retired)
 
     def _kept(self, made: Checkpointer) -> Checkpointer:
-        """Return the client that the run keeps for a root, or keep this one if the options differ.
+        """Return the client that the run keeps for a root, if its options are these.
 
         A kept client has its connections, and the opened keys of an encrypted root: the service that opens them may be
         away by now.

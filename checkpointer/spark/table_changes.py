@@ -319,7 +319,7 @@ class TableChanges:
     # ---- writing -------------------------------------------------------------------------------------------------
 
     def _write(self, rows: DataFrame, schema: TableSchema, verb: str) -> None:
-        """Write rows as a verb says: "upsert", "replace", "delete", or "move" for all rows of the table itself."""
+        """Write rows as a verb says: "upsert", "replace", "delete" or "move"."""
         change, moves, hints = DELETE if verb == "delete" else MERGE, verb == "move", self._hints.verbs[verb]
         # What these rows take the place of must not be returned as expired later in this batch.
         self._expiry.hold_clock("was changed")

@@ -135,7 +135,7 @@ Root = TaskRoot | DriverRoot
 
 
 def refuse_other_version(driver_version: str) -> None:
-    """Raise `InvalidStateError` if the driver has another version of this library than this process.
+    """Raise `InvalidStateError` if the driver has another version of this library.
 
     Python pickles most task objects by the positions of their fields. What one version does not know is dropped without
     an error, such as the rule by which rows expire, and the task would write something wrong.
@@ -148,7 +148,7 @@ def refuse_other_version(driver_version: str) -> None:
 
 
 def reduce_by_version(sink: object, state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what pickles a decorated function so that another version of this library refuses it."""
+    """Return what pickles a function so that another version of this library refuses."""
     # The version comes first: it has to be known before anything of another version is unpickled.
     return _make_sink, (type(sink), own_version()), state
 

@@ -73,7 +73,7 @@ class Column:
         return pa.field(self.name, arrow_type(self.type), metadata={FIELD_ID: str(self.id).encode()})
 
     def renamed(self, name: str) -> "Column":
-        """Return the column with another name, by which Spark also finds the collations of its texts."""
+        """Return the column with another name, also in the names of its collations."""
         names = (self.metadata or {}).get("__COLLATIONS")
         if not isinstance(names, dict):
             return replace(self, name=name)

@@ -83,7 +83,7 @@ def test_the_refusal_names_what_keeps_the_state(world: World) -> None:
     assert latest(world.actor()) == b"2"
 
 
-def test_a_rollback_reads_each_object_once_and_lists_nothing(world: World) -> None:
+def test_a_rollback_reads_each_object_once_and_lists_manifests_alone(world: World) -> None:
     client = world.actor()
     ids = [fill(client, number) for number in range(3)]
     reader = world.actor()
@@ -94,7 +94,7 @@ def test_a_rollback_reads_each_object_once_and_lists_nothing(world: World) -> No
     named = {artifact.path for chain in chains for artifact in chain}
     gets = [path for path in reader.faults.paths("get") if path.startswith(object_paths.ARTIFACTS)]
     assert sorted(gets) == sorted(named)
-    assert reader.faults.paths("list") == []
+    assert reader.faults.paths("list") == ["manifests/"]  # looks for commits that an old `_latest` does not name
     assert told[-1] == (told[-1][1], told[-1][1])
     assert sorted(told) == told
 

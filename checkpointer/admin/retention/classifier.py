@@ -61,7 +61,7 @@ class GarbageClassifier:
         return PlanRow(path, size, DELETE, "no live checkpoint names it")
 
     def is_above(self, path: str) -> bool:
-        """Return whether a path is a manifest above all attempts on this version of `_latest`."""
+        """Return whether a path is a manifest above all attempts on this `_latest`."""
         # Most paths are told apart by their first characters.
         if not path.startswith(object_paths.MANIFESTS):
             return False

@@ -162,7 +162,7 @@ class StoredNames:
 
 
 def generation_of(stored: str) -> int | None:
-    """Return the generation of keys that a stored object has; 0 if it is not encrypted.
+    """Return the generation of keys of a stored object; 0 if it is not encrypted.
 
     Returns None for an object that is not of the format, and for one that is replaced. This is told by the path alone,
     as nobody may have those keys.

@@ -187,7 +187,7 @@ async def open_client(url: str, bucket: str, given: Mapping[str, Any], concurren
 
 
 def _has_metadata_server(compute_engine: Any) -> bool:
-    """Return whether this machine should have a metadata server, which gives out tokens.
+    """Return whether this machine should have a metadata server for tokens.
 
     That is so on Google's own machines, and where a variable names a server.
     """

@@ -96,7 +96,7 @@ def refusal(error: Exception | str, message: str = "") -> Refusal:
 
 
 def lacks_known_user(why: Refusal) -> bool:
-    """Return whether a request failed for credentials that are wrong, expired, gone or missing."""
+    """Return whether a request failed for wrong, expired or missing credentials."""
     # Imported here, because the package is optional.
     from botocore.exceptions import NoCredentialsError
 
