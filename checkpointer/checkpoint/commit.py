@@ -99,8 +99,11 @@ def doubting(
     has_landed = is_given_up = False
 
     def doubt() -> None:
-        # Not where the session has to restore anyway: the reason for that stays.
-        if has_landed and is_given_up and session.restored is not None:
+        if not (has_landed and is_given_up):
+            return
+        # Not where the session has to restore anyway: the reason for that stays. Not where the caller has restored
+        # meanwhile, either: a rewind goes on for long after its commit.
+        if session.restored is not None and session.standing is not session.last_restored:
             session.invalidate("a commit that nobody waited for took effect: call restore() first")
 
     async def watched() -> T:

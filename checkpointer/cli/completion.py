@@ -6,7 +6,6 @@ An error, or a store that is slow, completes nothing.
 import asyncio
 import os
 import re
-import shlex
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -26,6 +25,9 @@ TIMEOUT_SECONDS = 3.0
 """The time that a shell waits for a store."""
 
 Names = Callable[[Session], Coroutine[Any, Any, list[str]]]
+
+_SPECIAL = re.compile(r"[^\w@%+=:,./-]")
+"""A character at which a shell splits a word, or that means something else to it."""
 
 
 def checkpoints(context: click.Context, typed: str) -> list[str]:
@@ -47,7 +49,7 @@ def _matching(names: list[str], typed: str) -> list[str]:
 
     Names that a shell would not take as they are, as it splits or runs them, are left out.
     """
-    return [name for name in names if name.startswith(typed) and shlex.quote(name) == name]
+    return [name for name in names if name.startswith(typed) and not _SPECIAL.search(name)]
 
 
 def _read(context: click.Context, names: Names) -> list[str]:
@@ -88,9 +90,10 @@ async def _operators(session: Session) -> list[str]:
 
 
 class BashWords(BashComplete):
-    """Complete words in bash, which splits them at `:` and `=` too.
+    """Complete words in bash, which splits them at `:`, `=` and `@` too.
 
-    The parts of URLs, `epoch=41` and `--option=value` are joined again.
+    The parts of URLs, `epoch=41`, `--option=value` and `@file` are joined again. A user may have told bash not to
+    split there.
     """
 
     def get_completion_args(self) -> tuple[list[str], str]:
@@ -100,8 +103,10 @@ class BashWords(BashComplete):
         words: list[str] = []
         glued = False
         for part in parts[:at]:
-            is_break = not part.strip(":=")
-            if words and (glued or is_break):
+            is_break = not part.strip(":=@")
+            # An option before it is a word of its own: `--storage-options @file`.
+            begins = part[:1] == "@" and bool(words) and words[-1].startswith("-") and "=" not in words[-1]
+            if words and (glued or is_break) and not begins:
                 words[-1] += part
             else:
                 words.append(part)
@@ -111,11 +116,15 @@ class BashWords(BashComplete):
     def format_completion(self, item: CompletionItem) -> str:
         """Return a completion as bash takes it.
 
-        Bash replaces only what follows the last `:` or `=` that was typed.
+        Bash replaces the last part of what was typed.
         """
         _, typed = self.get_completion_args()
-        begun = re.match("(?:--[^=]*=)?(.*[:=])?", typed)
-        rest = item.value.removeprefix(begun[1] or "" if begun else "")
+        value = typed.partition("=")[2] if typed.startswith("--") and "=" in typed else typed
+        parts, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        last = parts[at] if at < len(parts) and parts[at].strip(":=@") else ""
+        kept = len(value) - len(last)
+        # Not split at `=`, the last part has the name of the option too.
+        rest = item.value[kept:] if kept >= 0 else last[: len(last) - len(value)] + item.value
         return super().format_completion(CompletionItem(rest, item.type, item.help))
 
 

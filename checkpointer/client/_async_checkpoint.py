@@ -4,6 +4,7 @@ They are a checkpoint that is being made, a prepared one, and a restored one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +18,7 @@ from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
 from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart, unless_given_up
-from pyspark_checkpointer.errors import CheckpointError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, ConflictError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
 from pyspark_checkpointer.runtime import bridge
@@ -373,8 +374,10 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             if not self._returned_prepared:
                 await self._give_up(error)
         elif self._began_to_prepare and not self._returned_prepared:
-            # The block has caught the error or the timeout of `prepare`. Nobody has what may be prepared.
-            await self.abort()
+            # The block has caught the error or the timeout of `prepare`. Nobody has what may be prepared. If another
+            # writer took over, it can never be prepared, and the block has handled that.
+            with suppress(ConflictError):
+                await self.abort()
         # Not where the block has committed, prepared or aborted it itself.
         elif self.attempt.state in UNDECIDED:
             try:

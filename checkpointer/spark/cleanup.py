@@ -26,6 +26,8 @@ from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.admin.retention.retire import retire
 from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.admin.retention.sweep import DELETE_BATCH
+from pyspark_checkpointer.checkpoint.history import refuse_old_copy
+from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError
@@ -87,6 +89,7 @@ def plan_cleanup(
     Raises:
         IllegalArgumentError: `policy` is no `RetentionPolicy`.
         CorruptionError: Metadata is missing or damaged. The message names the object.
+        InvalidStateError: `_latest` is an old copy that somebody put back.
 
     Examples:
         >>> plan = plan_cleanup(spark, "state/shop")
@@ -94,7 +97,9 @@ def plan_cleanup(
         0
     """
     with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing) as client:
-        _, classifier = run_sync(begin_plan(client.session, check_policy(policy)))
+        store, policy = client.session.store, check_policy(policy)
+        run_sync(refuse_old_copy(store, run_sync(read_head(store))))
+        _, classifier = run_sync(begin_plan(client.session, policy))
         return _over_objects(spark, client, classifier, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
 
@@ -144,6 +149,7 @@ def clean(
     Raises:
         IllegalArgumentError: `policy` is no `RetentionPolicy`.
         CorruptionError: Metadata is missing or damaged. The message names the object.
+        InvalidStateError: `_latest` is an old copy that somebody put back.
 
     Examples:
         >>> clean(spark, "state/shop").deleted.objects

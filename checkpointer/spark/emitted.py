@@ -16,6 +16,7 @@ from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.dataframes import run_tasks
+from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.scan import small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.spark.versions import frame_of_rows, variants_of
@@ -26,6 +27,8 @@ PLANNED_BYTES = 128 << 10
 """The most bytes of Arrow whose rows Spark keeps in the plan of a DataFrame."""
 
 _PLANNED = "spark.sql.execution.arrow.localRelationThreshold"
+_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BATCH_ROWS = 10_000  # Spark's own
 
 _setting = threading.Lock()
 
@@ -43,7 +46,7 @@ def frame_of_emitted(
     # In one chunk: Spark stops reading at a chunk without rows.
     made = pa.concat_tables([columns.empty_table(), *here]).combine_chunks()
     rows = whole_variants(made, variants_of(schema))
-    with _few_rows_in_plans(spark):
+    with _few_rows_in_plans(spark, rows.num_rows):
         found = None if paths and not rows.num_rows else frame_of_rows(spark, rows, schema)
     if not paths:
         assert found is not None
@@ -55,25 +58,26 @@ def frame_of_emitted(
 
 
 @contextmanager
-def _few_rows_in_plans(spark: SparkSession) -> Iterator[None]:
+def _few_rows_in_plans(spark: SparkSession, rows: int) -> Iterator[None]:
     """Let Spark keep only few rows in the plan of a DataFrame that is made meanwhile.
 
     By default it keeps up to 48 MiB there, which the driver decodes, and sends to tasks as Java objects. Tasks that
-    decode Arrow themselves take a quarter of the time for 50,000 rows, and longer for a few hundred. What the user has
-    set stays.
+    decode Arrow themselves take a quarter of the time for 50,000 rows, and longer for a few hundred. There is a task
+    for each batch of Arrow, so the rows come in as many as Spark runs tasks at once. What the user has set stays.
     """
     if is_connect(spark):
         yield
         return
+    wanted = {_PLANNED: PLANNED_BYTES, _BATCH: max(1, min(_BATCH_ROWS, -(-rows // parallelism(spark))))}
     with _setting:
-        is_ours = spark.conf.get(_PLANNED, None) is None
-        if is_ours:
-            spark.conf.set(_PLANNED, str(PLANNED_BYTES))
+        ours = [name for name in wanted if spark.conf.get(name, None) is None]
         try:
+            for name in ours:
+                spark.conf.set(name, str(wanted[name]))
             yield
         finally:
-            if is_ours:
-                spark.conf.unset(_PLANNED)
+            for name in ours:
+                spark.conf.unset(name)
 
 
 @dataclass(frozen=True, slots=True)

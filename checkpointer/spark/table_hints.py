@@ -1,6 +1,7 @@
 """Remember from batch to batch how the changes of a table are best written."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
@@ -65,8 +66,7 @@ class VerbHints:
     def begin_batch(self) -> None:
         """Set the hints by the calls of the batch before, if it had any."""
         if self._sizes:
-            rows, size, seconds = (max(values) for values in zip(*self._sizes, strict=True))
-            self.driver_rows = _driver_rows(int(rows), int(size), seconds)
+            self.driver_rows = _driver_rows(self._sizes)
         if self._packs:
             self.shuffle_first = max(self._packs) > (0 if self.shuffle_first else 1)
         if self._apply_tasks:
@@ -76,17 +76,18 @@ class VerbHints:
             noted.clear()
 
 
-def _driver_rows(rows: int, size: int, seconds: float) -> int:
-    """Return the most rows that the driver takes of the next changes, after such ones.
+def _driver_rows(calls: Sequence[tuple[int, int, float]]) -> int:
+    """Return the most rows that the driver takes of the next changes.
 
-    The driver takes them if these were few and quick. The next batch may have several times as many rows: the batches
-    of most queries differ by less. It may have fewer if the rows of this batch were large. Work that would occupy two
-    tasks is left to tasks.
+    `calls` are the rows, bytes and seconds of the last ones. The driver takes the next ones if these were few and
+    quick. The next batch may have several times as many rows: the batches of most queries differ by less. It may have
+    fewer if the rows of any call were large. Work that would occupy two tasks is left to tasks.
     """
+    rows, size, seconds = (max(values) for values in zip(*calls, strict=True))
     is_small = rows <= MAX_DRIVER_ROWS and size <= MAX_DRIVER_BYTES and seconds < 2 * SECONDS_OF_TASK
     largest_bytes, least_rows = 4 * MAX_DRIVER_BYTES, 1000  # An empty batch tells nothing about the next one.
-    most = min(4 * rows + least_rows, MAX_DRIVER_ROWS, largest_bytes * max(rows, 1) // max(size, 1))
-    return most if is_small else 0
+    fitting = min(largest_bytes * max(count, 1) // max(own, 1) for count, own, _ in calls)
+    return min(4 * int(rows) + least_rows, MAX_DRIVER_ROWS, fitting) if is_small else 0
 
 
 @dataclass(slots=True)

@@ -12,6 +12,8 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli import lists, schemas, screen, verb
+from pyspark_checkpointer.cli.app import checkpointer
+from pyspark_checkpointer.cli.completion import BashWords
 from pyspark_checkpointer.errors import (
     ConflictError,
     DependencyError,
@@ -290,9 +292,10 @@ def test_run_bare_it_shows_its_help(run: Run) -> None:
 # ---- completion ------------------------------------------------------------------------------------------------------
 
 
-def completed(run: Run, monkeypatch: pytest.MonkeyPatch, *words: object) -> list[str]:
-    """Return what bash offers to complete the last of some words, which it splits at `:` and `=` too."""
-    typed = [word for whole in words for word in re.findall("[:=]+|[^:=]+", str(whole)) or [""]]
+def completed(run: Run, monkeypatch: pytest.MonkeyPatch, *words: object, split: str = ":=@") -> list[str]:
+    """Return what bash offers to complete the last of some words, which it splits at some characters too."""
+    parts = f"[{split}]+|[^{split}]+" if split else ".+"
+    typed = [word for whole in words for word in re.findall(parts, str(whole)) or [""]]
     monkeypatch.setenv("COMP_WORDS", "\n".join(["checkpointer", *typed]))
     monkeypatch.setenv("COMP_CWORD", str(len(typed)))
     monkeypatch.setenv("_CHECKPOINTER_COMPLETE", "bash_complete")
@@ -337,6 +340,22 @@ def test_bash_gets_the_rest_of_a_name_after_the_last_colon(
     assert completed(run, monkeypatch, "show", root, "v1:") == ["a=b"]
     assert completed(run, monkeypatch, "show", root, "v1:a=") == ["b"]
     assert completed(run, monkeypatch, "cat", root, "blob", "--checkpoint=v1:a") == ["a=b"]
+    # A user may have told bash to split at less.
+    assert completed(run, monkeypatch, "show", root, "v1:a", split="=") == ["v1:a=b"]
+    assert completed(run, monkeypatch, "show", root, "v1:a=", split="=") == ["b"]
+    assert completed(run, monkeypatch, "show", root, "v1:a=", split="") == ["v1:a=b"]
+    assert completed(run, monkeypatch, "cat", root, "blob", "--checkpoint=v1", split="") == ["--checkpoint=v1:a=b"]
+
+
+def test_words_with_an_at_sign_are_whole(root: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "options.json"
+    file.write_text("{}")
+    assert completed(run, monkeypatch, "show", root, "--storage-options", f"@{file}", "g") == ["good"]
+    assert completed(run, monkeypatch, "show", root, f"--storage-options=@{file}", "g") == ["good"]
+    url = "abfs://container@account.net/path"
+    monkeypatch.setenv("COMP_WORDS", "\n".join(["checkpointer", "show", *re.findall("[:=@]+|[^:=@]+", url), "g"]))
+    monkeypatch.setenv("COMP_CWORD", "7")
+    assert BashWords(checkpointer, {}, "checkpointer", "_X").get_completion_args() == (["show", url], "g")
 
 
 def test_storage_options_of_the_environment_are_not_for_a_folder_that_completes(
@@ -352,4 +371,4 @@ def test_only_names_that_a_shell_takes_as_they_are_are_completed(
     with Checkpointer(root) as ck:
         for name in ("$(reboot)", "a;b", "it's", "with space", "Zoë", "plain"):
             ck.savepoint(name)
-    assert completed(run, monkeypatch, "show", root, "") == ["latest", "good", "plain"]
+    assert completed(run, monkeypatch, "show", root, "") == ["latest", "good", "Zoë", "plain"]

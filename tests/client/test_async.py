@@ -485,6 +485,19 @@ def test_a_block_aborts_a_prepare_that_it_gave_up_and_went_on(world: World, kind
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
+def test_a_block_may_handle_that_another_writer_keeps_it_from_preparing(world: World) -> None:
+    async def run() -> None:
+        client = asynchronous(world)
+        await aput(client, b"1")
+        async with client.begin() as cp:
+            await cp.delta("op", 0, b"never")
+            await aput(asynchronous(world), b"2")
+            with pytest.raises(FencedError):
+                await cp.prepare()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
 def test_a_block_does_not_commit_what_it_gave_up_to_prepare(world: World) -> None:
     """The prepare waits for its turn, so that it has not begun."""
 

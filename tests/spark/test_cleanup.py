@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
-from pyspark_checkpointer.errors import StoreRefusedError
+from pyspark_checkpointer.errors import InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup
 from pyspark_checkpointer.spark.cleanup import LISTING_PREFIXES, _id_prefixes, _listing_prefixes, _prefixes_above
@@ -72,13 +72,30 @@ def test_under_an_old_pointer_a_plan_by_executors_has_the_newer_objects_too(
             cp.snapshot("op", 0, b"%d" % number)
             for partition in range(600 if number % 6 == 0 else 0):
                 cp.snapshot("many", partition, b"%d" % number)
-        if number == 1:
+        if number == 11:  # what is one above it may be an attempt
             old = (tmp_path / "_latest").read_bytes()
     (tmp_path / "_latest").write_bytes(old)
     plan = Checkpointer(tmp_path).plan(NOW)
     rows = {PlanRow(*row) for row in plan_cleanup(spark, str(tmp_path), NOW).collect()}
     assert rows == {row for row in plan if "/" in row.path}
     assert len([row for row in rows if row.path.startswith("manifests/0")]) == 12
+
+
+def test_no_executor_deletes_on_an_old_copy_of_the_pointer(spark: SparkSession, tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path)
+    for number in range(1, 7):
+        with client.begin(number) as cp:
+            cp.snapshot("op", 0, b"%d" % number)
+        if number == 3:
+            old = (tmp_path / "_latest").read_bytes()
+    client.savepoint("since", "epoch=2")
+    (tmp_path / "_latest").write_bytes(old)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for verb in (clean, plan_cleanup):
+        with pytest.raises(InvalidStateError, match="old copy"):
+            verb(spark, str(tmp_path), NOW)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert (tmp_path / "_latest").read_bytes() == old
 
 
 def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:

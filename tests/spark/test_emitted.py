@@ -82,6 +82,7 @@ pytestmark = pytest.mark.skipif(not is_at_least("4.0"), reason="PySpark 3.5 take
 def test_many_rows_stay_out_of_the_plan_and_are_the_same(spark: SparkSession, unset: None, count: int) -> None:
     frame, given = frame_of(spark, count)
     assert ("LocalRelation" in plan(frame)) == (count < 1000)
+    assert frame.rdd.getNumPartitions() >= min(count, spark.sparkContext.defaultParallelism)
     assert spark.conf.get(SETTING, None) is None
     found = frame.selectExpr("*", "unix_micros(at) AS micros").toArrow()
     micros = [None if one["at"] is None else (one["at"] - datetime(1970, 1, 1, tzinfo=UTC)) for one in given]

@@ -109,7 +109,12 @@ class RewindAttempt:
         if self.record is None:
             await refuse_damaged(self.query.session, self.target, self.manifest, options.progress)
         record = self.record or await self._commit(moves_state, plan)
-        await self._cut(record, plan)
+        try:
+            await self._cut(record, plan)
+        except BaseException:
+            # The state is committed. A batch that is begun now would go on top of it, and Spark's progress is not cut.
+            self.query.session.invalidate("a rewind did not end: call it again, and then restore()")
+            raise
         log_safely(logging.INFO, "%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
         return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
 

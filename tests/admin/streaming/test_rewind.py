@@ -256,6 +256,21 @@ def test_an_undo_to_where_both_did_not_fit_is_refused_as_it_was(query: Query, to
     assert query.run() == to + 1
 
 
+def test_after_a_rewind_that_did_not_end_no_batch_begins(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state is committed, and Spark would go on behind it."""
+    query.run()
+    client = Checkpointer(query.root)
+    with monkeypatch.context() as patched, pytest.raises(CrashError):
+        patched.setattr(rewind_attempt, "apply_log_plan", _stop)
+        client.rewind(query.spark, to=BACK)
+    with pytest.raises(InvalidStateError, match=r"a rewind did not end: call it again, and then restore\(\)"):
+        client.begin()
+    client.rewind(query.spark, to=BACK)
+    restored = client.restore()
+    assert restored is not None
+    assert restored.epoch == TO
+
+
 def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
