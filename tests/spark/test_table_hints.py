@@ -165,6 +165,14 @@ def test_each_verb_has_its_number_of_tasks(store: Store, monkeypatch: pytest.Mon
     assert given == [5, None, 5]
 
 
+def test_few_large_rows_of_a_call_count_beside_many_small_ones_of_another() -> None:
+    hints = VerbHints()
+    hints.learn_size(60_000, 2 << 20)
+    hints.learn_size(5, 3_500_000)
+    hints.begin_batch()
+    assert 0 < hints.driver_rows * 700_000 <= 4 * table_hints.MAX_DRIVER_BYTES
+
+
 def test_the_largest_call_of_a_verb_counts() -> None:
     """Whichever comes first in the batch."""
     for sizes in ([(100, 100), (90_000, 100)], [(90_000, 100), (100, 100)]):

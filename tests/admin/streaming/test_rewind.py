@@ -6,6 +6,7 @@ offsets that Spark would go on from are equal, whatever happened before. test_re
 
 import asyncio
 import json
+import threading
 import uuid
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.admin import rollback
 from pyspark_checkpointer.admin.streaming import fork_log, log_edit, offset_log, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
@@ -269,6 +270,32 @@ def test_after_a_rewind_that_did_not_end_no_batch_begins(query: Query, monkeypat
     restored = client.restore()
     assert restored is not None
     assert restored.epoch == TO
+
+
+def test_a_restore_after_a_rewind_that_was_given_up_stays(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rewind goes on after its commit, and ends after the restore."""
+    original, may_end, has_ended = rewind_attempt.apply_log_plan, threading.Event(), threading.Event()
+
+    async def late(*args: Any) -> None:
+        await asyncio.to_thread(may_end.wait)
+        await original(*args)
+        runtime.loop().call_later(0.1, has_ended.set)  # after the end of the rewind
+
+    async def go_on() -> None:
+        client = AsyncCheckpointer(query.root)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await client.rewind(query.spark, to=BACK)
+        restored = await client.restore()
+        assert restored is not None
+        assert restored.epoch == TO
+        may_end.set()
+        await asyncio.to_thread(has_ended.wait)
+        await client.begin()
+
+    query.run()
+    monkeypatch.setattr(rewind_attempt, "apply_log_plan", late)
+    asyncio.run(asyncio.wait_for(go_on(), 60))
 
 
 def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
