@@ -509,8 +509,14 @@ def test_wrong_texts_are_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="encryption: expected a text or a provider of keys, got bytes"):
         Checkpointer("memory://x", encryption=b"0" * 32)  # type: ignore[arg-type]
     (tmp_path / "short").write_text("abc")
-    with pytest.raises(CheckpointError, match="short: expected a key of 32 bytes or 64 hexadecimal digits"):
-        Checkpointer("memory://x", encryption=f"key-file:{tmp_path}/short").restore()
+    # The file is read when a key is needed.
+    client = Checkpointer(f"memory://{secrets.token_hex(8)}", encryption=f"key-file:{tmp_path}/short")
+    with (
+        pytest.raises(CheckpointError, match="short: expected a key of 32 bytes or 64 hexadecimal digits"),
+        client.begin() as cp,
+    ):
+        cp.snapshot("op", 0, b"x")
+    assert client.read_latest() is None
 
 
 def test_positions_of_consumers_are_encrypted(key: str) -> None:
