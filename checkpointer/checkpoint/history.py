@@ -214,11 +214,12 @@ async def read_whole_head(store: Store) -> Head:
     return head
 
 
-async def refuse_old_copy(store: Store, head: Head) -> None:
-    """Raise `InvalidStateError` if this `_latest` is an old copy.
+async def refuse_old_copy(store: Store, head: Head | None = None) -> None:
+    """Raise `InvalidStateError` if `_latest`, or one version of it, is an old copy.
 
     For work that deletes or buries what `_latest` does not lead to. It costs a listing.
     """
+    head = head or await read_head(store)
     if (newer := await find_above(store, head)) is not None:
         raise _lost(store, head, newer)
 

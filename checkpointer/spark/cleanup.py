@@ -27,7 +27,6 @@ from pyspark_checkpointer.admin.retention.retire import retire
 from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.admin.retention.sweep import DELETE_BATCH
 from pyspark_checkpointer.checkpoint.history import refuse_old_copy
-from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError
@@ -97,8 +96,8 @@ def plan_cleanup(
         0
     """
     with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing) as client:
-        store, policy = client.session.store, check_policy(policy)
-        run_sync(refuse_old_copy(store, run_sync(read_head(store))))
+        policy = check_policy(policy)
+        run_sync(refuse_old_copy(client.session.store))
         _, classifier = run_sync(begin_plan(client.session, policy))
         return _over_objects(spark, client, classifier, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
@@ -158,6 +157,7 @@ def clean(
     policy = check_policy(policy)
     with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing) as client:
         session = client.session
+        run_sync(refuse_old_copy(session.store))
         before = Total()
         try:
             done = run_sync(retire(session, policy))

@@ -709,7 +709,7 @@ def test_what_deletes_or_buries_is_refused_on_an_old_copy(
     before = world.objects()
     with pytest.raises(InvalidStateError, match=f"old copy.*{newer[-1]}.*checkpointer repair"):
         verb(world.actor(), ids)
-    assert (world.objects(), world.latest()) == (before, old)
+    assert world.objects() == before
     world.actor().repair(newer[-1])
     assert [savepoint.name for savepoint in world.actor().savepoints()] == ["since"]
     assert latest(world.actor()) == b"3"

@@ -313,7 +313,7 @@ def test_a_job_of_maps_needs_nothing_of_tasks(
 def test_a_job_of_maps_goes_on_whatever_befalls_the_job_that_looks(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("the cluster is full")
 
     assert start(job, tables=False) == [0]

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -213,6 +214,7 @@ class Nowhere:
     given: pa.MemoryPool
     table: str = "t"
     partitions: int = 7
+    root: Any = field(default_factory=Mock)  # a task opens it first
 
     def leaves_to_driver(self, size: int) -> bool:
         return False

@@ -29,7 +29,7 @@ from pyspark_checkpointer.admin.retention.spool import Spool, Total
 from pyspark_checkpointer.admin.retention.sweep import delete_rows
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
 from pyspark_checkpointer.checkpoint.history import refuse_old_copy
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, StoreRefusedError
@@ -99,7 +99,7 @@ async def plan_retire_and_sweep(session: Session, policy: RetentionPolicy | None
             is_behind = is_behind or any(classify.is_above(entry.path) for entry in entries)
         if is_behind:
             # What only the newer commits name would be deleted. Asked only where this listing shows any of them.
-            await refuse_old_copy(session.store, await read_head(session.store))
+            await refuse_old_copy(session.store)
         spool.extend(await classify_leftovers(session, plan, classify))
     plan.attach(spool)
     return plan
