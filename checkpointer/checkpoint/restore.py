@@ -80,7 +80,7 @@ class CheckpointReader:
         self._manifest = manifest
         self.prepared = prepared
         self.promotion = promotion if prepared is None else prepared.promotion
-        """What is known of a checkpoint that was prepared on top of this one."""
+        """Tells whether a checkpoint that was prepared on top of this one is committed."""
         self.skipped = skipped
         self.session = session
         self.store = session.store

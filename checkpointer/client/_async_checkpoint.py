@@ -58,6 +58,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         self._begun: save.CheckpointAttempt | None = None
         self._is_beginning = False
         self._began_to_prepare = False
+        """True once `prepare()` was called: the end of the block aborts what it did not return."""
         self._returned_prepared = False
         """True once `prepare()` returned: the caller alone decides from then on."""
         self._made()

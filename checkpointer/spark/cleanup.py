@@ -96,9 +96,8 @@ def plan_cleanup(
         0
     """
     with Checkpointer(root, storage_options, fencing=fencing, encryption=encryption, signing=signing) as client:
-        policy = check_policy(policy)
         run_sync(refuse_old_copy(client.session.store))
-        _, classifier = run_sync(begin_plan(client.session, policy))
+        _, classifier = run_sync(begin_plan(client.session, check_policy(policy)))
         return _over_objects(spark, client, classifier, lambda _, rows: _as_batch(rows), _ROW, newer=True)
 
 
