@@ -23,7 +23,6 @@ from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
     InvalidStateError,
-    OutcomeUnknownError,
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths, signatures_json
@@ -32,7 +31,7 @@ from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, Store, holds, pages
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.generations import check_change, end_change
 from pyspark_checkpointer.storage.encryption.key_providers import HiddenNames
@@ -266,14 +265,11 @@ class _Encrypting:
         if self._signed is not None:
             data, _ = await self._signed.sign_swap(object_paths.LATEST, data, head.version)
         data = self._keys.encrypt(object_paths.LATEST, data)
-        try:
-            found = await swap_until_decided(self._stored, object_paths.LATEST, data, head.version, SWAP_LIMIT)
-        except UndecidedError as error:
-            raise OutcomeUnknownError(
-                f"{self._stored.url}: a swap of _latest was sent and nothing proves whether it took effect: call this "
-                "again, which goes on from there"
-            ) from error.__cause__
-        return found is not None and found.data == data
+        unknown = (
+            f"{self._stored.url}: a swap of _latest was sent and nothing proves whether it took effect: call this "
+            "again, which goes on from there"
+        )
+        return await swap_or_explain(self._stored, object_paths.LATEST, data, head.version, SWAP_LIMIT, unknown)
 
     async def delete_originals(self) -> EncryptedRoot:
         """Delete the objects of the format that have older keys, or none.

@@ -28,7 +28,6 @@ from pyspark_checkpointer.errors import (
     IllegalArgumentError,
     InvalidStateError,
     NotFoundError,
-    OutcomeUnknownError,
     RetiredError,
 )
 from pyspark_checkpointer.manifests import object_paths
@@ -41,7 +40,7 @@ from pyspark_checkpointer.manifests.followers_json import (
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.storage.base import Blob, Store
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -305,13 +304,9 @@ async def _change(session: Session, plan: Plan) -> FollowerPositions:
         data = encode_followers(wanted, session.host.token(32))
         if len(data) > MAX_FOLLOWERS:
             raise IllegalArgumentError(f"{store.url}: {path} would have {len(data)} bytes: remove some followers")
-        try:
-            found = await swap_until_decided(store, path, data, None if blob is None else blob.version, MAX_FOLLOWERS)
-        except UndecidedError as error:
-            raise OutcomeUnknownError(
-                f"{store.url}: a change of {path} was sent, and it is not known whether it took effect: do it again"
-            ) from error.__cause__
-        if found is not None and found.data == data:
+        unknown = f"{store.url}: a change of {path} was sent, and it is not known whether it took effect: do it again"
+        version = None if blob is None else blob.version
+        if await swap_or_explain(store, path, data, version, MAX_FOLLOWERS, unknown):
             return wanted
     raise ConflictError(f"{store.url}: others changed {path} {ROUNDS} times in a row: try again later")
 

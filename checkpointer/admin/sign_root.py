@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint.download import verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history, read_whole_head
 from pyspark_checkpointer.checkpoint.latest import Head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import ConflictError, CorruptionError, OutcomeUnknownError
+from pyspark_checkpointer.errors import ConflictError, CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import SIGNED
 from pyspark_checkpointer.manifests.manifest_json import decode_manifest, encode_pointer
@@ -25,7 +25,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, holds, pages
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.signatures.rules import Rules
 from pyspark_checkpointer.storage.signatures.signers import find_signers, swap_signers
@@ -164,14 +164,11 @@ class _Adoption:
                     )
 
     async def _swap_signed(self, path: str, data: bytes, version: str) -> bool:
-        try:
-            found = await swap_until_decided(self._plain, path, data, version, SWAP_LIMIT)
-        except UndecidedError as error:
-            raise OutcomeUnknownError(
-                f"{self._store.url}: a swap of {path} was sent and nothing proves whether it took effect: call this "
-                "again, which goes on from there"
-            ) from error.__cause__
-        return found is not None and found.data == data
+        unknown = (
+            f"{self._store.url}: a swap of {path} was sent and nothing proves whether it took effect: call this again, "
+            "which goes on from there"
+        )
+        return await swap_or_explain(self._plain, path, data, version, SWAP_LIMIT, unknown)
 
 
 __all__ = ["ROUNDS", "renewed", "sign_root", "would_sign"]

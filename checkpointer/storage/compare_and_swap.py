@@ -109,3 +109,16 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
     # Nothing was proven, so a request may still be under way. To call this a failure would let the caller go on to an
     # attempt that does not know of it.
     raise UndecidedError from undecided
+
+
+async def swap_or_explain(store: Store, path: str, data: bytes, expected: str | None, limit: int, unknown: str) -> bool:
+    """Swap `data` in, and return whether that took effect; False where another writer's object is there.
+
+    Raises `OutcomeUnknownError` with the message `unknown` where nothing proves it, and what `swap_until_decided`
+    raises else.
+    """
+    try:
+        found = await swap_until_decided(store, path, data, expected, limit)
+    except UndecidedError as error:
+        raise OutcomeUnknownError(unknown) from error.__cause__
+    return found is not None and found.data == data

@@ -15,7 +15,6 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     IllegalArgumentError,
     InvalidStateError,
-    OutcomeUnknownError,
     StoreRefusedError,
     UnsupportedFormatError,
 )
@@ -31,7 +30,7 @@ from pyspark_checkpointer.manifests.keys_json import (
     encode_keys,
 )
 from pyspark_checkpointer.storage.base import Blob, ObjectNotFoundError, Store, holds_beside
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.encryption.chunked import KEY_BYTES
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
 from pyspark_checkpointer.storage.encryption.key_providers import HIDE_NAMES, KeyProvider, UnwrapError, hides_names
@@ -222,13 +221,8 @@ def moved(store: Store) -> ConflictError:
 async def swap_keys(store: Store, keys: RootKeys, expected: str | None) -> bool:
     """Swap `_keys`, and return whether that took effect."""
     data = encode_keys(replace(keys, nonce=secrets.token_hex(16)))
-    try:
-        found = await swap_until_decided(store, KEYS, data, expected, MAX_KEYS)
-    except UndecidedError as error:
-        raise OutcomeUnknownError(
-            f"{store.url}: a swap of {KEYS} was sent and nothing proves whether it took effect: try again"
-        ) from error.__cause__
-    return found is not None and found.data == data
+    unknown = f"{store.url}: a swap of {KEYS} was sent and nothing proves whether it took effect: try again"
+    return await swap_or_explain(store, KEYS, data, expected, MAX_KEYS, unknown)
 
 
 async def wrap_keys(provider: KeyProvider, keys: DataKeys) -> KeyGeneration:

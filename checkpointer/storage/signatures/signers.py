@@ -10,7 +10,6 @@ from pyspark_checkpointer.errors import (
     CorruptionError,
     InvalidStateError,
     MalformedError,
-    OutcomeUnknownError,
     UntrustedError,
 )
 from pyspark_checkpointer.manifests.signatures_json import (
@@ -26,7 +25,7 @@ from pyspark_checkpointer.manifests.signatures_json import (
     signed_message,
 )
 from pyspark_checkpointer.storage.base import Blob, Store, UndecryptableError, holds_beside
-from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.signatures.freshness import Newest
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing, SigningKey, is_signed_by, sign
 
@@ -116,14 +115,11 @@ async def swap_signers(store: Store, owner: SigningKey, signers: Signers, expect
     line, content = encode_header(Header(owner.public_key)), encode_signers(signers)
     signature = sign(owner, signed_message(signers.root_id, SIGNERS, line, content))
     data = encode_signed(line, signature, content)
-    try:
-        found = await swap_until_decided(store, SIGNERS, data, expected, MAX_SIGNERS)
-    except UndecidedError as error:
-        raise OutcomeUnknownError(
-            f"{store.url}: a swap of {SIGNERS} was sent and nothing proves whether it took effect: look at the list, "
-            "and try again"
-        ) from error.__cause__
-    return found is not None and found.data == data
+    unknown = (
+        f"{store.url}: a swap of {SIGNERS} was sent and nothing proves whether it took effect: look at the list, "
+        "and try again"
+    )
+    return await swap_or_explain(store, SIGNERS, data, expected, MAX_SIGNERS, unknown)
 
 
 async def holds_others(store: Store) -> bool:
