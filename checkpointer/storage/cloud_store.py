@@ -20,6 +20,7 @@ from pyspark_checkpointer.storage.base import (
     ListingPage,
     PagedStore,
     S,
+    Settings,
     WriteLeftover,
     check_path,
     check_swap_size,
@@ -37,22 +38,17 @@ class CloudStore(ABC, PagedStore, Generic[C]):
     A container of Azure is a bucket here.
     """
 
+    _close_client: ClassVar["staticmethod[[Any], Coroutine[Any, Any, None]]"]
+    """Function that closes what `_open_client` returned."""
     _delete_batch: ClassVar[int]
     """Objects that one request of the store deletes, at most."""
 
-    def __init__(
-        self,
-        location: Location,
-        options: Mapping[str, Any],
-        close_client: Callable[[C], Coroutine[Any, Any, None]],
-        *,
-        fencing: bool,
-        timeout: float,
-    ) -> None:
+    def __init__(self, location: Location, options: Mapping[str, Any], settings: Settings) -> None:
         self._url, self._bucket, self._root = location.url, location.host, location.path
         self._options = dict(options)
-        self._fencing, self._timeout = fencing, timeout
-        self._connection: Connection[C] = Connection(self._connect, close_client)
+        self._fencing, self._timeout = settings.fencing, settings.timeout
+        self._concurrency = settings.concurrency
+        self._connection: Connection[C] = Connection(self._connect, self._close_client)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._url}>"

@@ -10,4 +10,4 @@ from pyspark_checkpointer.storage.url import Location
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
     """Open a root in a container; `options` are those of adlfs."""
-    return AzureStore(location, options, fencing=settings.fencing, timeout=settings.timeout)
+    return AzureStore(location, options, settings)

@@ -34,6 +34,7 @@ from pyspark_checkpointer.storage.base import (
     ObjectExistsError,
     PreconditionFailedError,
     S,
+    Settings,
 )
 from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.url import Location
@@ -54,10 +55,12 @@ _MAX_BLOCKS = 50_000
 class AzureStore(CloudStore[AzureClient]):
     """The store of the blobs of a container below a prefix."""
 
+    _close_client = staticmethod(close_client)
     _delete_batch = _DELETE_BATCH
 
-    def __init__(self, location: Location, options: Mapping[str, Any], *, fencing: bool, timeout: float) -> None:
-        super().__init__(location, account_of(location) | dict(options), close_client, fencing=fencing, timeout=timeout)
+    def __init__(self, location: Location, options: Mapping[str, Any], settings: Settings) -> None:
+        super().__init__(location, account_of(location) | dict(options), settings)
+        timeout = settings.timeout
         self._limits = {"retry_total": 0, "connection_timeout": min(timeout, 10.0), "read_timeout": timeout}
         self._renewed = -math.inf
         """When other credentials were found in the environment, by the monotonic clock."""

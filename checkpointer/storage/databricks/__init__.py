@@ -10,10 +10,4 @@ from pyspark_checkpointer.storage.url import Location
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
     """Open a root in a volume; `options` are those of `login.Options`."""
-    return VolumeStore(
-        location,
-        options,
-        fencing=settings.fencing,
-        concurrency=settings.concurrency,
-        timeout=settings.timeout,
-    )
+    return VolumeStore(location, options, settings)

@@ -26,7 +26,6 @@ from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.databricks.client import VolumesClient, close_client, open_client
 from pyspark_checkpointer.storage.databricks.errors import AnswerError, meaning
 from pyspark_checkpointer.storage.http import AS_STORED, document, pieces, pour_object, read_object, slices
-from pyspark_checkpointer.storage.url import Location
 
 _LARGEST = 5000 << 20
 """Bytes that one request uploads, at most: a limit of the service."""
@@ -51,19 +50,8 @@ _Directory = tuple[str, str | None]
 class VolumeStore(CloudStore[VolumesClient]):
     """The store of the files of a volume below a directory."""
 
+    _close_client = staticmethod(close_client)
     _delete_batch = _DELETE_BATCH
-
-    def __init__(
-        self,
-        location: Location,
-        options: Mapping[str, Any],
-        *,
-        fencing: bool,
-        concurrency: int,
-        timeout: float,
-    ) -> None:
-        super().__init__(location, options, close_client, fencing=fencing, timeout=timeout)
-        self._concurrency = concurrency
 
     async def _open_client(self) -> VolumesClient:
         return await open_client(self._url, self._options, self._concurrency, self._timeout)

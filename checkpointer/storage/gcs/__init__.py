@@ -10,10 +10,4 @@ from pyspark_checkpointer.storage.url import Location
 
 def open_root(location: Location, options: Mapping[str, Any], settings: Settings) -> Store:
     """Open a root in a bucket; `options` are those of gcsfs."""
-    return GCSStore(
-        location,
-        options,
-        fencing=settings.fencing,
-        concurrency=settings.concurrency,
-        timeout=settings.timeout,
-    )
+    return GCSStore(location, options, settings)

@@ -4,7 +4,7 @@ Conditions are `ifGenerationMatch`; versions are generations. Every request is o
 repeat requests, are not used, since after a lost answer only the layers above can tell what happened.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
@@ -25,7 +25,6 @@ from pyspark_checkpointer.storage.gcs.client import GCSClient, close_client, ope
 from pyspark_checkpointer.storage.gcs.errors import AnswerError, meaning, status_of
 from pyspark_checkpointer.storage.gcs.upload import send_chunks, send_whole
 from pyspark_checkpointer.storage.http import AS_STORED, document, pieces, pour_object, read_object
-from pyspark_checkpointer.storage.url import Location
 
 _PAGE_SIZE = 1000
 """Objects in one page of a listing, at most: a limit of the service."""
@@ -40,19 +39,8 @@ _CONTENT = {"alt": "media"}
 class GCSStore(CloudStore[GCSClient]):
     """The store of the objects of a bucket below a prefix."""
 
+    _close_client = staticmethod(close_client)
     _delete_batch = _DELETE_BATCH
-
-    def __init__(
-        self,
-        location: Location,
-        options: Mapping[str, Any],
-        *,
-        fencing: bool,
-        concurrency: int,
-        timeout: float,
-    ) -> None:
-        super().__init__(location, options, close_client, fencing=fencing, timeout=timeout)
-        self._concurrency = concurrency
 
     async def _open_client(self) -> GCSClient:
         return await open_client(self._url, self._bucket, self._options, self._concurrency, self._timeout)

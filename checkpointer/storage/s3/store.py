@@ -6,7 +6,7 @@ own retries are off, since after a lost answer only the layers above can tell wh
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from pyspark_checkpointer.storage.cloud_store import CloudStore
 from pyspark_checkpointer.storage.s3.bucket import read_rules
 from pyspark_checkpointer.storage.s3.client import close_client, has_new_credentials, open_client
 from pyspark_checkpointer.storage.s3.errors import lacks_known_user, meaning, refusal
-from pyspark_checkpointer.storage.url import Location
 
 _CHUNK = 1 << 20
 """Bytes of a body that are read at a time."""
@@ -48,19 +47,8 @@ _CHECKSUMS = {"ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumS
 class S3Store(CloudStore[Any]):
     """The store of the keys of a bucket below a prefix."""
 
+    _close_client = staticmethod(close_client)
     _delete_batch = _DELETE_BATCH
-
-    def __init__(
-        self,
-        location: Location,
-        options: Mapping[str, Any],
-        *,
-        fencing: bool,
-        concurrency: int,
-        timeout: float,
-    ) -> None:
-        super().__init__(location, options, close_client, fencing=fencing, timeout=timeout)
-        self._concurrency = concurrency
 
     async def leftovers(self) -> Sequence[WriteLeftover]:
         """Return the uploads in parts that were not completed.

@@ -10,6 +10,7 @@ pytest.importorskip("s3fs")
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.base import Settings
 from pyspark_checkpointer.storage.s3.store import S3Store
 from pyspark_checkpointer.storage.url import parse
 from tests.storage.s3.tiny_s3 import tiny_s3
@@ -20,7 +21,7 @@ class Bucket(S3Store):
 
     def __init__(self, root: str, keys: list[str], bucket: str = "data--use1-az4--x-s3") -> None:
         url = f"s3://{bucket}/{root}".rstrip("/")
-        super().__init__(parse(url), {}, fencing=True, concurrency=4, timeout=5.0)
+        super().__init__(parse(url), {}, Settings(fencing=True, concurrency=4, timeout=5.0))
         self.keys, self.asked = keys, list[str]()
         random.Random(1).shuffle(self.keys)
 
