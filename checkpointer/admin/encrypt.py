@@ -174,7 +174,6 @@ class _Encrypting:
 
     async def _copy_live(self, head: Head) -> None:
         """Copy every object that a live checkpoint reads."""
-        assert head.pointer is not None
         # What an earlier round only began is copied now: it was stopped where an object was gone.
         begun, live = set(self._copied), set[str]()
         self._total = self.bytes
@@ -192,9 +191,9 @@ class _Encrypting:
                     self._total += sizes[path]
                     await queue.submit(self._copy(path), max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES))
                 live.add(await self._copy_manifest(ref))
-            if head.pointer.catalog is not None:
-                live.add(head.pointer.catalog.path)
-                await self._copy(head.pointer.catalog.path)
+            if head.catalog is not None:
+                live.add(head.catalog.path)
+                await self._copy(head.catalog.path)
             await queue.join()
         finally:
             await queue.cancel()
@@ -219,11 +218,9 @@ class _Encrypting:
         These are the checkpoints of the history and of the catalog, and the prepared one.
         """
         history = await read_history(self._reader, head)
-        for pair in history.ancestry:
-            yield pair
-        others = [entry.ref for entry in history.entries] + ([head.prepared] if head.prepared is not None else [])
-        for ref in dict.fromkeys(others):
-            yield ref, await metadata.read_manifest_alone(self._reader, ref)
+        known = dict(history.ancestry)
+        for ref in history.refs_with(head.prepared):
+            yield ref, known.get(ref) or await metadata.read_manifest_alone(self._reader, ref)
 
     async def _copy(self, path: str) -> None:
         """Copy an object whose path holds its digest, which is compared."""

@@ -55,11 +55,11 @@ async def measure(session: Session, last: int) -> Measured:
     """
 
     async def read(head: Head) -> Measured:
-        if head.pointer is None or head.committed is None:
+        if head.committed is None:
             raise CheckpointNotFoundError(
                 f"{session.store.url}: nothing was committed yet: there is nothing to measure"
             )
-        oldest = max(head.pointer.boundary, head.sequence - last + 1)
+        oldest = max(head.boundary, head.sequence - last + 1)
         found = {ref.id: manifest async for ref, manifest in walk(session.store, head, oldest)}
         listed = await list_sizes(session.store, oldest, head.sequence)
         sizes = {owner: size for owner, size in listed if owner in found}
@@ -79,7 +79,7 @@ async def measure(session: Session, last: int) -> Measured:
         newest = await segments.load(found[head.committed.id])
         manifest_size = sum(sizes.values()) / len(sizes)
         mean = _mean(session.store.url, [*found.values()], newest, manifest_size)
-        older = head.sequence - head.pointer.boundary + 1 - len(found)
+        older = head.sequence - head.boundary + 1 - len(found)
         return Measured(
             mean,
             sum(manifest.cost is not None for manifest in found.values()),
@@ -98,11 +98,10 @@ async def _catalogued(session: Session, head: Head) -> list[Ref]:
 
     These are savepoints, and what a policy keeps for longer. There are none where the catalog cannot be read.
     """
-    assert head.pointer is not None
     with suppress(CorruptionError, ObjectNotFoundError):
-        catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
+        catalog = await metadata.read_catalog(session.store, head.catalog)
         entries = () if catalog is None else catalog.entries
-        refs = {entry.ref for entry in entries if entry.ref.id.sequence < head.pointer.boundary}
+        refs = {entry.ref for entry in entries if entry.ref.id.sequence < head.boundary}
         return sorted(refs, key=lambda ref: ref.id)
     return []
 

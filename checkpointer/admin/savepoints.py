@@ -132,8 +132,7 @@ async def delete_savepoint(session: Session, name: str) -> None:
             return None
         # Below the boundary only the catalog keeps the checkpoint live. Retention decides about it, with its grace
         # period: a rule may keep it, and readers may use it.
-        assert head.pointer is not None  # it has a catalog
-        is_below = meant.ref.id.sequence < head.pointer.boundary
+        is_below = meant.ref.id.sequence < head.boundary
         if is_below and all(entry.ref != meant.ref for entry in rest):
             rest = (*rest, CatalogEntry(meant.ref, None, now, nonce))
         return await replace_catalog(session, head, rest)

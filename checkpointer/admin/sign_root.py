@@ -119,13 +119,11 @@ class _Adoption:
         still use.
         """
         history = await read_history(self._plain, head)
-        refs = [ref for ref, _ in history.ancestry] + [entry.ref for entry in history.entries]
-        live = dict.fromkeys(refs + ([head.prepared] if head.prepared is not None else []))
+        live = history.refs_with(head.prepared)
         signed = [await self._sign_manifest(ref) for ref in live]
         parents = {manifest.parent for manifest in signed if manifest.parent is not None}
         # Which of them are still in their grace period is for each cleanup to say.
-        retired = () if head.pointer is None else head.pointer.retired
-        async for ref, _ in walk_retired(self._plain, retired, live, parents):
+        async for ref, _ in walk_retired(self._plain, head.retired, live, parents):
             # A cleanup may delete it just now. Nothing live depends on it.
             with suppress(ObjectNotFoundError, CorruptionError):
                 await self._sign_manifest(ref)

@@ -216,7 +216,7 @@ class _Change:
         if head.pointer is None:
             return
         try:
-            async for _ in walk(self._store, head, max(last + 1, head.pointer.boundary)):
+            async for _ in walk(self._store, head, max(last + 1, head.boundary)):
                 pass
         except UntrustedError:
             raise

@@ -52,6 +52,11 @@ class History:
         live = {ref.id: ref for ref, _ in self.ancestry} | {entry.ref.id: entry.ref for entry in self.entries}
         return dict(sorted(live.items()))
 
+    def refs_with(self, prepared: Ref | None) -> list[Ref]:
+        """Return every live checkpoint and the prepared one, oldest first."""
+        refs = self.refs() if prepared is None else {**self.refs(), prepared.id: prepared}
+        return [ref for _, ref in sorted(refs.items())]
+
     def savepoint(self, name: str) -> CatalogEntry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
 
@@ -63,14 +68,12 @@ async def read_history(store: Store, head: Head) -> History:
 
     Raises `ObjectNotFoundError` if `head` is out of date, or if the store is damaged: see `latest.read_consistent`.
     """
-    catalog, ancestry = await asyncio.gather(
-        read_catalog(store, None if head.pointer is None else head.pointer.catalog), _read_ancestry(store, head)
-    )
+    catalog, ancestry = await asyncio.gather(read_catalog(store, head.catalog), _read_ancestry(store, head))
     return History(ancestry, catalog)
 
 
 async def _read_ancestry(store: Store, head: Head) -> tuple[tuple[Ref, Manifest], ...]:
-    return () if head.pointer is None else tuple([pair async for pair in walk(store, head, head.pointer.boundary)])
+    return tuple([pair async for pair in walk(store, head, head.boundary)])
 
 
 async def walk(
@@ -157,7 +160,7 @@ async def ancestor_at(store: Store, head: Head, sequence: int) -> Ref | None:
     The manifest of its child names it, so its own manifest is not read.
     """
     ref = head.committed
-    if head.pointer is None or ref is None or sequence < head.pointer.boundary:
+    if ref is None or sequence < head.boundary:
         return None
     async for _, manifest in walk(store, head, sequence + 1):
         ref = manifest.parent
@@ -169,7 +172,7 @@ async def read_entries(store: Store, head: Head) -> tuple[CatalogEntry, ...]:
 
     This needs no manifest, so damage elsewhere does not matter.
     """
-    catalog = await read_catalog(store, None if head.pointer is None else head.pointer.catalog)
+    catalog = await read_catalog(store, head.catalog)
     return () if catalog is None else catalog.entries
 
 

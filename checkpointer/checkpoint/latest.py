@@ -19,7 +19,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
-from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref, Writer
+from pyspark_checkpointer.manifests.model import CatalogRef, CheckpointId, Pointer, Ref, Retired, Writer
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
@@ -69,6 +69,19 @@ class Head:
                 object.__setattr__(self, name, getattr(self.pointer, name))
         if self.committed is not None:
             object.__setattr__(self, "sequence", self.committed.id.sequence)
+
+    @property
+    def boundary(self) -> int:
+        """The lowest sequence of the history; 0 on a new root."""
+        return 0 if self.pointer is None else self.pointer.boundary
+
+    @property
+    def catalog(self) -> CatalogRef | None:
+        return None if self.pointer is None else self.pointer.catalog
+
+    @property
+    def retired(self) -> tuple[Retired, ...]:
+        return () if self.pointer is None else self.pointer.retired
 
 
 PlanSwap = Callable[[Head], Awaitable[Pointer | None]]

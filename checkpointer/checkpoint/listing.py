@@ -74,16 +74,16 @@ def batched(checkpoints: tuple[Listed, ...]) -> Iterator[tuple[Listed, ...]]:
 async def _listing(session: Session, head: Head) -> Listing:
     history = await read_history(session.store, head)
     known = dict(history.ancestry)
-    refs = {**history.refs(), **({head.prepared.id: head.prepared} if head.prepared else {})}
+    refs = history.refs_with(head.prepared)
     # The ancestry came with its manifests. The catalog and the pointer give only references.
-    others = [ref for ref in refs.values() if ref not in known]
+    others = [ref for ref in refs if ref not in known]
     known.update(
         zip(
             others, await asyncio.gather(*(metadata.read_manifest_alone(session.store, r) for r in others)), strict=True
         )
     )
     names = _names(history)
-    listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for _, r in sorted(refs.items()))
+    listed = (Listed(r, known[r], state_of(head, r), names.get(r, ())) for r in refs)
     return Listing(tuple(listed), history)
 
 
@@ -100,7 +100,7 @@ def state_of(head: Head, ref: Ref) -> CheckpointState:
         return "committed"
     if ref == head.prepared:
         return "prepared"
-    return "kept" if head.pointer is not None and ref.id.sequence < head.pointer.boundary else "history"
+    return "kept" if ref.id.sequence < head.boundary else "history"
 
 
 async def read_listed(session: Session, wanted: CheckpointSelector) -> Listed:
@@ -108,7 +108,7 @@ async def read_listed(session: Session, wanted: CheckpointSelector) -> Listed:
 
     async def read(head: Head) -> Listed:
         ref = await resolve(session, head, wanted)
-        catalog = await metadata.read_catalog(session.store, None if head.pointer is None else head.pointer.catalog)
+        catalog = await metadata.read_catalog(session.store, head.catalog)
         manifest = await metadata.read_manifest(session.store, session.host, ref)
         return Listed(ref, manifest, state_of(head, ref), _names(History((), catalog)).get(ref, ()))
 

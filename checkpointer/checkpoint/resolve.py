@@ -121,7 +121,7 @@ async def _of_beginning(session: Session, head: Head, wanted: CheckpointSelector
     if not refs:
         raise CheckpointNotFoundError(f"{store.url}: no checkpoint is committed yet")
     if not found:
-        oldest = None if head.pointer is None else await ancestor_at(store, head, head.pointer.boundary)
+        oldest = await ancestor_at(store, head, head.boundary)
         ids = sorted(ref.id for ref in (*refs, *([] if oldest is None else [oldest])))
         raise CheckpointNotFoundError(f"{store.url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}")
     if len(found) > 1:
@@ -178,10 +178,9 @@ async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]
 
 
 async def _newest_first(store: Store, head: Head) -> AsyncIterator[tuple[Ref, Manifest]]:
-    boundary = 0 if head.pointer is None else head.pointer.boundary
-    async for pair in walk(store, head, boundary):
+    async for pair in walk(store, head, head.boundary):
         yield pair
-    kept = {entry.ref for entry in await read_entries(store, head) if entry.ref.id.sequence < boundary}
+    kept = {entry.ref for entry in await read_entries(store, head) if entry.ref.id.sequence < head.boundary}
     async for pair in read_in_turn(store, sorted(kept, key=lambda ref: ref.id, reverse=True)):
         yield pair
 

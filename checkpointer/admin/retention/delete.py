@@ -75,7 +75,7 @@ async def delete_checkpoint(session: Session, wanted: CheckpointSelector) -> tup
             return None  # An earlier swap of this call took effect, or somebody else retired it meanwhile.
         planned = await pointer_without(session, head, deletion.live, {deletion.ref}, LONGEST_GRACE)
         # Without an entry in `retired`: the caller wants the objects gone at once, whoever is reading them.
-        return replace(planned, retired=head.pointer.retired if head.pointer else ())
+        return replace(planned, retired=head.retired)
 
     head = await read_head(session.store)
     # What only the newer commits name would be deleted with it.
@@ -146,13 +146,12 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> tuple[LiveCheckp
 
     Where the manifest of `ref` is damaged, the ancestry ends with `ref`.
     """
-    assert head.pointer is not None
-    catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
+    catalog = await metadata.read_catalog(session.store, head.catalog)
     ancestry: list[Ref] = []
     following: Ref | None = None
     ended: tuple[CheckpointId, ...] = ()
     try:
-        async for known, manifest in walk(session.store, head, head.pointer.boundary):
+        async for known, manifest in walk(session.store, head, head.boundary):
             ancestry.append(known)
             following = manifest.parent
     except UnsupportedFormatError:
@@ -165,7 +164,7 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> tuple[LiveCheckp
         # Its child names it, so it is live, and it has to be in the ancestry to be taken out.
         ancestry.append(ref)
         kept = {entry.ref.id for entry in (() if catalog is None else catalog.entries)}
-        older = await list_sizes(session.store, head.pointer.boundary, ref.id.sequence - 1)
+        older = await list_sizes(session.store, head.boundary, ref.id.sequence - 1)
         ended = tuple(one for one, _ in older if one not in kept)
     return LiveCheckpoints(tuple(ancestry), catalog, begins=following is None), ended
 
@@ -183,8 +182,7 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
     async def classifier(head: Head) -> tuple[GarbageClassifier, bool]:
         # A policy that keeps everything: whatever is live keeps its objects.
         decision = await decide_retention(session, head, RetentionPolicy())
-        retired = head.pointer.retired if head.pointer is not None else ()
-        leads_to_retired = any(old.boundary <= gone.id.sequence for old in retired)
+        leads_to_retired = any(old.boundary <= gone.id.sequence for old in head.retired)
         return GarbageClassifier(
             head.sequence, await index_live(session, head, decision, LONGEST_GRACE, (gone, manifest))
         ), leads_to_retired

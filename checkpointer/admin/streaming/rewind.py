@@ -154,7 +154,7 @@ async def _happened(query: RewoundQuery, record: RewindRecord) -> bool:
         if await is_live(store, head, record.new):
             return True
         # Below the boundary a commit is not live, whether it happened or not.
-        return None if head.pointer is not None and head.pointer.boundary > record.new.sequence else False
+        return None if head.boundary > record.new.sequence else False
 
     happened = await read_consistent(store, look)
     if happened is None:
