@@ -1,15 +1,16 @@
 """Define the values that a store is made of.
 
-They are frozen, are compared by content, and have no behaviour except their own text.
+They are frozen, are compared by content, and have no behaviour except to give their own text and parts.
 
 Pointer ──> Manifest ──> Operator ──> chain of Artifact      one chain for each partition
    └──────> Catalog                                          checkpoints kept besides the recent history
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any, Literal, Self
 
 from pyspark_checkpointer.manifests.errors import IllegalArgumentError
@@ -166,6 +167,10 @@ class Operator:
     segments: tuple[Segment, ...] = ()
     patches: tuple[Patches, ...] = field(default=(), compare=False, repr=False)
     extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def artifacts(self) -> Iterator[Artifact]:
+        """Return the artifacts of all chains; one that several partitions share comes several times."""
+        return chain.from_iterable(self.chains.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ There is a size for the checkpoint, and for each operator, partition and commit 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nlargest
 from statistics import median_low
 
+from pyspark_checkpointer.checkpoint.metadata import slice_bytes
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, Manifest, Operator
+from pyspark_checkpointer.manifests.model import Artifact, Manifest, Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +76,16 @@ def partitions(operator: Operator) -> int:
     return len(operator.chains) if is_loaded(operator) else operator.partitions
 
 
-def artifacts_of(operator: Operator) -> Iterator[Artifact]:
-    """Yield the artifacts of all chains of an operator."""
-    for chain in operator.chains.values():
-        yield from chain
-
-
 def operator_size(operator: Operator) -> OperatorSize:
     """Return the sizes of an operator whose chains are loaded."""
-    artifacts = [*artifacts_of(operator)]
-    # By place, since several partitions may name one slice.
-    slices = {(a.path, a.offset, a.length): a for a in artifacts}.values()
+    artifacts = [*operator.artifacts()]
+    snapshots, deltas = slice_bytes(artifacts)
     whole = {artifact.path: artifact.size for artifact in artifacts}
     return OperatorSize(
         partitions=len(operator.chains),
         chain=Spread.of(map(len, operator.chains.values())),
-        snapshot_bytes=sum(a.length for a in slices if a.kind == SNAPSHOT),
-        delta_bytes=sum(a.length for a in slices if a.kind != SNAPSHOT),
+        snapshot_bytes=snapshots,
+        delta_bytes=deltas,
         records=sum(artifact.records for artifact in artifacts),
         objects=len(whole),
         object_bytes=sum(whole.values()),
@@ -105,7 +99,7 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
     """
     records: Counter[tuple[str, int]] = Counter()
     sharers: Counter[tuple[str, int]] = Counter()
-    for artifact in artifacts_of(operator):
+    for artifact in operator.artifacts():
         records[artifact.path, artifact.offset] += artifact.records
         sharers[artifact.path, artifact.offset] += 1
 
@@ -142,13 +136,13 @@ def object_sizes(manifest: Manifest) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for operator in manifest.operators.values():
         sizes.update((segment.path, segment.size) for segment in operator.segments)
-        sizes.update((artifact.path, artifact.size) for artifact in artifacts_of(operator))
+        sizes.update((artifact.path, artifact.size) for artifact in operator.artifacts())
     return sizes
 
 
 def operators_of_objects(manifest: Manifest) -> dict[str, str]:
     """Return the operator that each object of an artifact belongs to, by path."""
-    return {a.path: name for name, operator in manifest.operators.items() for a in artifacts_of(operator)}
+    return {a.path: name for name, operator in manifest.operators.items() for a in operator.artifacts()}
 
 
 def bytes_by_attempt(sizes: dict[str, int]) -> dict[str, int]:
@@ -169,14 +163,12 @@ def written_bytes(manifest: Manifest) -> tuple[int, int] | None:
     """
     if not all(map(is_loaded, manifest.operators.values())):
         return None
-    slices = {
-        (a.path, a.offset, a.length): a.kind
+    return slice_bytes(
+        artifact
         for operator in manifest.operators.values()
-        for a in artifacts_of(operator)
-        if _wrote(manifest, a.path)
-    }
-    snapshots = sum(length for (_, _, length), kind in slices.items() if kind == SNAPSHOT)
-    return snapshots, sum(length for _, _, length in slices) - snapshots
+        for artifact in operator.artifacts()
+        if _wrote(manifest, artifact.path)
+    )
 
 
 def checkpoint_bytes(manifest: Manifest) -> tuple[int, int] | None:

@@ -184,7 +184,7 @@ class _Encrypting:
                 loaded = await metadata.load_operators(self._reader, self._host, manifest)
                 for operator in loaded.operators.values():
                     # One of which nobody reads a byte may be missing (SPEC, Restore).
-                    sizes |= {one.path: one.size for chain in operator.chains.values() for one in chain if one.length}
+                    sizes |= {one.path: one.size for one in operator.artifacts() if one.length}
                 live |= sizes.keys()
                 for path in sizes.keys() - begun:
                     begun.add(path)

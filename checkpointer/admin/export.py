@@ -11,7 +11,6 @@ their digests and the chains stay the same. A crash leaves only garbage in the t
 import logging
 from dataclasses import replace
 
-from pyspark_checkpointer.admin.checkpoint_sizes import artifacts_of
 from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.fencing import Base
@@ -66,7 +65,7 @@ class Copier:
         """Copy the objects that a checkpoint of this content needs."""
         names: dict[str, set[Artifact]] = {}
         for operator in manifest.operators.values():
-            for artifact in artifacts_of(operator):
+            for artifact in operator.artifacts():
                 names.setdefault(artifact.path, set()).add(artifact)
         # The objects get the id of this attempt: an object of another attempt may be garbage that a cleanup is deleting
         # (SPEC.md, the one rule).

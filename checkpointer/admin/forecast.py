@@ -164,5 +164,5 @@ def _held(manifest: Manifest) -> tuple[int, int]:
     """Return the number and the bytes of the objects that a manifest names."""
     sizes = {segment.path: segment.size for segment in _segments(manifest)}
     for operator in manifest.operators.values():
-        sizes |= {artifact.path: artifact.size for chain in operator.chains.values() for artifact in chain}
+        sizes |= {artifact.path: artifact.size for artifact in operator.artifacts()}
     return len(sizes), sum(sizes.values())

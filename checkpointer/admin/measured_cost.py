@@ -141,7 +141,7 @@ def _mean(url: str, manifests: Sequence[Manifest], newest: Manifest, manifest_si
         artifact.path
         for operator in newest.operators.values()
         if codecs.kind_of(operator) == "map"
-        for artifact in checkpoint_sizes.artifacts_of(operator)
+        for artifact in operator.artifacts()
     }
     state = checkpoint_sizes.object_sizes(newest)
     return BatchForecast(

@@ -245,7 +245,7 @@ async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mappin
     except (CorruptionError, ObjectRefusedError) as error:
         whole = manifest
         problems.append(str(error))
-    artifacts = (a for op in whole.operators.values() for chain in op.chains.values() for a in chain)
+    artifacts = (artifact for operator in whole.operators.values() for artifact in operator.artifacts())
     # An object of which nobody reads a byte may be missing (SPEC, Restore).
     wanted |= {artifact.path: artifact.size for artifact in artifacts if artifact.length}
     for path, size in sorted(wanted.items()):

@@ -114,7 +114,7 @@ def _check_attempt(session: Session, parent: Ref | None, before: Manifest | None
         if object_paths.owner(path) != manifest.id:
             raise IllegalArgumentError(f"{path}: neither of the parent nor written for {manifest.id}")
     for name, operator in manifest.operators.items():
-        for artifact in {artifact for chain in operator.chains.values() for artifact in chain}:
+        for artifact in set(operator.artifacts()):
             written = object_paths.parse_artifact(artifact.path)
             # Objects of the parent may be in the folder of an operator's former name; new ones have no reason to be.
             if written.id == manifest.id and written.operator != name:
@@ -126,8 +126,8 @@ async def _check_written(session: Session, manifest: Manifest) -> None:
 
     A saved manifest may name objects that were never written.
     """
-    chains = (chain for operator in manifest.operators.values() for chain in operator.chains.values())
-    sizes = {artifact.path: artifact.size for chain in chains for artifact in chain}
+    artifacts = (artifact for operator in manifest.operators.values() for artifact in operator.artifacts())
+    sizes = {artifact.path: artifact.size for artifact in artifacts}
 
     async def check(path: str, size: int) -> None:
         # An empty object has no last byte to read, so it is read as a whole.

@@ -17,6 +17,7 @@ from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_p
 from pyspark_checkpointer.manifests.digest import sha256, verify
 from pyspark_checkpointer.manifests.model import (
     SNAPSHOT,
+    Artifact,
     Catalog,
     CatalogRef,
     Chain,
@@ -239,7 +240,7 @@ def objects_of(ref: Ref, manifest: Manifest) -> set[str]:
     paths = {object_paths.manifest(ref.id)}
     for operator in manifest.operators.values():
         paths.update(segment.path for segment in operator.segments)
-        paths.update(artifact.path for chain in operator.chains.values() for artifact in chain)
+        paths.update(artifact.path for artifact in operator.artifacts())
     return paths
 
 
@@ -281,20 +282,26 @@ def _sum(operator: Operator, chains: Iterable[Chain], counts: Callable[[str], bo
     `counts` says which paths count.
     """
     sizes = {segment.path: segment.size for segment in operator.segments if counts(segment.path)}
-    ranges: dict[tuple[str, int, int], str] = {}
+    counted: list[Artifact] = []
     partitions = 0
     for chain in chains:
         own = [artifact for artifact in chain if counts(artifact.path)]
         partitions += bool(own)
-        for artifact in own:
-            sizes[artifact.path] = artifact.size
-            # By range, because two partitions may name the same bytes, which were written once.
-            ranges[artifact.path, artifact.offset, artifact.length] = artifact.kind
-    snapshots = sum(length for (_, _, length), kind in ranges.items() if kind == SNAPSHOT)
+        counted += own
+    sizes |= {artifact.path: artifact.size for artifact in counted}
+    snapshots, deltas = slice_bytes(counted)
     return OperatorMetrics(
         bytes=sum(sizes.values()),
         objects=len(sizes),
         partitions=partitions,
         snapshot_bytes=snapshots,
-        delta_bytes=sum(length for _, _, length in ranges) - snapshots,
+        delta_bytes=deltas,
     )
+
+
+def slice_bytes(artifacts: Iterable[Artifact]) -> tuple[int, int]:
+    """Return the stored bytes of the snapshots and of the deltas among some artifacts."""
+    # By slice, because two partitions may name the same bytes, which were written once.
+    slices = {(artifact.path, artifact.offset, artifact.length): artifact.kind for artifact in artifacts}
+    snapshots = sum(length for (_, _, length), kind in slices.items() if kind == SNAPSHOT)
+    return snapshots, sum(length for _, _, length in slices) - snapshots

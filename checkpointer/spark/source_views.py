@@ -36,9 +36,9 @@ def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
     for checkpoint in client.list_checkpoints():
         manifest = client.load_manifest(checkpoint)
         job = manifest.job
-        chains = [chain for operator in manifest.operators.values() for chain in operator.chains.values()]
+        artifacts = (artifact for operator in manifest.operators.values() for artifact in operator.artifacts())
         # By path, as several partitions can share an object.
-        size = sum({a.path: a.size for chain in chains for a in chain}.values())
+        size = sum({artifact.path: artifact.size for artifact in artifacts}.values())
         yield (
             str(checkpoint),
             manifest.epoch,
