@@ -77,7 +77,7 @@ class Copier:
 
     async def write_manifest(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
         """Write the segments and the manifest of a checkpoint whose objects are copied."""
-        store, host = self._target.store, self._target.host
+        host = self._target.host
 
         def make_manifest() -> tuple[Manifest, list[SegmentObject]]:
             operators = {name: _with_new_paths(operator, self._moved) for name, operator in manifest.operators.items()}
@@ -87,11 +87,7 @@ class Copier:
             )
             return metadata.spill(copied, None)
 
-        written, segments = await host.run(make_manifest)
-        for segment in segments:
-            # Segments first: a manifest names nothing that is not there.
-            await upload.put_once(store, segment.path, segment.data)
-        return await metadata.write_manifest(store, host, written), written
+        return await metadata.write_with_segments(self._target.store, host, make_manifest)
 
     async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
         """Copy the objects that are not copied yet.

@@ -5,7 +5,7 @@ They are for callers that put a checkpoint together themselves.
 
 from dataclasses import replace
 
-from pyspark_checkpointer.checkpoint import metadata, upload
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import read_artifact, read_by_path
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import resolve
@@ -49,10 +49,7 @@ async def save_manifest(session: Session, manifest: Manifest) -> None:
     # Segments may only be taken over from the manifest that it names as its parent: others may be dead.
     parent = base.manifest if base.parent == manifest.parent else None
     complete = replace(manifest, created=manifest.created or session.host.now())
-    written, segments = await session.host.run(lambda: metadata.spill(complete, parent))
-    for segment in segments:
-        await upload.put_once(session.store, segment.path, segment.data)
-    await metadata.write_manifest(session.store, session.host, written)
+    await metadata.write_with_segments(session.store, session.host, lambda: metadata.spill(complete, parent))
 
 
 async def load_artifact(session: Session, artifact: Artifact | str) -> bytes:

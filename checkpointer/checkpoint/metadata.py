@@ -7,6 +7,7 @@ does the same for the pointer.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from pyspark_checkpointer.checkpoint.metrics import OperatorMetrics
@@ -165,14 +166,21 @@ def is_small_manifest(operators: Mapping[str, Operator]) -> bool:
     return sum(len(operator.chains) for operator in operators.values()) <= SMALL_MANIFEST
 
 
-async def encode_manifest(host: Host, manifest: Manifest) -> bytes:
-    if is_small_manifest(manifest.operators):
-        return manifest_json.encode_manifest(manifest)
-    return await host.run(lambda: manifest_json.encode_manifest(manifest))
+async def write_with_segments(
+    store: Store, host: Host, make: Callable[[], tuple[Manifest, list[SegmentObject]]]
+) -> tuple[Ref, Manifest]:
+    """Write the manifest and the segments that `make` returns, as `spill` does."""
+    manifest, stored = await host.run(make)
+    # Segments first: a manifest names nothing that is not there.
+    for segment in stored:
+        await put_once(store, segment.path, segment.data)
+    return await write_manifest(store, host, manifest), manifest
 
 
 async def write_manifest(store: Store, host: Host, manifest: Manifest) -> Ref:
-    return await put_manifest(store, manifest.id, await encode_manifest(host, manifest))
+    encode = partial(manifest_json.encode_manifest, manifest)
+    data = encode() if is_small_manifest(manifest.operators) else await host.run(encode)
+    return await put_manifest(store, manifest.id, data)
 
 
 async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> Ref:
