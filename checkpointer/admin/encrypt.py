@@ -18,7 +18,7 @@ from pyspark_checkpointer.checkpoint.download import read_by_path, verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history, read_whole_head
 from pyspark_checkpointer.checkpoint.latest import Head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue, put_once
+from pyspark_checkpointer.checkpoint.upload import UploadQueue, put_once
 from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
@@ -41,9 +41,6 @@ from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 from pyspark_checkpointer.storage.signatures.store import SignedStore
 
 logger = logging.getLogger("pyspark_checkpointer")
-
-MAX_CONCURRENT_COPIES = 16
-"""Objects that are copied at the same time. Fewer are, where they are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +186,7 @@ class _Encrypting:
                 for path in sizes.keys() - begun:
                     begun.add(path)
                     self._total += sizes[path]
-                    await queue.submit(self._copy(path), max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES))
+                    await queue.submit_copy(self._copy(path), sizes[path])
                 live.add(await self._copy_manifest(ref))
             if head.catalog is not None:
                 live.add(head.catalog.path)

@@ -19,7 +19,7 @@ from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.checkpoint.upload import IN_FLIGHT, UploadQueue
+from pyspark_checkpointer.checkpoint.upload import UploadQueue
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest, Operator, Pointer, Ref
@@ -29,12 +29,6 @@ from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
 logger = logging.getLogger("pyspark_checkpointer")
-
-MAX_CONCURRENT_COPIES = 16
-"""Objects that are copied at the same time.
-
-Fewer are copied at a time where they are large, since each is in memory as a whole.
-"""
 
 
 class Copier:
@@ -73,7 +67,7 @@ class Copier:
         self._moved |= moved
         # One of which nobody reads a byte may be missing (SPEC, Restore), also under its new path.
         read = {path: artifacts for path, artifacts in names.items() if any(one.length for one in artifacts)}
-        await self._copy_objects({moved[path]: artifacts for path, artifacts in read.items()})
+        await self._copy_missing({moved[path]: artifacts for path, artifacts in read.items()})
 
     async def write_manifest(self, manifest: Manifest, checkpoint: CheckpointId) -> tuple[Ref, Manifest]:
         """Write the segments and the manifest of a checkpoint whose objects are copied."""
@@ -89,7 +83,7 @@ class Copier:
 
         return await metadata.write_with_segments(self._target.store, host, make_manifest)
 
-    async def _copy_objects(self, wanted: dict[str, set[Artifact]]) -> None:
+    async def _copy_missing(self, wanted: dict[str, set[Artifact]]) -> None:
         """Copy the objects that are not copied yet.
 
         `wanted` has the artifacts in each object, by its new path. Equal deltas that several attempts wrote become one
@@ -103,11 +97,7 @@ class Copier:
         queue = UploadQueue()
         try:
             for path, artifacts in missing.items():
-                # A small object counts as a larger one, so that no more than this many are under way.
-                await queue.submit(
-                    self._copy_object(path, sizes[path], artifacts),
-                    max(sizes[path], IN_FLIGHT // MAX_CONCURRENT_COPIES),
-                )
+                await queue.submit_copy(self._copy_object(path, sizes[path], artifacts), sizes[path])
             await queue.join()
         finally:
             # After an error, no copy may go on in the background: the caller closes the stores.

@@ -25,6 +25,12 @@ PACK = 16 << 20
 IN_FLIGHT = 256 << 20
 """Bytes of writes under way from which on the caller has to wait."""
 
+MAX_CONCURRENT_COPIES = 16
+"""Objects that are copied at the same time.
+
+Fewer are copied at a time where they are large, since each is in memory as a whole.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlob:
@@ -93,6 +99,11 @@ class UploadQueue:
             if sum(self._tasks.values()) <= IN_FLIGHT:
                 return
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+
+    async def submit_copy(self, copy: Coroutine[Any, Any, None], size: int) -> None:
+        """Begin to copy an object of `size` bytes, as `submit` begins a write."""
+        # A small object counts as a larger one, so that no more than this many are under way.
+        await self.submit(copy, max(size, IN_FLIGHT // MAX_CONCURRENT_COPIES))
 
     async def join(self) -> None:
         """Wait until every write is done, or raise the error of the first that failed."""

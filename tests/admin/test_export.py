@@ -162,7 +162,6 @@ def test_each_object_is_read_once_and_written_once(world: World) -> None:
 
 def test_few_objects_are_in_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_checkpointer.checkpoint.upload.IN_FLIGHT", 4000)
-    monkeypatch.setattr("pyspark_checkpointer.admin.export.IN_FLIGHT", 4000)
     client = world.actor()
     with client.begin() as cp:
         for number in range(30):
