@@ -74,16 +74,20 @@ def spread(numbers: Mapping[str, object] | None) -> str | None:
     return None if numbers is None else "/".join(str(numbers[name]) for name in ("minimum", "median", "maximum"))
 
 
-def ranges(numbers: Iterable[int], limit: int = 8) -> str:
-    """Return numbers as ranges: 0-2, 5, 7-9. Only the first `limit` ranges are shown."""
+_MAX_RANGES = 8
+"""Ranges that are shown; a mark stands for the rest."""
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges: 0-2, 5, 7-9. Only the first few ranges are shown."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:limit]]
-    return ", ".join(shown) + (", …" if len(runs) > limit else "")
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_MAX_RANGES]]
+    return ", ".join(shown) + (", …" if len(runs) > _MAX_RANGES else "")
 
 
 def cut(text: object, limit: int = 100) -> str:

@@ -114,7 +114,11 @@ def partition_bytes(operator: Operator) -> dict[int, int]:
     return {partition: round(sum(map(share, chain))) for partition, chain in operator.chains.items()}
 
 
-def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSize, ...]:
+MAX_BIGGEST = 10
+"""Partitions that `biggest_partitions` returns, at most."""
+
+
+def biggest_partitions(manifest: Manifest) -> tuple[PartitionSize, ...]:
     """Return the partitions that store the most bytes, the largest first.
 
     Partitions of all operators are compared.
@@ -125,7 +129,7 @@ def biggest_partitions(manifest: Manifest, most: int = 10) -> tuple[PartitionSiz
         for partition, size in partition_bytes(operator).items()
     )
     found = []
-    for size, name, partition in nlargest(most, sizes):
+    for size, name, partition in nlargest(MAX_BIGGEST, sizes):
         chain = manifest.operators[name].chains[partition]
         found.append(PartitionSize(name, partition, size, len(chain), sum(artifact.records for artifact in chain)))
     return tuple(found)
