@@ -242,7 +242,7 @@ class PlainStore(RetryingStore):
     `markers` are those that this client cannot do without.
     """
 
-    def __init__(self, inner: Store, markers: Sequence[str] = tuple(MARKERS)) -> None:
+    def __init__(self, inner: Store, markers: Sequence[str]) -> None:
         super().__init__(inner)
         self._markers = markers
 

@@ -207,7 +207,7 @@ def _derive(key: bytes, purpose: bytes, size: int = KEY_BYTES) -> bytes:
     return HKDFExpand(SHA512(), size, _PURPOSE + purpose).derive(key)
 
 
-def mark_of(path: str, generation: int = 1) -> bytes:
+def mark_of(path: str, generation: int) -> bytes:
     """Return the first bytes of an object.
 
     The name of an object that is written once says that it is encrypted, and with which generation of keys. An object
@@ -223,7 +223,7 @@ def stored_size(path: str, size: int, generation: int = 1) -> int:
     return _before_message(path, generation) + encrypted_size(size)
 
 
-def logical_size(path: str, size: int, generation: int = 1) -> int:
+def logical_size(path: str, size: int, generation: int) -> int:
     """Return the size of a stored object's content.
 
     A size that no encrypted object has is returned unchanged. A reader of the object gets an error.
