@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_checkpointer.admin.candidate import Candidate, Candidates
-from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, open_log, read_log
+from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, read_log
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.latest import read_damaged
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, StoreRefusedError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Manifest, Ref
+from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
 
 logger = logging.getLogger("pyspark_checkpointer")
@@ -56,7 +57,7 @@ async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapp
 
     Raises `IllegalArgumentError` where no batch is finished in it.
     """
-    store = open_log(location, storage_options)
+    store = open_files(location, storage_options)
     try:
         log = await read_log(store)
     finally:

@@ -18,7 +18,6 @@ from pyspark_checkpointer.admin.streaming.offset_log import (
     METADATA,
     OFFSETS,
     SOURCES,
-    open_log,
     query_id_of,
     read_file,
     read_text,
@@ -29,7 +28,7 @@ from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.batch_offsets import QueryOffsets
 from pyspark_checkpointer.spark.connect import runs_callbacks
-from pyspark_checkpointer.storage import options_near, parse
+from pyspark_checkpointer.storage import open_files, options_near, parse
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.registry import Reach
 
@@ -125,7 +124,7 @@ class ConnectQuery:
                 f"{self._root}: in Spark Connect nothing tells a function of foreachBatch which query calls it: give "
                 "stateful(…, checkpoint_location=…) what the query has as its option checkpointLocation"
             )
-        store = open_log(self._location, options_near(self._location, self._root, self._options))
+        store = open_files(self._location, options_near(self._location, self._root, self._options))
         query_id = run_sync(query_id_of(store))
         query = None if query_id is None else (self._starter or batch.sparkSession).streams.get(query_id)
         if query is None and not runs_callbacks():

@@ -11,12 +11,12 @@ import pytest
 
 from pyspark_checkpointer.admin.streaming import offset_log
 from pyspark_checkpointer.admin.streaming.file_source_log import digest
-from pyspark_checkpointer.admin.streaming.offset_log import open_log
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark import connect_query
 from pyspark_checkpointer.spark.connect_query import ConnectQuery, FileOffsets
+from pyspark_checkpointer.storage import open_files
 
 QUERY = "5f3c9a1e-2b7d-4d6a-9f5e-0c1b2a3d4e5f"
 OFFSETS = 'v1\n{{"batchTimestampMs":1}}\n{{"logOffset":{}}}'
@@ -129,7 +129,7 @@ def test_lists_of_files_are_read_whether_compacted_or_not(tmp_path: Path, monkey
     spark = Spark(tmp_path)
     spark.write("sources/0/1", entry(1, "a", "b"))
     spark.write("sources/0/2.compact", entry(1, "a", "b") + "\n" + entry(2, "c").partition("\n")[2])
-    offsets = FileOffsets(open_log(tmp_path / "spark", None))
+    offsets = FileOffsets(open_files(tmp_path / "spark", None))
     assert offsets._digest("0", 1) == digest(entry(1, "b", "a"), 1)
     assert offsets._digest("0", 2) == digest(entry(2, "c"), 2)
     assert offsets._digest("0", 3) is None

@@ -14,9 +14,8 @@ Some sources keep the meaning of an offset in `sources/`.
 
 import asyncio
 import json
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,6 @@ from typing import Any, NamedTuple, Self
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
-from pyspark_checkpointer.storage import Fencing, open_files
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
 
 METADATA, OFFSETS, COMMITS, SOURCES, STATE = "metadata", "offsets/", "commits/", "sources/", "state/"
@@ -181,16 +179,6 @@ class SparkLog:
                 f"forward with its batches, so the query cannot be {what} exactly: keep that state in tables of this "
                 "library, or aggregate in the foreachBatch function"
             )
-
-
-def open_log(
-    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, fencing: Fencing = "none"
-) -> Store:
-    """Open the store of a `checkpointLocation`. Nothing in it is swapped.
-
-    With `fencing="required"` a store that can refuse to overwrite a file does so.
-    """
-    return open_files(location, storage_options, fencing)
 
 
 async def read_log(store: Store) -> SparkLog:

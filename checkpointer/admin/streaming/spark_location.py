@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark_checkpointer.admin.streaming.offset_log import open_log
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job, Manifest
-from pyspark_checkpointer.storage import Fencing, options_near
+from pyspark_checkpointer.storage import Fencing, open_files, options_near
 from pyspark_checkpointer.storage.base import Store
 
 
@@ -42,7 +41,8 @@ class SparkCheckpointLocation:
                 f"{root}: its checkpoint does not record the checkpointLocation, as after an export: give "
                 "spark_checkpoint, or --spark-checkpoint on the command line, of a query that is yours to change"
             )
-        return open_log(location, self.storage_options or options_near(location, root, self.root_options), self.fencing)
+        options = self.storage_options or options_near(location, root, self.root_options)
+        return open_files(location, options, self.fencing)
 
 
 def job_of(session: Session, manifest: Manifest) -> Job:

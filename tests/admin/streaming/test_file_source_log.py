@@ -7,10 +7,11 @@ import pytest
 
 from pyspark_checkpointer.admin.streaming.alignment import compare
 from pyspark_checkpointer.admin.streaming.file_source_log import check_lists, digest, last_entries
-from pyspark_checkpointer.admin.streaming.offset_log import open_log, same_offsets
+from pyspark_checkpointer.admin.streaming.offset_log import same_offsets
 from pyspark_checkpointer.errors import BatchResetError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job, SparkProgress
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_files
 
 
 def listed(*entries: int, name: str = "f") -> str:
@@ -31,7 +32,7 @@ def check(location: Path, job: Job) -> None:
 
 
 async def _check(location: Path, job: Job) -> None:
-    store = open_log(location, None)
+    store = open_files(location, None)
     try:
         await check_lists(store, job)
     finally:

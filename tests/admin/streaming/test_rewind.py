@@ -18,7 +18,7 @@ from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolic
 from pyspark_checkpointer.admin import rollback
 from pyspark_checkpointer.admin.streaming import fork_log, log_edit, offset_log, rewind_attempt
 from pyspark_checkpointer.admin.streaming.log_edit import put_new
-from pyspark_checkpointer.admin.streaming.offset_log import open_log, read_log
+from pyspark_checkpointer.admin.streaming.offset_log import read_log
 from pyspark_checkpointer.checkpoint import upload
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -29,6 +29,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.testing.faults import CrashError, Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
@@ -505,7 +506,7 @@ def test_a_query_moves_from_one_store_to_another(
     ck.fork("latest", moved.root, moved.spark)
     assert moved.read == read
     assert moved.run() == LAST + 1
-    other = open_log(f"{place}/spark", azure_server.storage_options)
+    other = open_files(f"{place}/spark", azure_server.storage_options)
     run_sync(upload.put_once(other, "offsets/9", b"v1\n{}\n1"))
     assert not run_sync(put_new(other, "offsets/9", b"v1\n{}\n2"))
     ck.rewind(to="latest")
