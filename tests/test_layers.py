@@ -400,7 +400,6 @@ LONGER = {
     "consumers.write_behind": _CLASS,
     "spark.table_changes": _CLASS,
     "storage.local.store": _CLASS,
-    "testing.simulation": _CLASS,
     "storage.request_path": _PATH,
     "storage.base": _PATH,
     "manifests.keyed_records": _PATH,

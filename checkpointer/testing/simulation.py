@@ -21,7 +21,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError
@@ -32,9 +31,6 @@ from pyspark_checkpointer.testing.requests import WRITES, CrashError, Request, S
 from pyspark_checkpointer.testing.store import FaultyStore
 
 T = TypeVar("T")
-
-START = datetime(2024, 1, 1, tzinfo=UTC)
-"""The time at which every simulation begins."""
 
 _names = itertools.count(1)
 
@@ -300,31 +296,3 @@ class _SimulatedFaults(Faults):
 
     async def serve(self, request: Request, send: Send) -> Any:
         return await self._simulation.wait(self._actor, request, send)
-
-
-class SimulatedHost:
-    """A `Host` whose time advances by one second with each step, plus `skew`.
-
-    Its tokens are a count, and not random. Computations are done at once, in the calling thread.
-    """
-
-    def __init__(self, simulation: Simulation, name: int, skew: timedelta = timedelta(0)) -> None:
-        self._simulation, self.name, self._skew = simulation, name, skew
-        self.drawn = 0
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self._simulation.steps) + self._skew
-
-    def clock(self) -> int:
-        return self._simulation.steps * 1_000_000_000
-
-    def token(self, digits: int) -> str:
-        """Return the host's number, then a count: never the same twice."""
-        self.drawn += 1
-        return f"{self.name:04x}{self.drawn:0{digits - 4}x}"
-
-    async def run(self, compute: Callable[[], T]) -> T:
-        return compute()
-
-    async def call(self, function: Callable[[], T]) -> T:
-        return function()

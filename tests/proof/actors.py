@@ -34,9 +34,10 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, CheckpointId, Manifest
 from pyspark_checkpointer.storage.request_path import RetryingStore
-from pyspark_checkpointer.testing.simulation import SimulatedHost, Simulation
+from pyspark_checkpointer.testing.simulation import Simulation
 from tests.proof.histories import History, Operation, digest, id_of
 from tests.proof.judge import DEED, END, Deed, GarbageClassifier, Violation
+from tests.proof.simulated_host import SimulatedHost
 
 EXPECTED = (
     RetryableError,
