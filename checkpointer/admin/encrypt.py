@@ -171,7 +171,7 @@ class _Encrypting:
 
     async def _copy_live(self, head: Head) -> None:
         """Copy every object that a live checkpoint reads."""
-        # What an earlier round only began is copied now: it was stopped where an object was gone.
+        # Objects that an earlier round began to copy, and did not finish before it met a missing one, are copied again.
         begun, live = set(self._copied), set[str]()
         self._total = self.bytes
         queue = UploadQueue()

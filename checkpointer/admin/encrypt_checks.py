@@ -22,7 +22,7 @@ async def open_below_signatures(session: Session) -> tuple[Store, Signing | None
     signed = session.store if isinstance(session.store, SignedStore) else None
     # An earlier call may have made the keys of a root without `_latest`.
     below = unmarked(session.store if signed is None else signed.inner)
-    # As it is stored: once an earlier call has committed, the keys of this client open nothing.
+    # Below the encryption: once an interrupted call has committed, the keys of this client open nothing.
     stored = below.inner if isinstance(below, EncryptedStore) else below
     is_signed = await find_object(stored, object_paths.SIGNERS, SWAP_LIMIT) is not None
     if signed is None:

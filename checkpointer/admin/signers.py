@@ -178,9 +178,9 @@ class _Change:
                 await self._sign_position(path)
 
     async def _fence(self, named: Collection[str]) -> None:
-        """Replace what those who were revoked could replace by a swap begun before.
+        """Rewrite every object that a revoked signer could swap, so that a swap that it began before fails.
 
-        Their client may still have the old list, and the version that such a swap expects.
+        Its client may still have the old list, and the version that such a swap expects.
         """
         if not named:
             return

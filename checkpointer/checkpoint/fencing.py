@@ -61,7 +61,7 @@ class Base:
 class ViewOnly:
     """A checkpoint was restored that is not the newest one.
 
-    It is not the committed one, or a damaged one is prepared on top of it. Nothing can be saved on top of it.
+    Saving is refused: it is not the committed checkpoint, or a damaged checkpoint is prepared on top of it.
     """
 
     checkpoint: CheckpointId
@@ -111,7 +111,7 @@ class Swapped(NamedTuple):
 
     head: Head
     is_new: bool
-    """True if this very swap wrote the version; an earlier one led there otherwise, or somebody moved it on."""
+    """True if a request of this call wrote the version; False if an earlier call did, or somebody moved on from it."""
     is_own: bool
     """True if this writer was the last to take over."""
     overtaken: FencedError | None

@@ -240,7 +240,7 @@ async def find_above(store: Store, head: Head) -> CheckpointId | None:
 
     It is the newest one above all attempts on this version, as in `newest_above`. Beside a `_latest`, copies by a
     repair do not count: a repair that was killed leaves them above it. What is committed on top of a copy counts.
-    Nothing counts if `_latest` has moved since: then it may be of a commit that is all right.
+    Returns None if `_latest` moved meanwhile: the manifest may belong to that newer commit.
     """
     for checkpoint, _ in reversed(await list_sizes(store, head.sequence + 2, NEWEST)):
         if head.pointer is None or not await _is_copy(store, checkpoint):

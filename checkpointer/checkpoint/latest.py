@@ -41,9 +41,9 @@ It plans again when others moved the pointer. Each round means that somebody mad
 MAX_POINTER = 1 << 20
 
 UNREADABLE = (UndecryptableError, UntrustedError)
-"""Errors of a `_latest` that is there, and of which nothing counts.
+"""Errors of a `_latest` that exists but cannot be decrypted or trusted.
 
-Without a version they are about something else in the root, which no repair of `_latest` mends.
+Without a version, the error concerns another object, and a repair of `_latest` does not help.
 """
 
 
@@ -231,7 +231,7 @@ async def cas_loop(store: Store, head: Head, plan_swap: PlanSwap) -> Head:
         if planned is None:
             return head
         if not left:
-            # Planned on what replaced the last swap: so that did not take effect.
+            # This plan was made on a version that is there in place of our last swap, so that swap did not take effect.
             raise ConflictError(f"{store.url}: other writers changed _latest {ROUNDS} times in a row: try again later")
         sent = planned
         head = await _swap(store, head, planned)

@@ -145,7 +145,8 @@ def spill(
 ) -> tuple[Manifest, list[SegmentObject]]:
     """Return the manifest as it will be written, and the segments to write beside it.
 
-    `touched` names, for operators of which it is known, every partition that may differ from the parent.
+    `touched` names every partition that may differ from the parent, for the operators of which this is known. All
+    partitions of the other operators are compared.
     """
     operators, stored = {}, []
     for name, operator in manifest.operators.items():

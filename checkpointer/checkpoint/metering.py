@@ -1,6 +1,6 @@
 """Measure commits and restores, and hand over the records.
 
-Functions that hold up a caller are decorated with `blocking`, and nothing else enters a meter. The records are in
+Decorate every function that blocks a caller with `blocking`: it is the only way into a meter. The records are in
 `metrics.py`.
 """
 

@@ -54,7 +54,7 @@ class Prepared:
         self.manifest = manifest
         self.meter = meter or session.reports.meter()
         self._is_told = False
-        """True once a record told what the writes cost."""
+        """True once a record has reported the cost of the writes. The next try must not report it again."""
         self.outcome: Outcome | None = None
         self.session = session
         self._ref = ref

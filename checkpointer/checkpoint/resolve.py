@@ -35,7 +35,7 @@ class Known:
     is_latest: bool = False
     """True if `_latest`, or what is left of it, names it as the committed one."""
     is_unfinished: bool = False
-    """True if it may be a copy by a repair that never ended. Then its sequence says nothing."""
+    """True if it may be a leftover copy of a repair that was killed; its high sequence is no evidence then."""
 
     def fits(self, wanted: CheckpointSelector) -> bool:
         """Return whether the selector names this checkpoint.

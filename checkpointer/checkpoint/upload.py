@@ -135,7 +135,8 @@ class UploadQueue:
     def _collect(self) -> None:
         for task in [task for task in self._tasks if task.done()]:
             del self._tasks[task]
-            # Who cancels here forgets the tasks first: one that was cancelled by somebody else has written nothing.
+            # `cancel` forgets the tasks before it cancels them. A cancelled task that is found here was cancelled by
+            # somebody else, so what it was to write is not there.
             met = asyncio.CancelledError() if task.cancelled() else task.exception()
             self.failure = self.failure or met
         if self.failure is not None:

@@ -85,7 +85,7 @@ class Verification:
     signed: Signed | None = None
     """Who signed the last commit, and when; None in a root that is not signed."""
     unread: int = 0
-    """The number of `objects` that the key of a cleaner does not open. Only their stored bytes were checked."""
+    """Those of `objects` whose stored bytes alone were checked: this client has only the key of a cleaner."""
 
     def __bool__(self) -> bool:
         return not self.findings

@@ -21,7 +21,7 @@ class Lease(NotPicklable):
 
     A lost lease stays lost. `value_when_taken` is the position's value when the lease was written into it. `token` was
     drawn only for this lease, and stays in the position until another lease is written there. `retaking` has the tokens
-    of those that were to take its place.
+    of tries to take the partition again, whose outcome may be unknown.
 
     Code that delays writes under this lease sets `flush` and `flush_kept`, which write what that code holds. `flush`
     also raises the errors of what was given up before, and `flush_kept` leaves these to a later `flush`.

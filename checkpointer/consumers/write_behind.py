@@ -411,7 +411,7 @@ def _last_at_exit() -> None:
 
 
 _seconds_used = 0.0
-"""The time that the first call took."""
+"""Seconds of `EXIT_FLUSH_SECONDS` that `_first_at_exit` used."""
 
 
 def _write_at_exit(seconds: float) -> None:

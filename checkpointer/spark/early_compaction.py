@@ -87,7 +87,7 @@ class EarlyCompaction:
             return
         if not any(self._begins_alike(partition, chains) for partition in self._keep):
             self._encoding.cancel()
-        # Also then: `_write` adds the traffic of the compaction, and returns nothing.
+        # Also after cancelling: `_write` still has to add the requests of the compaction to those of the batch.
         self._writing = runtime.submit(self._write(chains, writer, traffic))
         if self._is_cancelled:  # by another thread since it was asked above
             self._writing.cancel()

@@ -71,11 +71,12 @@ def check_expire_after(name: str, given: object) -> int | None:
 def set_rule(name: str, keyed: KeyedState, after: int | None, clock: JobClock, parent: Manifest | None) -> None:
     """Let the entries of a map expire by the job's clock, or not at all.
 
-    The rule holds from this batch on, or from the first batch with a time. A job whose maps never expired needs no
-    clock.
+    The rule holds from this batch on. A map that has entries takes its first rule only once the clock has a time. A job
+    whose maps never expired needs no clock.
     """
     if keyed.expires and parent is not None and parent.clock is not None:
-        # A map may be opened late in a run. What expired by its old rule since then must not come back by another one.
+        # A map may be opened late in a run. What its old rule let expire until the last checkpoint must not come back
+        # by the new rule.
         keyed.expire(micros(parent.clock.at))
     if after is not None and not keyed.expires and len(keyed):
         # They would all be expired once the clock has a time. Until then they stay, and the map takes the rule later.

@@ -157,7 +157,8 @@ class WriteLeftover:
 class Signed:
     """Who signed the last commit of an object, and when by the clock of the signer.
 
-    Each commit is later than the ones before it. Savepoints and retention of one who may not commit are none.
+    Each commit is later than the ones before it. A swap by a signer without the role "commit" is not a commit: it is a
+    savepoint or a cleanup.
     """
 
     at: datetime

@@ -236,8 +236,8 @@ MARKERS = {
 class PlainStore(RetryingStore):
     """A store that begins nothing in a root that is encrypted or signed.
 
-    What is there says by itself that it is. Where nothing is, only its markers say so: in a root that has keys and no
-    commit yet, that lost its `_latest`, or whose first consumer comes without a key.
+    An object that exists shows by its content that the root is one. Where it is missing, only the markers show it: the
+    root has keys and no commit yet, has lost its `_latest`, or its first consumer comes without a key.
 
     `markers` are those that this client cannot do without.
     """

@@ -114,7 +114,8 @@ async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -
     if not has_parts(base):
         return await reader.snapshots.whole(base)
     rule = reader.version.schema.expire
-    # What the same column let expire before was returned then. A rule by another column says nothing of this one.
+    # Rows that have expired by the same column are not living, so only later times are looked for. A rule by another
+    # column says nothing about this one.
     after = reader.version.expired_until if rule is not None and rule.column == column else None
     # Rows that are not due are left out here. `due_rows` looks those up again that a change needs.
     part = Part(

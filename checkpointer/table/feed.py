@@ -52,7 +52,7 @@ class FeedStep:
     after: TableVersion
     groups: tuple[tuple[int, ...], ...]
     shows_others: bool = False
-    """Says whether unchanged objects have other values, of columns that went, came back or were exchanged."""
+    """True if columns were dropped, added again or renamed meanwhile, so that unchanged objects read differently."""
     unshown: tuple[tuple[str, str | None], ...] = ()
     """Columns of `before` whose values cannot be shown, each with the column of `after` that has the same values."""
 

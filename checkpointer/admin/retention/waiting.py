@@ -45,9 +45,9 @@ class PlannedFollower:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Hold which checkpoints followers still need.
+    """The checkpoints that followers need, each with the slowest one that needs it.
 
-    Hold also the slowest follower that needs each checkpoint, and how far all followers are behind.
+    `behind` says by how many checkpoints each follower is behind.
     """
 
     needed: Mapping[Ref, str]
@@ -108,7 +108,7 @@ def without_outrun(
     ancestry: Sequence[Ref],
     begins: bool,
 ) -> FollowerPositions:
-    """Return the positions without the followers that a plan outruns, and names.
+    """Return the positions without the followers that a plan outruns and reports by name.
 
     One that has moved since the plan was made, and so loses fewer or more checkpoints than it says, stays.
     """

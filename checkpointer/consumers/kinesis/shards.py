@@ -161,9 +161,8 @@ class Shards:
 
         This goes on until the task is cancelled, or not wanted any more.
 
-        Callers renew after a third of a lease, which is two sixths. This checks once in each sixth of a lease, and
-        renews if the last renewal is 2.5 sixths ago. That is later than a caller that is in time, and early enough to
-        try again.
+        Callers renew after two sixths of a lease. This looks once in each sixth, and renews if the last renewal is 2.5
+        sixths ago. That is later than a caller that is in time, and early enough to try again before the lease ends.
         """
         sixth = self.leases.duration / 6
         while True:
@@ -171,7 +170,7 @@ class Shards:
             if not is_wanted():
                 return
             began = self.host.clock()
-            # A worker that holds nothing has nothing to renew; a request would cost, and do nothing.
+            # Without a lease, a renewal would cost a request and change nothing.
             if not self.leases.held or (began - self._renewed_at) / 1e9 < 2.5 * sixth:
                 continue
             try:

@@ -38,8 +38,8 @@ class PendingCheckpoint:
 class ShardState:
     """The checkpoint of a shard, and the prepared one.
 
-    If nothing was checkpointed, `checkpoint` is the place to begin. That is the reader's own, unless one was recorded
-    with the shard, which is `initial`. `extra` are other fields.
+    If nothing was checkpointed, `checkpoint` is the place to begin: `initial` if one was recorded with the shard, else
+    the place that the reader was given. `extra` are other fields.
     """
 
     shard: str

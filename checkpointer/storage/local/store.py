@@ -386,8 +386,9 @@ class LocalStore(PagedStore):
             # `_locate` refuses hidden names, so each of those is checked, also in a folder that was.
             if folder not in folders or files.is_hidden(name):
                 folders[folder] = os.path.dirname(self._locate(path))
-            # An object that is back after a crash is as dead as it was, and is swept again. What is swapped would be
-            # alive. It is synced also if it is gone already: an earlier call may have failed before it was.
+            # An object written once that comes back after a crash is garbage still, and the next cleanup deletes it.
+            # One that is swapped would count again, so its folder is synced. This is done also where the file is gone
+            # already: an earlier call may have failed before it synced.
             if object_paths.begins_state(path):
                 changed.add(folders[folder])
             with suppress(FileNotFoundError, NotADirectoryError):
