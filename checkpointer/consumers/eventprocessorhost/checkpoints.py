@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from pyspark_checkpointer.consumers.cas_object import CasObject, Serializer
 from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint_info import CheckpointInfo, advancing, decode
-from pyspark_checkpointer.consumers.eventprocessorhost.leases import CompleteLease, check_partitions
-from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.eventprocessorhost.leases import CompleteLease
+from pyspark_checkpointer.consumers.group import Group, check_names
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.consumers.write_behind import WriteBehind, write_each
 from pyspark_checkpointer.errors import IllegalArgumentError, StoreNotFoundError
@@ -52,7 +52,7 @@ class Checkpoints:
 
     async def create(self, partition_ids: Iterable[str]) -> None:
         """Create holders for the partitions that have none."""
-        wanted = check_partitions(partition_ids)
+        wanted = check_names(partition_ids)
         await self._expect_store()
         await self._group.create(wanted)
 

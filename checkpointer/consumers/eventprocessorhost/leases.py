@@ -8,12 +8,11 @@ from collections.abc import Collection, Iterable
 
 from pyspark_checkpointer.consumers.eventprocessorhost.checkpoint_info import CheckpointInfo, decode, is_newer
 from pyspark_checkpointer.consumers.eventprocessorhost.lease_state import LeaseState
-from pyspark_checkpointer.consumers.group import Group
+from pyspark_checkpointer.consumers.group import Group, check_names
 from pyspark_checkpointer.consumers.lease import Lease
 from pyspark_checkpointer.consumers.leases import Leases
 from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import IllegalArgumentError, LeaseLostError, StoreNotFoundError
-from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Ownership, Row
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 
@@ -160,7 +159,7 @@ class HostLeases:
 
     async def create(self, partition_ids: Iterable[str]) -> None:
         """Create leases without an owner for the partitions that have none."""
-        wanted = check_partitions(partition_ids)
+        wanted = check_names(partition_ids)
         if not await self.store_exists():
             raise StoreNotFoundError(
                 f"{self.group.context.store.url}/{self.group.folder}: there is no lease store: "
@@ -280,20 +279,3 @@ def state_for(host: HostLeases, lease: CompleteLease) -> LeaseState | None:
     This is no method, since users get only the methods of the contract.
     """
     return lease._state if lease._host is host else None
-
-
-def check_partitions(partition_ids: Iterable[str]) -> list[str]:
-    """Return the partitions as a list.
-
-    Raise `IllegalArgumentError` if they are no list of names. A single name is refused: it is most likely meant as a
-    list with that name, and would be read as its letters.
-    """
-    if isinstance(partition_ids, str):
-        raise IllegalArgumentError(f"{partition_ids!r:.60}: expected a list of partitions, got one name")
-    if not isinstance(partition_ids, Iterable):
-        raise IllegalArgumentError(f"expected a list of partitions, got {type(partition_ids).__name__}")
-    # A generator can be read only once, and the caller needs the names again.
-    found = list(partition_ids)
-    for name in found:
-        object_paths.encode_part(name)  # raises if it is not text
-    return found
