@@ -105,15 +105,16 @@ class CasObject(Generic[T]):
                 self._last_known = await self._decode(blob)
             return self._last_known.value
 
-    async def change(self, next_value: NextValue[T], *, fresh: bool = False) -> T | None:
+    async def change(self, next_value: NextValue[T], *, fresh: bool = False, room: int = 0) -> T | None:
         """Write the value that `next_value` returns for the current value.
 
         Return the value that the object then has. Raise what `next_value` raises, and `OutcomeUnknownError` if nothing
         proves whether the value was written. With `fresh` the object is read first, for a decision that must not rest
-        on remembered values.
+        on remembered values. `room` are the bytes below the limit that the value leaves free, for changes that must not
+        be refused later.
         """
         async with self._lock:
-            return await self._change(next_value, fresh)
+            return await self._change(next_value, fresh, room)
 
     async def settle(self) -> None:
         """Wait until the changes that were begun here before have ended."""
@@ -126,7 +127,7 @@ class CasObject(Generic[T]):
             self._last_known = None
             await self._context.store.delete([self._path])
 
-    async def _change(self, next_value: NextValue[T], fresh: bool) -> T | None:
+    async def _change(self, next_value: NextValue[T], fresh: bool, room: int) -> T | None:
         # Memory is empty until the outcome is known: after an error or a cancellation in between, nobody knows what the
         # object holds.
         known, self._last_known = None if fresh else self._last_known, None
@@ -152,12 +153,12 @@ class CasObject(Generic[T]):
                 return known.value
             if known.value is None and self._serializer.empty is not None:
                 # A missing object tells no store time. Write an empty one first, then plan with the time it tells.
-                await self._swap(known, self._serializer.empty)
+                await self._swap(known, self._serializer.empty, room)
                 known = None
                 continue
             # Whatever lost is planned again on what is there now; the old plan may undo what somebody else has just
             # written.
-            found = await self._swap(known, wanted)
+            found = await self._swap(known, wanted, room)
             # Identity and not equality: somebody else may have written an equal value, and then this change has not
             # been made.
             if found.value is wanted:
@@ -169,7 +170,7 @@ class CasObject(Generic[T]):
             f"{self._name}: other processes changed it {MAX_ATTEMPTS} times in a row: try again later"
         )
 
-    async def _swap(self, known: _Known[T], wanted: T) -> _Known[T]:
+    async def _swap(self, known: _Known[T], wanted: T, room: int) -> _Known[T]:
         """Swap the value, and return the value of the object afterwards.
 
         This is `wanted` itself if the swap won, else the value that somebody else wrote.
@@ -178,10 +179,9 @@ class CasObject(Generic[T]):
         # effect. It also keeps a version that is a content hash from coming back.
         nonce = self._context.host.token(32)
         data = await self._compute(lambda: self._serializer.encode(wanted, nonce))
-        if len(data) > self._serializer.limit:
+        if len(data) > (limit := self._serializer.limit - room):
             raise IllegalArgumentError(
-                f"{self._name}: would have {len(data)} bytes, at most {self._serializer.limit} can be read back: "
-                "record less"
+                f"{self._name}: would have {len(data)} bytes, at most {limit} can be written: record less"
             )
         if known.version is None:
             await self._context.check_conditional_writes()

@@ -15,6 +15,12 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 Value = Mapping[str, Json]
 """The type of the values that an interface records for a partition."""
 
+ROOM_FOR_EPOCH = 20
+"""Bytes that a value leaves free in its position.
+
+The next leases are written beside it, with epochs of up to 19 digits.
+"""
+
 
 class Lease(NotPicklable):
     """One worker's lease on one partition, until it is released or lost.
@@ -59,7 +65,7 @@ class Lease(NotPicklable):
             return None if value is None else replace(position, value=value, modified=now)
 
         try:
-            position = await self._position.change(next_position)
+            position = await self._position.change(next_position, room=ROOM_FOR_EPOCH)
         except LeaseLostError:
             # Remembered for good: each lease has a token of its own, so this one cannot come back into the position.
             self.lost = True

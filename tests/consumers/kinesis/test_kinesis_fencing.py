@@ -3,6 +3,8 @@
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +33,11 @@ from pyspark_checkpointer.errors import (
     ThrottlingError,
 )
 from pyspark_checkpointer.manifests.errors import MalformedError
+from pyspark_checkpointer.manifests.positions_json import MAX_POSITION, decode_ownership, encode_ownership
 from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.world import TestHost, World, run
 
+OWNERSHIP = "progress/kinesis/app/ownership.json"
 POSITION = "progress/kinesis/app/positions/s.json"
 
 
@@ -466,6 +470,20 @@ def test_a_large_application_state_is_refused(one: Node, two: Node) -> None:
     with pytest.raises(IllegalArgumentError, match="application_state: expected bytes, got str"):
         mine.prepare_checkpoint(application_state="x")  # type: ignore[arg-type]
     assert two.must("s", force=True).pending is None
+
+
+def test_the_largest_application_state_can_be_taken_over(one: Node, two: Node, world: World) -> None:
+    """However many digits the epochs have that come."""
+    mine = taken(one)
+    size = MAX_POSITION * 3 // 4
+    while mine.pending is None:
+        size -= 3  # four bytes in base64
+        with suppress(IllegalArgumentError):
+            mine.prepare_checkpoint(application_state=bytes(size))
+    before = decode_ownership(OWNERSHIP, world.read(OWNERSHIP))
+    rows = {"s": replace(before.rows["s"], epoch=10**18)}
+    world.put(OWNERSHIP, encode_ownership(replace(before, rows=rows), "another nonce"))
+    assert two.must("s", force=True).pending_state == bytes(size)
 
 
 # ---- coalescing ------------------------------------------------------------------------------------------------------
