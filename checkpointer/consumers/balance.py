@@ -55,11 +55,13 @@ def choose(view: OwnershipView) -> Choice:
     take = tuple(mine_first[: max(0, fair_share - len(view.held))])
     # What this worker has already asked for counts as its own, or it would ask for more in every round.
     mine = len(view.held) + len(take) + sum(requester == view.me for requester in steal_requests.values())
-    return Choice(take, tuple(_ask(taken, owners, steal_requests, mine)))
+    return Choice(take, tuple(_ask(taken, owners, steal_requests, mine, fair_share)))
 
 
-def _ask(rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterable[str], mine: int) -> Iterable[str]:
-    """Yield the partitions to ask for until shares are even.
+def _ask(
+    rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterable[str], mine: int, fair_share: int
+) -> Iterable[str]:
+    """Yield the partitions to ask for until shares are even, or the worker has its share.
 
     Each comes from the owner that has most left at that moment.
     """
@@ -72,7 +74,8 @@ def _ask(rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterabl
     richest = [(-len(names), owner) for owner, names in left.items()]
     heapq.heapify(richest)
     # A difference of one is even: stealing across it would move one partition back and forth for ever.
-    while richest and -richest[0][0] > mine + 1:
+    # Above its share the worker would not take what it asked for, and the partition would wait for it without an owner.
+    while richest and mine < fair_share and -richest[0][0] > mine + 1:
         owner = richest[0][1]
         yield left[owner].pop()
         heapq.heapreplace(richest, (-len(left[owner]), owner))

@@ -255,6 +255,7 @@ class Leases:
             taken.clear()
             taken.update((name, tokens[name]) for name in choice.take)
             self._edits.take(rows, taken, now)
+            self._edits.withdraw(rows)
             expired = (name for name, row in rows.items() if self._edits.is_own_expired_request(row))
             self._edits.ask(rows, {*choice.ask, *expired})
 

@@ -80,6 +80,14 @@ class OwnershipEdits:
                 # An expired request of our own is withdrawn first: others could not tell a repeated one from the old.
                 rows[name] = replace(row, asked_by="" if row.asked_by == self._worker else self._worker)
 
+    def withdraw(self, rows: Rows) -> None:
+        """Remove the worker's steal requests from partitions that have no owner."""
+        for name, row in rows.items():
+            # They were released for this worker. It did not take them, since it has its share by now, and nobody else
+            # may take them as long as they are promised to it.
+            if not row.owner and row.asked_by == self._worker:
+                rows[name] = replace(row, asked_by="")
+
     def give_back(
         self, rows: Rows, lease: Lease | Row, token: str, now: datetime, *, finished: bool, only_if_expired: bool
     ) -> None:

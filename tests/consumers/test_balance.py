@@ -101,6 +101,19 @@ def test_workers_that_come_at_once_share_alike() -> None:
     crew.check_even()
 
 
+def test_workers_that_come_at_once_leave_nothing_unread() -> None:
+    """The first of them asks for more than its share, since it does not see the others yet."""
+    crew = Crew(10)
+    for name in ("a", "b"):
+        crew.join(name)
+        crew.rounds(3)
+    for name in ("c", "d", "e"):
+        crew.join(name)
+    crew.rounds(3)
+    assert all(row.owner for row in crew.world.rows().values())
+    crew.check_even()
+
+
 def test_partitions_of_a_killed_worker_are_taken_after_a_lease() -> None:
     crew = Crew(9)
     for name in ("a", "b", "c"):
@@ -209,6 +222,13 @@ def test_whoever_comes_and_goes_shares_become_even(partitions: int, changes: lis
         crew.rounds(2 * MANY)
         crew.check_even()
         assert not any(row.asked_by in crew.running for row in crew.world.rows().values())
+
+
+def test_a_worker_asks_for_no_more_than_its_share() -> None:
+    """It would not take the rest, which would be kept for it, and which nobody would read meanwhile."""
+    rows = {f"p{number}": Row(f"p{number}", "a", 1, "", AT) for number in range(10)}
+    choice = choose(OwnershipView("me", rows, (), (), {"p0": "b", "p1": "c", "p2": "d"}))
+    assert len(choice.ask) == 2
 
 
 owners = st.lists(st.sampled_from(["", "me", "b", "c", "d"]), max_size=12)
