@@ -292,7 +292,13 @@ class Leases:
             if allowed(rows.get(partition)):
                 self._edits.take(rows, tokens, now)
 
-        gained, failed = await self._enter_positions(tokens, await self._ownership.change(edit))
+        rows = await self._ownership.change(edit)
+        row = rows.get(partition)
+        if held is not None and row is not None and row.etag == tokens[partition] and row.epoch <= held.epoch:
+            # Epochs only rise, so the row was removed and created anew. The lease from before ended with the old row,
+            # and must not pass for a newer one.
+            self.let_go(held)
+        gained, failed = await self._enter_positions(tokens, rows)
         if failed:
             raise failed[partition]
         return gained.get(partition)

@@ -238,6 +238,30 @@ def test_a_lease_store_that_was_deleted_stays_so(root: Root, kind: str) -> None:
     assert not other.lease_store_exists()
 
 
+@pytest.mark.parametrize("knows", [False, True])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_lease_that_was_deleted_and_created_anew_is_acquired_by_its_old_owner(
+    root: Root, times: int, knows: bool
+) -> None:
+    """Its epochs begin anew, below the one of the lease that was lost, or at the same."""
+    host, admin = root.leases("host"), root.leases("admin")
+    for _ in range(times):
+        lost = host.acquired()
+    deleted = admin.get_lease("0")
+    assert deleted is not None
+    admin.delete_lease(deleted)
+    root.manager.delete_checkpoint("0")
+    root.create()
+    if knows:
+        with pytest.raises(LeaseLostError):
+            root.manager.update_checkpoint(lost, at(1))
+    lease = host.acquired()
+    root.manager.update_checkpoint(lease, at(2))
+    with pytest.raises(LeaseLostError):
+        root.manager.update_checkpoint(lost, at(3))
+    assert root.number() == 2
+
+
 @pytest.mark.parametrize("path", ["ownership", "positions/0"])
 def test_an_acquisition_whose_answer_was_lost(root: Root, path: str) -> None:
     host = root.leases("host")
