@@ -25,6 +25,8 @@ from typing import Any
 
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.consumers.kinesis import (
+    SHARD_END,
+    TRIM_HORIZON,
     ExtendedSequenceNumber,
     InitializationInput,
     LeaseLostInput,
@@ -34,7 +36,7 @@ from pyspark_checkpointer.consumers.kinesis import (
     ShutdownRequestedInput,
     Worker,
 )
-from pyspark_checkpointer.errors import ConflictError
+from pyspark_checkpointer.errors import ConflictError, InvalidStateError
 
 SHARDS = [f"shard-{number}" for number in range(6)]
 RECORDS = 1000
@@ -56,23 +58,22 @@ class Clicks:
     def initialize(self, start: InitializationInput) -> None:
         self._shard = start.shard_id
         self._state = self._close.enter_context(Checkpointer(self._folder / "state" / start.shard_id))
-        restored = self._state.restore()
-        self._totals = restored.keyed("totals") if restored else KeyedState()
-        self._position = int(restored.positions["clicks"][start.shard_id]) if restored else -1
+        lease = start.extended_sequence_number
+        self._totals, self._position = load(self._state, self._shard, lease, self._folder)
 
     def process_records(self, delivered: ProcessRecordsInput) -> None:
         # The worker fetches from the lease's checkpoint, which may be one batch behind the state's own position.
-        new = [record for record in delivered.records if int(record["SequenceNumber"]) > self._position]
+        new = [
+            record for record in delivered.records if ExtendedSequenceNumber(record["SequenceNumber"]) > self._position
+        ]
         if new:
             for record in new:
                 self._totals[record["user"]] = self._totals.get(record["user"], 0) + 1
-            self._position = int(new[-1]["SequenceNumber"])
-            with self._state.begin() as cp:  # totals and position, or neither
-                cp.save("totals", self._totals)
-                cp.positions["clicks"] = {self._shard: str(self._position)}
+            self._commit(ExtendedSequenceNumber(new[-1]["SequenceNumber"]))
         delivered.checkpointer.checkpoint()
 
     def shard_ended(self, ended: ShardEndedInput) -> None:
+        self._commit(SHARD_END)  # totals that are rolled back later lack it
         ended.checkpointer.checkpoint()
         self._close.close()
 
@@ -81,6 +82,32 @@ class Clicks:
 
     def lease_lost(self, lost: LeaseLostInput) -> None:
         self._close.close()
+
+    def _commit(self, position: ExtendedSequenceNumber) -> None:
+        with self._state.begin() as cp:  # totals and position, or neither
+            cp.save("totals", self._totals)
+            cp.positions["clicks"] = {self._shard: str(position)}
+        self._position = position
+
+
+def load(
+    state: Checkpointer, shard: str, lease: ExtendedSequenceNumber, folder: Path
+) -> tuple[KeyedState, ExtendedSequenceNumber]:
+    """Return the totals of a shard and their position. Raise `InvalidStateError` if the lease is beyond it.
+
+    The lease's position is written last, so no crash does this. The totals were rolled back, which leaves the lease as
+    it is. The worker would go on from the lease's position, and the records before it would be in no total.
+    """
+    restored = state.restore()
+    totals = restored.keyed("totals") if restored else KeyedState()
+    position = ExtendedSequenceNumber(restored.positions["clicks"][shard]) if restored else TRIM_HORIZON
+    if lease > position:
+        raise InvalidStateError(
+            f"shard {shard!r}: its totals are at {position}, and its lease is at {lease}: the totals were rolled back: "
+            f"stop the workers, and delete {folder}/leases/progress/kinesis/clicks/positions/{shard}.json; if the "
+            "shard is finished, also call forget() and create() of the leases"
+        )
+    return totals, position
 
 
 def fetch_from(folder: Path) -> Callable[[str, ExtendedSequenceNumber], tuple[list[Any], bool]]:
@@ -100,6 +127,9 @@ def work(folder: Path) -> None:
     """Read the shards that this worker gets, until all have ended."""
     with ShardLeases(folder / "leases", "clicks", duration=LEASE) as leases:
         leases.create(SHARDS)
+        for shard, row in leases.rows().items():
+            if row.finished:  # nobody reads it again, and so nobody else would notice
+                load(Checkpointer(folder / "state" / shard), shard, SHARD_END, folder)
         worker = Worker(leases, fetch_from(folder), lambda: Clicks(folder), idle=0.1)
         while not all(row.finished for row in leases.rows().values()):
             try:

@@ -420,7 +420,7 @@ class Checkpointer(SyncFace):
         """Commit the content of an older checkpoint on top of the history.
 
         Nothing is deleted. Every object of that checkpoint is read and compared first. For a streaming query use
-        `rewind`, which takes Spark's progress back too.
+        `rewind`, which takes Spark's progress back too. The positions of consumers below `progress/` stay as they are.
 
         Args:
             to: A live checkpoint, as in `restore`.

@@ -12,6 +12,7 @@ from examples import sharded_source
 from examples.sharded_source import Clicks
 from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.consumers.kinesis import LeaseLostInput, ProcessRecordsInput, ShardLeases, Worker
+from pyspark_checkpointer.errors import InvalidStateError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def commit_as_another(folder: Path) -> None:
         restored = state.restore()
         with state.begin() as cp:
             cp.save("totals", restored.keyed("totals") if restored else KeyedState())
-            cp.positions["clicks"] = restored.positions["clicks"] if restored else {"shard-0": "-1"}
+            cp.positions["clicks"] = restored.positions["clicks"] if restored else {"shard-0": "TRIM_HORIZON"}
 
 
 def test_a_commit_of_the_owner_before_is_counted_upon(
@@ -64,7 +65,7 @@ def test_a_commit_of_the_owner_before_is_counted_upon(
 def test_who_is_fenced_by_the_next_owner_goes_on_without_the_shard(tmp_path: Path, one_shard: Counter[str]) -> None:
     class Slow(Clicks):
         def process_records(self, delivered: ProcessRecordsInput) -> None:
-            if self._position >= 0:  # it has committed once
+            if self._position.is_record:  # it has committed once
                 assert after.take("shard-0", force=True) is not None
                 commit_as_another(tmp_path)
             super().process_records(delivered)
@@ -76,6 +77,37 @@ def test_who_is_fenced_by_the_next_owner_goes_on_without_the_shard(tmp_path: Pat
         worker.run_once()
         assert not before.held
     assert sharded_source.read_totals(tmp_path).total() == sharded_source.BATCH
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_totals_that_were_rolled_back_are_not_added_to_past_a_gap(
+    tmp_path: Path, one_shard: Counter[str], finished: bool
+) -> None:
+    class Brief(Clicks):
+        def process_records(self, delivered: ProcessRecordsInput) -> None:
+            super().process_records(delivered)
+            worker.stop()
+
+    with ShardLeases(tmp_path / "leases", "clicks") as leases:
+        leases.create(["shard-0"])
+        worker = Worker(leases, sharded_source.fetch_from(tmp_path), lambda: Brief(tmp_path))
+        worker.run()
+        first = Checkpointer(tmp_path / "state" / "shard-0").restore()
+        assert first is not None
+        worker.run()
+        if finished:
+            sharded_source.work(tmp_path)
+        with Checkpointer(tmp_path / "state" / "shard-0") as state:
+            state.rollback(first.id)
+        position = tmp_path / "leases/progress/kinesis/clicks/positions/shard-0.json"
+        with pytest.raises(InvalidStateError, match=rf"'shard-0'.*rolled back.*delete {position}"):
+            sharded_source.work(tmp_path)
+        position.unlink()
+        if finished:
+            leases.forget("shard-0")
+            leases.create(["shard-0"])
+        sharded_source.work(tmp_path)
+    assert sharded_source.read_totals(tmp_path) == one_shard
 
 
 def test_a_shard_that_was_not_begun_can_be_given_up(tmp_path: Path) -> None:
