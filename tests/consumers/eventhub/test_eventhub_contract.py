@@ -247,6 +247,16 @@ def test_offsets_are_text_and_numbers_are_integers(store: Any) -> None:
     assert {**row} == checkpoint("0", 2**40, "1099511627776")
 
 
+def test_positions_of_the_sdks_own_store_come_over(azure_server: Server, tmp_path: Path) -> None:
+    old, new = _blob_store(azure_server, f"test-{time.time_ns()}"), CheckpointStore(tmp_path)
+    recorded = {"0": (7, "70"), "1": (0, "0"), "2": (2**40, "1099511627776")}
+    for partition, (number, offset) in recorded.items():
+        old.update_checkpoint(checkpoint(partition, number, offset))
+    for found in old.list_checkpoints(*HERE):
+        new.update_checkpoint(found)
+    assert positions(new) == recorded
+
+
 # ---- names -----------------------------------------------------------------------------------------------------
 
 
