@@ -65,9 +65,10 @@ class ShardLeases(StoreClient[Shards], ClosingContext):
             worker: A name that no other worker has; by default a new one in each process. Two workers of one name take
                 all shards from each other in each round; so do copies and forked children of a worker named here.
             storage_options: What s3fs, adlfs or another fsspec file system takes. Never shown or logged.
-            initial: The place where a shard without a checkpoint begins: TRIM_HORIZON, LATEST or AT_TIMESTAMP. With
-                LATEST, records that a worker reads before it dies without a first checkpoint are not read again, and
-                shards that are created later begin at TRIM_HORIZON: see `create`.
+            initial: The place where a shard without a checkpoint begins: TRIM_HORIZON, LATEST or AT_TIMESTAMP.
+                With LATEST a shard loses records until it has its first checkpoint: those that come while it changes
+                hands, and those that were delivered and not checkpointed. If all count, take one of the others. Shards
+                that are created later begin at TRIM_HORIZON: see `create`.
             duration: Seconds after which a lease that is not renewed is free for others.
             max_updates: Checkpoints after which the latest of each shard are written. With 1 each is durable on
                 return. Prepared checkpoints, and those at a shard's end, always are. A release first writes what waits.

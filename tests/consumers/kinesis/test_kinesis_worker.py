@@ -147,6 +147,37 @@ def test_children_of_a_shard_are_read_from_their_first_record(
     assert ("s-1", "process_records", ["6", "7"]) in calls
 
 
+def test_at_latest_nothing_is_read_again_before_the_first_checkpoint(
+    node: Callable[..., Node], stream: Stream, calls: list[Any]
+) -> None:
+    """Neither what was delivered and not checkpointed, nor what came while nobody had the shard."""
+
+    def read(name: str, *numbers: int, act: Callable[[str, Any], None] = checkpoint) -> list[str]:
+        """Begin to read, with one record that came before and these that come then. Return what was delivered."""
+        begun: list[ExtendedSequenceNumber] = []
+
+        def fetch(shard_id: str, after: ExtendedSequenceNumber) -> tuple[list[dict[str, Any]], bool]:
+            if after == LATEST:
+                begun.append(ExtendedSequenceNumber(stream.records["s"][-1]["SequenceNumber"]))
+            return stream.fetch(shard_id, begun[0] if after == LATEST else after)
+
+        calls.clear()
+        stream.records["s"] += records(numbers[0] - 1, numbers[0] - 1)
+        worker = Worker(node(name, initial=LATEST), fetch, lambda: Processor(calls, act))
+        worker.run_once()
+        stream.records["s"] += records(numbers[0], numbers[-1])
+        worker.run_once()
+        worker.stop()
+        worker.run()
+        return [number for call in calls if call[1] == "process_records" for number in call[2]]
+
+    node("setup", initial=LATEST).create(["s"])
+    stream.records["s"] = []
+    assert read("one", 2, 3, act=lambda name, given: None) == ["2", "3"]
+    assert read("two", 5, 6) == ["5", "6"]
+    assert read("three", 8, 9) == ["7", "8", "9"]
+
+
 def test_where_a_shard_begins_goes_with_its_first_checkpoint(node: Callable[..., Node]) -> None:
     first = node("one", initial=LATEST)
     first.create(["s"])
