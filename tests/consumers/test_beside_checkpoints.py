@@ -27,6 +27,20 @@ def test_a_root_may_have_both(tmp_path: Path) -> None:
         assert len(store.list_ownership(*HERE)) == 1
 
 
+def test_exports_and_rollbacks_leave_positions_out(tmp_path: Path) -> None:
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    with CheckpointStore(root) as store, Checkpointer(root) as ck:
+        for number in range(2):
+            store.update_checkpoint(checkpoint("0", number, str(number)))
+            with ck.begin(epoch=number) as cp:
+                cp.snapshot("operator", 0, b"%d" % number)
+        ck.export(None, copy)
+        ck.rollback("epoch=0")
+        assert positions(store) == {"0": (1, "1")}
+    with CheckpointStore(copy) as store:
+        assert positions(store) == {}
+
+
 def test_cleanup_sweeps_what_killed_writers_of_positions_left(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store, Checkpointer(tmp_path) as ck:
         store.update_checkpoint(checkpoint("0", 1, "1"))

@@ -18,6 +18,7 @@ from tests.consumers.kinesis.kinesis_job import LENGTH, SHARDS
 from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.world import TestHost, World
 
+OWNERSHIP = "progress/kinesis/app/ownership.json"
 PATIENCE = 60.0
 THIRD = 10.0 / 3 + 0.01
 """After that much of a lease it is time to balance."""
@@ -145,6 +146,46 @@ def test_children_of_a_shard_are_read_from_their_first_record(
     worker.run_once()
     assert stream.asked[:3] == [("s", "LATEST"), ("s", "3"), ("s-1", "TRIM_HORIZON")]
     assert ("s-1", "process_records", ["6", "7"]) in calls
+
+
+@pytest.mark.parametrize("initial", [TRIM_HORIZON, LATEST])
+def test_owners_from_before_a_split_are_put_back_beside_later_positions(
+    node: Callable[..., Node],
+    world: World,
+    host: TestHost,
+    stream: Stream,
+    calls: list[Any],
+    initial: ExtendedSequenceNumber,
+) -> None:
+    """Once all shards were created again, the children are read, each from its own position."""
+    shards = ["s", "s-1", "s-2"]
+    leases = node("one", initial=initial)
+    leases.create(["s"])
+    stream.ended.add("s")
+    stream.records["s-1"] = records(6, 9)
+
+    def act(name: str, given: Any) -> None:
+        if name == "shard_ended":
+            leases.create(shards)
+        checkpoint(name, given)
+
+    worker = Worker(leases, stream.fetch, lambda: Processor(calls, act))
+    worker.run_once()
+    before = world.read(OWNERSHIP)
+    worker.run_once()
+    host.seconds += THIRD
+    worker.run_once()
+    assert [str(leases.held[shard].position) for shard in shards[1:]] == ["8", "TRIM_HORIZON"]
+    world.put(OWNERSHIP, before)
+    other = node("two", initial=initial)
+    other.create(shards)
+    stream.asked.clear()
+    worker = Worker(other, stream.fetch, lambda: Processor(calls))
+    worker.run_once()
+    host.seconds += 10.1
+    worker.run_once()
+    assert set(stream.asked) == {("s-1", "8"), ("s-2", "TRIM_HORIZON"), ("s-1", "9")}
+    assert other.rows()["s"].finished
 
 
 def test_at_latest_nothing_is_read_again_before_the_first_checkpoint(
