@@ -294,8 +294,8 @@ async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) 
 async def discard(attempt: CheckpointAttempt, operators: Iterable[str]) -> None:
     """Delete what was written for an attempt that failed.
 
-    Also what tasks wrote to some operators. If the store refused to take more from them, `_make_room` knows neither of
-    that nor of their objects. Does nothing while the attempt may go on, as it does in the parent of a forked process.
+    Also what tasks wrote to some operators, of which only a listing knows. What a task writes later stays for a
+    cleanup. Does nothing while the attempt may go on, as it does in the parent of a forked process.
     """
     if attempt.state not in (AttemptState.ABORTED, AttemptState.FAILED):
         return
@@ -303,7 +303,8 @@ async def discard(attempt: CheckpointAttempt, operators: Iterable[str]) -> None:
     for operator in operators:
         entries = await store.list(object_paths.artifacts(operator))
         paths += [entry.path for entry in entries if object_paths.owner(entry.path) == attempt.id]
-    await _delete_unseen(attempt, paths)
+    if paths:
+        await _delete_unseen(attempt, [object_paths.manifest(attempt.id), *paths])
 
 
 async def _delete_unseen(attempt: CheckpointAttempt, paths: list[str]) -> None:

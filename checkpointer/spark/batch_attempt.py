@@ -3,6 +3,7 @@
 The attempt also knows what its callback opened.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from pyspark_checkpointer.admin.streaming.offset_log import BatchOffsets
 from pyspark_checkpointer.checkpoint.commit import discard
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.state import DEFAULT_MAP_PARTITIONS, KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
@@ -31,6 +32,9 @@ from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
 
 logger = logging.getLogger("pyspark_checkpointer")
+
+DISCARD_SECONDS = 60
+"""The longest time that a failed batch takes to delete what it wrote: the store may not answer."""
 
 
 class BatchAttempt:
@@ -227,22 +231,22 @@ class BatchAttempt:
             table.finish()
         self.others.record()
 
-    def abort(self, error: BaseException | None = None) -> None:
+    def abort(self) -> None:
         """End the run and abort the checkpoint.
 
-        `error` is that of the callback or of the commit. No reader sees this batch, even if the abort fails.
+        No reader sees this batch, even if the abort fails.
         """
         # Writes are refused before the abort, because a thread of the callback may still run.
         self.operations.abandon()
         self.run.end()
         self._discard_emitted()
         # The error that made the batch fail is the one to report.
-        with suppress(CheckpointError):
+        with suppress(CheckpointError, TimeoutError):
             self.checkpoint.abort()
-            # Also a refusal that the callback swallowed. A full disk would stay full: no cleanup may delete what this
-            # batch wrote before the next one is committed.
-            if any(isinstance(one, StoreRefusedError) for one in (error, self.operations.failure)):
-                run_sync(discard(self.checkpoint.attempt, [*self.used_names]))
+            # No cleanup may delete what this batch wrote before the next one is committed. A full disk would stay full,
+            # and a job that fails at each restart would fill it. Tasks write to tables and partitions, not to maps.
+            names = self.used_names - self.run.maps.keys()
+            run_sync(asyncio.wait_for(discard(self.checkpoint.attempt, names), DISCARD_SECONDS))
 
     def _discard_emitted(self) -> None:
         """Remove the objects with emitted rows.

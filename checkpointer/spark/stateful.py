@@ -243,14 +243,14 @@ class StatefulSink:
             returned = self._callback(batch, batch_id, State(batch.sparkSession, attempt))
             check_has_run(self.checkpointer.root, returned)
             attempt.commit()
-        except BaseException as error:
+        except BaseException:
             # The maps of this run may hold uncommitted changes. So the next call begins a new run, from the committed
             # checkpoint.
             self._runs.pop(job.run_id, None)
             if attempt is None:
                 run.end()
             else:
-                attempt.abort(error)
+                attempt.abort()
             raise
         # Outside of the try: the batch is committed, and a failure here must not end its run.
         if self._cleaner is not None:

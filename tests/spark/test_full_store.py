@@ -1,14 +1,15 @@
-"""A store without room for a batch of tables: what the batch has written goes, since no cleanup may delete it."""
+"""A batch of tables that fails, as in a full store: what it has written goes, since no cleanup may delete it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer.checkpoint import metadata, upload
-from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.errors import DependencyError, InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.runtime import forks, run_sync
-from pyspark_checkpointer.spark import State
+from pyspark_checkpointer.spark import State, batch_attempt
 from tests.spark.expiring import Place, given
 
 
@@ -26,8 +27,8 @@ def run(place: Place, callback: Callable[[State], None]) -> None:
     try:
         callback(state)
         place.commit(state)
-    except CheckpointError as error:
-        state._attempt.abort(error)
+    except Exception:
+        state._attempt.abort()
         raise
 
 
@@ -75,6 +76,46 @@ def test_a_batch_whose_manifest_is_refused_leaves_nothing(place: Place, monkeypa
     assert [row["k"] for row in place.rows()] == [1, 3]
 
 
+def test_a_batch_that_fails_leaves_nothing(place: Place) -> None:
+    """A job that fails at each restart would fill the disk otherwise."""
+    place.batch(0, given((1, 0)))
+    before = objects(place)
+
+    def callback(state: State) -> None:
+        state.map("m")["k"] = 1
+        table = state.table("t", ["k"], num_partitions=2)
+        table.upsert(place.frame(given((1, 1), (2, 1))))
+        table.read()  # so that its changes are written
+        assert objects(place) > before
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        run(place, callback)
+    assert objects(place) == before
+    place.batch(2, given((3, 2)))
+    assert [row["k"] for row in place.rows()] == [1, 3]
+
+
+@pytest.mark.parametrize("answer", ["an error", "none"])
+def test_a_store_that_does_not_answer_hides_no_failure(
+    place: Place, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    async def list_nothing(*_: object) -> None:
+        if answer == "none":
+            await asyncio.sleep(60)
+        raise DependencyError("the store is away")
+
+    def callback(state: State) -> None:
+        table = state.table("t", ["k"], num_partitions=2)
+        table.upsert(place.frame(given((1, 1))))
+        monkeypatch.setattr(batch_attempt, "DISCARD_SECONDS", 0.1)
+        monkeypatch.setattr(type(place.client.session.store), "list", list_nothing)
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        run(place, callback)
+
+
 def test_a_forked_child_leaves_the_batch_of_its_parent_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     state = place.begin(0)
     state.table("t", ["k"], num_partitions=2).upsert(place.frame(given((1, 0))))
@@ -82,5 +123,5 @@ def test_a_forked_child_leaves_the_batch_of_its_parent_alone(place: Place, monke
     assert written
     with monkeypatch.context() as patch:
         patch.setattr(forks, "current", forks.Process())  # as in a forked child
-        state._attempt.abort(StoreRefusedError("No space left on device"))
+        state._attempt.abort()
     assert objects(place) == written
