@@ -8,6 +8,7 @@ import pytest
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.admin.retention.spool import Total
+from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
     ConflictError,
     CorruptionError,
@@ -166,6 +167,23 @@ def test_a_plan_makes_room_for_its_own_swap(world: World) -> None:
     janitor.faults.fail("swap", error=StoreRefusedError)
     with pytest.raises(StoreRefusedError, match="failed by the test"):  # and nothing to make room of
         janitor.apply(plan)
+
+
+def test_what_killed_attempts_left_goes_with_the_next_commit(world: World) -> None:
+    """Until then it may belong to a commit that runs. To roll back to the latest checkpoint is such a commit."""
+    line(world.actor(), 2)
+    before = world.objects()
+    for value in (b"3", b"4"):  # each writes all but `_latest`, and is killed
+        runtime.run_sync(commit._write(attempt(world.actor(), value).attempt))
+    left = world.objects() - before
+    world.actor().clean(NO_GRACE)
+    assert world.objects() - before == left != set()
+    client = world.actor()
+    client.rollback("latest")
+    assert latest(client) == b"2"
+    client.clean(NO_GRACE)
+    assert world.objects().isdisjoint(left)
+    assert garbage(world) == set()
 
 
 def test_deleting_is_in_bulk_and_tells_its_progress(world: World) -> None:
