@@ -210,7 +210,9 @@ def _over_objects(
     # There is no `_latest`, and so nothing proves what is garbage: nothing is touched (SPEC, Retire and sweep).
     if classifier is None:
         return spark.createDataFrame([], schema)
-    prefixes = run_sync(_listing_prefixes(client, classifier.sequence, newer=newer))
+    # Several tasks for each core, since nobody knows how many objects a prefix has.
+    wanted = 4 * parallelism(spark)
+    prefixes = run_sync(_listing_prefixes(client, classifier.sequence, wanted, newer=newer))
     root, signed = TaskRoot.of(client, spark), client.is_signed
     # The index of live objects can be large.
     sent = share(spark, classifier, f"{client.root}: the index of its live objects")
@@ -224,9 +226,7 @@ def _over_objects(
                 yield from work(store, _rows(store, prefix, sent()))
 
     frame = spark.createDataFrame([(prefix,) for prefix in prefixes], "prefix string")
-    # Several tasks for each core, since nobody knows how many objects a prefix has.
-    parts = min(len(prefixes), 4 * parallelism(spark))
-    return frame.repartition(max(1, parts)).mapInArrow(run, schema)
+    return frame.repartition(max(1, min(len(prefixes), wanted))).mapInArrow(run, schema)
 
 
 def _rows(store: Store, prefix: str, classifier: GarbageClassifier) -> Iterator[PlanRow]:
@@ -273,11 +273,12 @@ def _delete(store: Store, rows: Iterator[PlanRow]) -> Iterator[pa.RecordBatch]:
     )
 
 
-async def _listing_prefixes(client: Client, sequence: int, *, newer: bool) -> Sequence[str]:
+async def _listing_prefixes(client: Client, sequence: int, wanted: int, *, newer: bool) -> Sequence[str]:
     """Return prefixes that cover every object of the format exactly once.
 
-    The objects are those in a folder of the root. Without `newer`, only prefixes up to the sequence after `sequence`
-    are returned. Objects above it cannot be garbage. There are many of them if somebody put back an old `_latest`.
+    The objects are those in a folder of the root, for `wanted` tasks. Without `newer`, a folder that is split by
+    sequence ends with the one after `sequence`. Objects above it cannot be garbage. There are many of them if somebody
+    put back an old `_latest`.
     """
     store = client.session.store
     ids = _id_prefixes(sequence + 1)  # Objects that are being written now have the next sequence.
@@ -286,11 +287,12 @@ async def _listing_prefixes(client: Client, sequence: int, *, newer: bool) -> Se
     prefixes: list[str] = []
     for folder in await store.folders(""):
         if folder == object_paths.ARTIFACTS:
-            for operator in await store.folders(folder):
-                prefixes += [
-                    f"{operator}{part}" for part in (*_PARTITION_PREFIXES, *(f"packs/{start}" for start in ids))
-                ]
-        elif folder == object_paths.MANIFESTS:
+            operators = await store.folders(folder)
+            # Each prefix costs a request, also one without objects. More operators than tasks are parts enough.
+            is_whole = store.lists_whole_folders or len(operators) > wanted
+            parts = ("",) if is_whole else (*_PARTITION_PREFIXES, *(f"packs/{start}" for start in ids))
+            prefixes += [f"{operator}{part}" for operator in operators for part in parts]
+        elif folder == object_paths.MANIFESTS and not store.lists_whole_folders:
             prefixes += [object_paths.SEGMENTS, *(f"{folder}{start}" for start in ids)]
         else:
             prefixes.append(folder)

@@ -286,6 +286,10 @@ class Store(Protocol):
         in one process.
         """
 
+    @property
+    def lists_whole_folders(self) -> bool:
+        """Return whether the listing of a prefix reads all of the folder that it begins in."""
+
     async def list(self, prefix: str) -> list[ListedObject]:
         """Return all pages, in order of path. Use it only for short listings."""
 
@@ -346,6 +350,10 @@ class PagedStore:
     @property
     def reads_at_once(self) -> int:
         return 1
+
+    @property
+    def lists_whole_folders(self) -> bool:
+        return False
 
     async def bucket_rules(self) -> Sequence[BucketRule]:
         return ()
@@ -439,6 +447,10 @@ class WrappedStore(PagedStore):
     @property
     def fencing(self) -> bool:
         return self.inner.fencing
+
+    @property
+    def lists_whole_folders(self) -> bool:
+        return self.inner.lists_whole_folders
 
     async def bucket_rules(self) -> Sequence[BucketRule]:
         return await self.inner.bucket_rules()

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.errors import InvalidStateError, StoreRefusedError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import clean, frame_of, plan_cleanup
 from pyspark_checkpointer.spark.cleanup import LISTING_PREFIXES, _id_prefixes, _listing_prefixes, _prefixes_above
+from pyspark_checkpointer.storage.base import PagedStore
 from pyspark_checkpointer.testing import Faults, injected
 from tests.signing_keys import make_keys
 
@@ -40,7 +41,7 @@ def test_prefixes_cover_every_object_once(tmp_path: Path) -> None:
     client = fill(str(tmp_path))
     paths = [entry.path for entry in run_sync(client.session.store.list("")) if "/" in entry.path]
     for sequence, newer in ((12, False), (12, True), (1, True)):
-        prefixes = run_sync(_listing_prefixes(client, sequence, newer=newer))
+        prefixes = run_sync(_listing_prefixes(client, sequence, 8, newer=newer))
         for path in paths:
             assert len([prefix for prefix in prefixes if path.startswith(prefix)]) == 1, path
     for newest in (0, 1, 9, 15, 16, 99, 1234, 10**7, 10**10 - 1):
@@ -51,6 +52,24 @@ def test_prefixes_cover_every_object_once(tmp_path: Path) -> None:
         for sequence in {newest + 1, newest + 10, newest * 7 + 100, 10**10 - 1}:
             everything = [*starts, *_prefixes_above(starts[-1])]
             assert len([start for start in everything if f"{sequence % 10**10:010d}".startswith(start)]) == 1
+
+
+@pytest.mark.parametrize("lists_whole_folders", [False, True])
+def test_an_operator_is_one_prefix_where_more_would_only_cost_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lists_whole_folders: bool
+) -> None:
+    """Many operators are parts enough, and some stores list the whole folder for each part of it."""
+    monkeypatch.setattr(PagedStore, "lists_whole_folders", lists_whole_folders)
+    client = Checkpointer(tmp_path)
+    for number in range(2):
+        with client.begin() as cp:
+            for name in range(3 if lists_whole_folders else 50):
+                cp.save(f"map {name}", KeyedState({name: number}))
+                cp.snapshot(f"bytes {name}", number, b"%d" % number * 20_000)
+    prefixes = run_sync(_listing_prefixes(client, 2, 8, newer=False))
+    assert len(prefixes) < (12 if lists_whole_folders else 120)
+    for path in [entry.path for entry in run_sync(client.session.store.list("")) if "/" in entry.path]:
+        assert len([prefix for prefix in prefixes if path.startswith(prefix)]) == 1, path
 
 
 def test_a_plan_by_executors_is_the_plan_of_one_process(spark: SparkSession, tmp_path: Path) -> None:

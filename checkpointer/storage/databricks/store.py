@@ -53,6 +53,10 @@ class VolumeStore(CloudStore[VolumesClient]):
     _close_client = staticmethod(close_client)
     _delete_batch = _DELETE_BATCH
 
+    @property
+    def lists_whole_folders(self) -> bool:
+        return True
+
     async def _open_client(self) -> VolumesClient:
         return await open_client(self._url, self._options, self._concurrency, self._timeout)
 

@@ -96,6 +96,10 @@ class GenericStore(PagedStore):
     def fencing(self) -> bool:
         return False
 
+    @property
+    def lists_whole_folders(self) -> bool:
+        return True
+
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._run(check_path(path), lambda fs, key: Blob(self._read(fs, key, path, limit)))
 

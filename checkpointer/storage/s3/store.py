@@ -50,6 +50,10 @@ class S3Store(CloudStore[Any]):
     _close_client = staticmethod(close_client)
     _delete_batch = _DELETE_BATCH
 
+    @property
+    def lists_whole_folders(self) -> bool:
+        return self._bucket.endswith(_DIRECTORY_BUCKET)
+
     async def leftovers(self) -> Sequence[WriteLeftover]:
         """Return the uploads in parts that were not completed.
 
@@ -258,7 +262,7 @@ class S3Store(CloudStore[Any]):
         A directory bucket lists whole folders only.
         """
         key = self._key(prefix)
-        return key[: key.rfind("/") + 1] if self._bucket.endswith(_DIRECTORY_BUCKET) else key
+        return key[: key.rfind("/") + 1] if self.lists_whole_folders else key
 
     def _error(self, error: Exception, name: str) -> CheckpointError:
         return meaning(refusal(error), name, self._url, self._options)

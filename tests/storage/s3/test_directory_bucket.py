@@ -76,6 +76,7 @@ def test_a_listing_is_that_of_any_other_bucket(root: str, prefix: str) -> None:
     found = [entry.path for entry in run_sync(Bucket(root, [*keys]).list(prefix))]
     plain = [entry.path for entry in run_sync(Bucket(root, [*keys], "data").list(prefix))]
     assert found == plain == sorted(name for name in NAMES if name.startswith(prefix))
+    assert [Bucket(root, [], name).lists_whole_folders for name in ("data--use1-az4--x-s3", "data")] == [True, False]
 
 
 @pytest.mark.parametrize("root", ["", "jobs"])
