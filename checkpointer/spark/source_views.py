@@ -6,7 +6,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.checkpoint.listing import read_listing
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.executors import own_version
 from pyspark_checkpointer.spark.source_options import ReadRequest
 from pyspark_checkpointer.spark.task_client import refuse_other_version
@@ -28,24 +29,21 @@ class ViewSourceReader(DataSourceReader):
 
 
 def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
-    client = request.client()
-    names: dict[CheckpointId, list[str]] = {}
-    for savepoint in client.savepoints():
-        names.setdefault(savepoint.id, []).append(savepoint.name)
-    latest = client.read_latest()
-    for checkpoint in client.list_checkpoints():
-        manifest = client.load_manifest(checkpoint)
-        job = manifest.job
+    # All of them at once: a deletion may take away each that is read later.
+    for listed in run_sync(read_listing(request.client().session, chains=True)).checkpoints:
+        if listed.state == "prepared":
+            continue
+        manifest, job = listed.manifest, listed.manifest.job
         artifacts = (artifact for operator in manifest.operators.values() for artifact in operator.artifacts())
         # By path, as several partitions can share an object.
         size = sum({artifact.path: artifact.size for artifact in artifacts}.values())
         yield (
-            str(checkpoint),
+            str(listed.ref.id),
             manifest.epoch,
             manifest.created,
             None if manifest.parent is None else str(manifest.parent.id),
-            checkpoint == latest,
-            ", ".join(names[checkpoint]) if checkpoint in names else None,
+            listed.state == "committed",
+            ", ".join(listed.savepoints) or None,
             None if job is None else job.query_id,
             None if job is None else job.run_id,
             None if job is None else job.batch_id,

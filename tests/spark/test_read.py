@@ -266,6 +266,26 @@ def test_sql_and_new_sessions_find_the_source_by_themselves(spark: SparkSession,
     assert other.sql("select count(*) from totals where v = 6").first()[0] == 142
 
 
+def test_the_view_of_checkpoints_stands_beside_a_cleanup(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark.sql.datasource")
+    from pyspark_checkpointer.spark.source_options import ReadRequest
+    from pyspark_checkpointer.spark.source_views import VIEWS
+
+    client = Checkpointer(tmp_path)
+    ids = []
+    for number in range(4):
+        with client.begin(number) as cp:
+            cp.snapshot("op", 0, b"%d" % number)
+        ids.append(str(cp.id))
+    client.begin().prepare()
+    request = ReadRequest.of({"path": str(tmp_path), "view": "checkpoints"})
+    rows = VIEWS["checkpoints"][1](request)
+    first = next(rows)
+    Checkpointer(tmp_path).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    assert [row[0] for row in (first, *rows)] == ids
+    assert [row[0] for row in VIEWS["checkpoints"][1](request)] == ids[-1:]
+
+
 def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store: Any) -> None:
     root, ids = store
     checkpoints = load(spark, root, view="checkpoints").orderBy("id").collect()
