@@ -122,7 +122,7 @@ async def _fork(
         complete = begun is not None and await keep_complete(target_log, begun[0])
         files = {} if complete else await _read_spark_files(spark, log, job)
         if begun is None:
-            await _refuse_used_root(target)
+            await _refuse_used_root(target, target_log)
             await _refuse_used_log(target_log)
             # The id of the new query is drawn once, and committed with the state. So the call that finishes a fork
             # finds it again.
@@ -204,7 +204,7 @@ def _content(manifest: Manifest) -> object:
     return manifest.epoch, manifest.positions, manifest.properties, chains
 
 
-async def _refuse_used_root(target: Session) -> None:
+async def _refuse_used_root(target: Session, target_log: Store) -> None:
     """Raise `InvalidStateError` unless the new root is empty."""
     head = await find_head(target.store)
     if head.version is not None:
@@ -212,9 +212,13 @@ async def _refuse_used_root(target: Session) -> None:
         is_first = head.committed is not None and head.committed.id.sequence == 1
         copy = (await target.read_base()).manifest if is_first else None
         epoch = "" if copy is None or copy.epoch is None else f", epoch={copy.epoch}"
+        made = f"the checkpoint that it was made from{epoch}"
+        spark = None if copy is None or copy.job is None else copy.job.spark
+        # Only what a fork can have left may be emptied: another root may be one that a query uses.
+        if spark is not None and spark.location == target_log.url:
+            made += f", or, if it was retired, empty both folders, this one and {spark.location}, and fork another one"
         raise InvalidStateError(
-            f"{target.store.url}: holds a store already: give an empty root; to finish an interrupted fork, "
-            f"give the checkpoint that it was made from{epoch}"
+            f"{target.store.url}: holds a store already: give an empty root; to finish an interrupted fork, give {made}"
         )
     await refuse_used(target)
 

@@ -4,14 +4,16 @@ One call stops at some request until another one has completed the fork and the 
 """
 
 import asyncio
+import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.admin.streaming import fork, fork_log
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import CheckpointNotFoundError, InvalidStateError
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.testing.faults import CrashError
 from tests.admin.streaming.spark_model import Query, history
@@ -140,3 +142,18 @@ def test_a_query_that_was_started_without_metadata_is_named(first: Query) -> Non
 
     with pytest.raises(InvalidStateError, match="a query was started here before the copy was complete"):
         Late(fork_log, "_copy_sources", 1, another_starts)(first)
+
+
+def test_an_interrupted_fork_whose_checkpoint_was_retired_says_how_to_begin_anew(first: Query) -> None:
+    interrupted(first)
+    Checkpointer(first.root).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
+    with pytest.raises(CheckpointNotFoundError, match="epoch"):
+        call(first)
+    copy = Query(f"{first.root}-copy")
+    way_out = rf"epoch={TO}, or, if it was retired, empty both folders, this one and {copy.spark}, and fork another one"
+    with pytest.raises(InvalidStateError, match=way_out):
+        Checkpointer(first.root).fork("latest", copy.root, copy.spark)
+    for folder in (copy.root, copy.spark):
+        shutil.rmtree(folder, ignore_errors=True)
+    Checkpointer(first.root).fork("latest", copy.root, copy.spark)
+    assert copy.run() > TO + 1
