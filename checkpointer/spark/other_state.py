@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -37,6 +37,8 @@ from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.storage import EncryptionOption, SigningOption
 
 logger = logging.getLogger("pyspark_checkpointer")
+
+T = TypeVar("T")
 
 OnRetired = Literal["error", "newest"]
 
@@ -113,7 +115,7 @@ class OtherState(NotPicklable):
         with self._operation(name):
             if keys is not None:
                 check_frame(f"table({name!r}) of {self._client.root}: keys", keys)
-            version = version_of(self._restored, name)
+            version = self._find(lambda restored: version_of(restored, name))
             if keys is None:
                 return scan(self._spark, self._client, self.id, version, columns)
             return lookup(self._spark, self._client, self.id, version, keys, columns)
@@ -132,12 +134,33 @@ class OtherState(NotPicklable):
             {0: 10}
         """
         with self._operation(name):
-            assert self._restored.manifest is not None
-            found = self._restored.manifest.operators.get(name)
-            if found is None or codecs.kind_of(found) != "map":
-                held = ", ".join(n for n in self.operators if _is_map(self._restored, n)) or "none"
-                raise OperatorNotFoundError(f"map {name!r}: {self._client.root}: {self.id} has {held}")
+            self._find(lambda restored: self._check_map(restored, name))
             return self._restored.keyed(name).to_dict()
+
+    def _check_map(self, restored: Restored, name: str) -> None:
+        if name not in restored.operators or not _is_map(restored, name):
+            held = ", ".join(n for n in restored.operators if _is_map(restored, n)) or "none"
+            raise OperatorNotFoundError(f"map {name!r}: {self._client.root}: {restored.id} has {held}")
+
+    def _find(self, find: Callable[[Restored], T]) -> T:
+        """Return what a function finds in the checkpoint that this batch reads.
+
+        Raises `OperatorNotFoundError`. The error says so where the newest checkpoint has it: each repetition of the
+        batch reads the same older one, and would be refused too.
+        """
+        try:
+            return find(self._restored)
+        except OperatorNotFoundError as error:
+            try:
+                newest = restore(self._client, None)
+                find(newest)
+            except CheckpointError:
+                raise error from None
+            raise OperatorNotFoundError(
+                f"{error}. {newest.id}, the newest checkpoint, has it, and this batch has to read {self.id}, as the "
+                f"batch before recorded. Call state.positions.pop({PREFIX + self._client.root!r}, None) before "
+                "state.other(…) until one batch is committed: it reads the newest one"
+            ) from None
 
     def __repr__(self) -> str:
         return f"OtherState({self._client.root!r}, {self.id}, epoch {self.epoch})"

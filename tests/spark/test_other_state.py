@@ -22,10 +22,12 @@ from pyspark_checkpointer.errors import (
     RetiredError,
     StoreNotFoundError,
 )
-from pyspark_checkpointer.manifests.model import Job
+from pyspark_checkpointer.manifests.model import Job, Operator
 from pyspark_checkpointer.spark import OtherState, State, stateful
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.other_state import MAX_CLIENTS
+from pyspark_checkpointer.table.schema_evolution import first_schema
+from pyspark_checkpointer.table.version import TableVersion
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job as SparkJob
 from tests.spark.tables import rows
@@ -239,6 +241,35 @@ def test_what_is_not_there_is_refused(jobs: Jobs) -> None:
         state.other(jobs.source.root)
 
 
+@pytest.mark.parametrize("kind", ["map", "table"])
+def test_what_only_a_newer_checkpoint_has_is_read_from_it_after_one_pop(jobs: Jobs, kind: str) -> None:
+    """The other job got a map or table after the checkpoint that this batch has to read."""
+    jobs.read()
+    with jobs.source.begin() as checkpoint:
+        if kind == "map":
+            checkpoint.save("extra", KeyedState({"n": 7}))
+        else:
+            checkpoint.attempt.put_operator("extra", empty_table())
+    newest = jobs.source.list_checkpoints()[-1]
+    for _ in range(2):  # and again at each restart
+        state = jobs.begin()
+        with pytest.raises(OperatorNotFoundError) as caught:
+            getattr(state.other(jobs.source.root), kind)("extra")
+        state._attempt.abort()
+    said = str(caught.value)
+    assert f"{newest}, the newest checkpoint, has it, and this batch has to read {jobs.position['next']}" in said
+    pop = f"state.positions.pop({f'checkpointer:{jobs.source.root}'!r}, None)"
+    assert f"{pop} before state.other(…)" in said
+    state = jobs.begin()
+    eval(pop, {"state": state})
+    other = state.other(jobs.source.root)
+    assert (other.id, "extra" in other.operators) == (newest, True)
+    jobs.commit(state)
+    with pytest.raises(OperatorNotFoundError) as caught:
+        getattr(jobs.begin().other(jobs.source.root), kind)("nowhere")
+    assert "newest" not in str(caught.value)
+
+
 def test_it_cannot_be_used_after_its_batch(jobs: Jobs) -> None:
     state = jobs.begin()
     other = state.other(jobs.source.root)
@@ -354,6 +385,11 @@ def test_a_run_lets_its_clients_go() -> None:
     run.state._attempt.run.end()
     gc.collect()
     assert [one for one in seen if one() is not None] == []
+
+
+def empty_table() -> Operator:
+    schema = first_schema("extra", [{"name": "k", "type": "long", "metadata": {}}], ["k"], {})
+    return TableVersion("extra", schema, 2, {}).operator()
 
 
 def _plain_scan(spark: Any, client: Any, checkpoint: Any, version: Any, columns: Any) -> Any:
