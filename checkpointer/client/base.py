@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger("pyspark_checkpointer")
+_unfenced = set[str]()  # Roots that a warning named. It comes once: a batch makes a client for each root that it reads.
 
 MIN_CHAIN = 2
 
@@ -125,7 +126,8 @@ class Client:
             absolute(root), options, fencing, max_chain, concurrency, timeout, fix(encryption), fix_signing(signing)
         )
         self._open_sessions()
-        if fencing == "none":
+        if fencing == "none" and self._url not in _unfenced:
+            _unfenced.add(self._url)
             logger.warning("%s: fencing is off: two writers of this root can overwrite each other", self._url)
 
     def _open_sessions(self) -> None:

@@ -34,7 +34,7 @@ from pyspark_checkpointer.runtime.not_picklable import NotPicklable
 from pyspark_checkpointer.spark.arguments import check_frame
 from pyspark_checkpointer.spark.read import restore, version_of
 from pyspark_checkpointer.spark.scan import lookup, scan
-from pyspark_checkpointer.storage import EncryptionOption, SigningOption
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -192,6 +192,7 @@ class OtherStates:
         signing: SigningOption,
         start: CheckpointId | str,
         on_retired: OnRetired,
+        fencing: Fencing,
     ) -> tuple[Checkpointer, Restored]:
         """Return the checkpoint of another root that this batch reads.
 
@@ -200,7 +201,7 @@ class OtherStates:
         if on_retired not in ("error", "newest"):
             raise IllegalArgumentError(f"on_retired={on_retired!r:.40}: expected 'error' or 'newest'")
         # Checks the arguments, and connects to nothing.
-        client = Checkpointer(root, options, encryption=encryption, signing=signing)
+        client = Checkpointer(root, options, fencing=fencing, encryption=encryption, signing=signing)
         if client.root == self._own_root:
             raise IllegalArgumentError(
                 f"other({client.root!r}): is the root of this job: use state.table(…) and state.map(…)"

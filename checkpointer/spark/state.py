@@ -24,7 +24,7 @@ from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.other_state import OnRetired, OtherState
 from pyspark_checkpointer.spark.raw_partitions import Write, partitioning, write_partitions
 from pyspark_checkpointer.spark.table import TableState
-from pyspark_checkpointer.storage import EncryptionOption, SigningOption
+from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import Combine
 
@@ -244,6 +244,7 @@ class State(NotPicklable):
         *,
         start: CheckpointId | str = "latest",
         on_retired: OnRetired = "error",
+        fencing: Fencing = "required",
         encryption: EncryptionOption = None,
         signing: SigningOption = None,
     ) -> OtherState:
@@ -263,6 +264,7 @@ class State(NotPicklable):
                 "savepoint=start", stays the same.
             on_retired: What to do if the other job does not keep the recorded checkpoint any more. "error" refuses the
                 batch. "newest" reads the newest one, with a warning.
+            fencing: As in `Checkpointer`. Nothing is written there, so "none" is safe to read any root.
             encryption: What opens the keys of that root, as in `Checkpointer`.
             signing: Whom to trust for that root, as in `Checkpointer`.
 
@@ -277,7 +279,7 @@ class State(NotPicklable):
             (['batches', 'totals'], 0)
         """
         attempt = self._attempt
-        client, restored = attempt.others.pin(root, storage_options, encryption, signing, start, on_retired)
+        client, restored = attempt.others.pin(root, storage_options, encryption, signing, start, on_retired, fencing)
         return OtherState(self._spark, client, restored, attempt.operations.one)
 
     @_operation

@@ -6,10 +6,13 @@ import uuid
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pyspark.sql import DataFrame
 
 from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
@@ -268,6 +271,26 @@ def test_what_only_a_newer_checkpoint_has_is_read_from_it_after_one_pop(jobs: Jo
     with pytest.raises(OperatorNotFoundError) as caught:
         getattr(jobs.begin().other(jobs.source.root), kind)("nowhere")
     assert "newest" not in str(caught.value)
+
+
+def test_a_root_without_conditional_writes_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Files(LocalFileSystem):
+        protocol = "without-conditions"
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return super()._strip_protocol(path.removeprefix("without-conditions://"))
+
+    fsspec.register_implementation(Files.protocol, Files, clobber=True)
+    source, run = Checkpointer(f"{Files.protocol}://{tmp_path}/source", fencing="none"), Run()
+    with source.begin(epoch=1) as checkpoint:
+        checkpoint.save("m", KeyedState({"n": 1}))
+    for _ in range(3):
+        (other,) = run.read(source.root, fencing="none")
+        assert (other.epoch, other.operators) == (1, ["m"])
+    assert caplog.text.count(f"{source.root}: fencing is off") == 1
+    with pytest.raises(IllegalArgumentError, match='fencing="none"'):
+        run.read(source.root)
 
 
 def test_it_cannot_be_used_after_its_batch(jobs: Jobs) -> None:
