@@ -6,14 +6,17 @@ A function transforms the rows of each partition.
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pyspark_checkpointer.checkpoint.migration import Transform, call
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.compaction import is_small_partition
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Json, Operator
+from pyspark_checkpointer.manifests.json_text import format_time
+from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Clock, Json, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
 from pyspark_checkpointer.table.conform import check_values
+from pyspark_checkpointer.table.expiry import is_expired, limit
 from pyspark_checkpointer.table.hashing import partitions_of
 from pyspark_checkpointer.table.key_floats import canonical_rows
 from pyspark_checkpointer.table.opening import partition_reader, table_version
@@ -44,7 +47,7 @@ async def transform(
     """
     operator, host = reader.operator(old), reader.session.host
     version = table_version(reader, old)
-    task = _TableTransform(new, version, function)
+    task = _TableTransform(new, version, function, reader.manifest.clock if reader.manifest else None)
     rows = partition_reader(reader, old, sorted(version.chains))
     chains: dict[int, Chain] = {}
     small: list[pa.Table] = []
@@ -92,8 +95,9 @@ class _TableTransform:
     All partitions have to return the same columns as the first one.
     """
 
-    def __init__(self, name: str, version: TableVersion, function: Transform) -> None:
+    def __init__(self, name: str, version: TableVersion, function: Transform, clock: Clock | None) -> None:
         self._name = name
+        self._clock = clock
         self._version = version
         self._function = function
         self._columns: list[tuple[str, pa.DataType, str]] | None = None
@@ -115,6 +119,7 @@ class _TableTransform:
         rows = self._stored(where, made)
         if partition is not None:
             self._check_place(where, partition, rows, given)
+        self._check_living(where, rows)
         check_unique(rows, self.schema, self._name)
         return rows
 
@@ -191,6 +196,22 @@ class _TableTransform:
                     f"{where}: its transform returned the key {show_key(keys, self.schema.key, row)}, which hashes to "
                     f"partition {place}: keys have to stay in their partition"
                 )
+
+    def _check_living(self, where: str, rows: pa.Table) -> None:
+        """Raise `IllegalArgumentError` for rows that are expired by the rule of the table.
+
+        They would be gone without a word: a batch returns a row as expired if it was living before or wrote it.
+        """
+        rule = self.schema.expire
+        if rule is None or self._clock is None:
+            return
+        count = pc.sum(is_expired(rows[rule.column], limit(rule, self._clock.at))).as_py() or 0
+        if count:
+            raise IllegalArgumentError(
+                f"{where}: its transform returned rows that are expired, {rule}, at the job's clock, "
+                f"{format_time(self._clock.at)}: {count:,} of {rows.num_rows:,}. No batch would return them as "
+                "expired: leave them out, or give them a later time"
+            )
 
 
 def _described(field: pa.Field, before: Column | None) -> Json:

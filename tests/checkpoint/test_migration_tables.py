@@ -1,18 +1,22 @@
 """Migrate tables: columns come and go, and small partitions share an object."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pyspark_checkpointer import compaction
+from pyspark_checkpointer import compaction, runtime
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs
-from pyspark_checkpointer.manifests.model import Json, Operator
+from pyspark_checkpointer.manifests.model import Clock, Json, Operator
 from pyspark_checkpointer.table import migration
+from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
+from pyspark_checkpointer.table.version import TableVersion
+from pyspark_checkpointer.table.writer import TableWriter
 from tests.checkpoint.migrations import CHANGES, ROWS, SCHEMA, double, old_job, restored, rows_of, write_rows
 from tests.table.tables import array, field, mapping
 from tests.world import Actor, World
@@ -201,3 +205,48 @@ def test_parquet_that_is_no_table_is_not_written(world: World) -> None:
     ):
         cp.attempt.put_operator("x", Operator(1, "explicit", codecs.PARQUET.name))
     assert world.actor().restore() is None
+
+
+NOON = datetime(2024, 1, 11, 12, tzinfo=UTC)
+
+
+def _seen(*ages: timedelta) -> pa.Array:
+    return pa.array([NOON - age for age in ages], pa.timestamp("us", "UTC"))
+
+
+@pytest.fixture
+def expiring(world: World) -> Actor:
+    """A table of a row of five days, whose rows expire after ten days."""
+    client = world.actor()
+    schema = first_schema("rows", [field("k", "long"), field("seen", "timestamp")], ["k"], {})
+    schema = schema.expiring("rows", Expire("seen", after=timedelta(days=10)))
+    rows = pa.table([pa.array([1]), _seen(timedelta(days=5))], schema=schema.arrow())
+    with client.begin() as cp:
+        writer = TableWriter(client.session.store, client.session.host, cp.id, "rows", schema)
+        chains = {0: (runtime.run_sync(writer.snapshot(0, rows)),)}
+        cp.attempt.put_operator("rows", TableVersion("rows", schema, 1, chains).operator())
+        cp.attempt.clock = Clock(NOON, "job")
+    return client
+
+
+def test_a_transform_may_not_let_a_row_expire_unseen(world: World, expiring: Actor) -> None:
+    """No batch would return it as expired."""
+
+    def aged(days: int) -> Callable[[pa.Table], pa.Table]:
+        return lambda rows: rows.set_column(1, "seen", _seen(timedelta(days=days)))
+
+    with pytest.raises(IllegalArgumentError) as caught:
+        restored(expiring, transform={"rows": aged(10)})
+    assert (
+        "partition 0: its transform returned rows that are expired, 10 days, 0:00:00 after seen, at the job's clock, "
+        "2024-01-11T12:00:00.000000Z: 1 of 1."
+    ) in str(caught.value)
+    restored(expiring, transform={"rows": aged(9)})
+    with expiring.begin():
+        pass
+    assert restored(world.actor()).table("rows")["seen"].to_pylist() == [NOON - timedelta(days=9)]
+    restored(expiring, transform={"rows": lambda rows: rows.slice(1)})
+    restored(expiring, transform={"rows": lambda rows: pa.table({"k": rows["k"]})})
+    with expiring.begin():  # no rule any more
+        pass
+    assert restored(world.actor()).table("rows").to_pylist() == [{"k": 1}]
