@@ -147,6 +147,25 @@ def test_a_stream_waits_while_the_table_is_dropped(store: Store) -> None:
     assert read(reader, offsets[-1], offsets[-1]) == []
 
 
+def test_a_follower_goes_over_a_rename_with_another_name(store: Store) -> None:
+    """Under the old name all rows are deleted, and under the new one all are inserted."""
+    store.batch(upsert(k=[1]))
+    old = stream(store, follower="old")
+    before = old.latestOffset()
+    store.client.restore(rename={"t": "u"})
+    with store.client.begin() as renamed:
+        pass
+    assert read(old, before, old.latestOffset()) == [("delete", 1)]
+    whole = stream(store, operator="u")
+    assert read(whole, whole.initialOffset(), whole.latestOffset()) == [("insert", 1)]
+    new = stream(store, operator="u", after=str(renamed.id), follower="new")
+    began = new.initialOffset()
+    store.batch(lambda state: state.table("u", ["k"]).upsert(frame(k=[2])))
+    assert read(new, began, new.latestOffset()) == [("insert", 2)]
+    store.client.remove_follower("old")
+    assert behind(store) == {"new": 1}
+
+
 @pytest.mark.parametrize("moving", ["latest", "at=2999-01-01", "epoch=0"])
 def test_a_stream_begins_with_a_checkpoint_that_stays_the_same(store: Store, moving: str) -> None:
     """Spark notes where its first batch ends, and asks again where it begins if it has to repeat it."""
