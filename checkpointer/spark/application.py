@@ -1,7 +1,7 @@
 """Check the arguments of `table.apply` and `table.apply_groups` before any task."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -61,8 +61,11 @@ class Application:
         schema = None if output is None else _nullable(check_schema(f"{where}: output", output))
         return cls(where, verb, function, groups, frames, schema, check_names(f"{where}: order_by", order_by))
 
-    def function(self, schema: TableSchema) -> UserFunction:
-        """Return the function as tasks apply it to a table of this schema."""
+    def function(self, schema: TableSchema, combine: Collection[str] = ()) -> UserFunction:
+        """Return the function as tasks apply it to a table of this schema.
+
+        `combine` are the columns of which the job says how they are combined.
+        """
         is_ours = isinstance(self.user, FirstSeen)
         what = self.where if is_ours else f"{self.where}: {_name(self.user)}"
         emits = f"{self.where}: {'rows' if is_ours else 'output'}"
@@ -72,7 +75,8 @@ class Application:
             if self.groups
             else FrameCall(what, self.user, self.frames)
         )
-        return UserFunction(what, schema, call, output, passes_rows=is_ours)
+        unnamed = [] if is_ours else [c for c in schema.values if c.role != "last" and c.name not in combine]
+        return UserFunction(what, schema, call, output, is_ours, unnamed)
 
 
 def _nullable(output: StructType) -> StructType:

@@ -115,8 +115,9 @@ class TableState(NotPicklable):
             stored, so the function is not called again.
 
         Raises:
-            IllegalArgumentError: The function returned another key, an unknown column, two changes of a key or None, or
-                cannot be sent to tasks. Nothing of the batch is committed.
+            IllegalArgumentError: The function returned another key, an unknown column, a column that is combined and
+                that `combine` of `state.table` does not name, two changes of a key or None, or cannot be sent to tasks.
+                Nothing of the batch is committed.
             InvalidStateError: The batch has ended, or the table was dropped in it.
 
         Examples:

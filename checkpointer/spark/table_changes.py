@@ -149,7 +149,7 @@ class TableChanges:
         is_ours = isinstance(call.user, FirstSeen)
         accept = self._columns.accept_first_seen if is_ours else self._columns.accept_keys
         schema = accept(rows, self._known_version().schema)
-        function = call.function(schema)
+        function = call.function(schema, self._columns.combine)
         version = self._version_to_change(schema)
         order = [PARTITION, *schema.key, *(name for name in call.order_by if name not in schema.key)]
         target, jobs, hints = self._jobs.target(schema, self._partitions), self._jobs, self._hints.verbs[call.verb]

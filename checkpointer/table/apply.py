@@ -5,7 +5,7 @@ The state is that of the keys of the rows.
 rows + state of their keys → the function → upserts, deletions, output → changes of a table, one for each key
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import conform, kept_columns, large_rows, row_order
 from pyspark_checkpointer.table.key_floats import canonical_rows
-from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
+from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, Column, TableSchema
 from pyspark_checkpointer.table.user_calls import Keys, Returned
 
 
@@ -41,7 +41,9 @@ class UserFunction:
     """A user's function, as the tasks apply it to a table.
 
     `what` names it in errors. `call` calls it. `output` are the columns that it may emit; None if it emits none.
-    `passes_rows`: it is the library's own, and all that it returns are rows that it was given.
+    `passes_rows`: it is the library's own, and all that it returns are rows that it was given. `unnamed` are columns
+    that the table combines although the job does not say so. The function may not return them: it would take what it
+    returns for the new value, and the table would add it to the old one.
     """
 
     what: str
@@ -49,6 +51,7 @@ class UserFunction:
     call: Callable[[Keys, pa.Table, pa.Table], Returned]
     output: pa.Schema | None
     passes_rows: bool = False
+    unnamed: Sequence[Column] = ()
 
     def apply(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Applied:
         """Call the function with all rows of some keys, and the state rows of these keys.
@@ -77,6 +80,11 @@ class UserFunction:
             raise IllegalArgumentError(
                 f"{where}: the table has no column {', '.join(unknown)}; there are {', '.join(self.schema.names)}: "
                 "name new columns in schema= of state.table(…)"
+            )
+        if unnamed := next((c for c in self.unnamed if c.name in given.column_names), None):
+            raise IllegalArgumentError(
+                f"{where}: column {unnamed.name!r} is combined as {unnamed.role!r}, not as 'last': name it in combine= "
+                "of state.table(…), or leave it out"
             )
         columns = [c for c in self.schema.columns if c.role == "key" or c.name in given.column_names]
         rows = conform.conform(where, given, pa.schema([c.field() for c in columns]))

@@ -107,6 +107,42 @@ def test_a_declared_column_keeps_how_it_is_combined_also_if_it_is_narrower(place
     assert place.rows() == [{"k": 7, "n": 3}]
 
 
+@pytest.mark.parametrize("verb", ["apply", "apply_groups"])
+@pytest.mark.parametrize("how", ["sum", "max"])
+def test_a_function_returns_a_combined_column_only_where_the_job_says_how(place: Place, verb: str, how: Any) -> None:
+    """A job that takes the column for one of its own would add the whole total in each batch."""
+    place.batch(0, table_of(n=pa.array([1]), name=pa.array(["a"])), expire=None, combine={"n": how})
+
+    def change(function: Any, **options: Any) -> None:
+        state = place.begin(1)
+        table = state.table("t", ["k"], num_partitions=2, **options)
+        getattr(table, verb)(place.frame(table_of()), function)
+        place.commit(state)
+
+    if verb == "apply":
+        add, leave_out = (lambda rows, below: below), (lambda rows, below: below.select(["k", "name"]))
+    else:
+        add, leave_out = (lambda key, rows, row: {**row}), (lambda key, rows, row: {"name": row["name"]})
+    said = (
+        rf"table 't': {verb}\(\): .* for k=7: upserts: column 'n' is combined as '{how}', not as 'last': name it in "
+        r"combine= of state\.table\(…\), or leave it out$"
+    )
+    for options in ({}, {"schema": StructType().add("k", "long")}):
+        with pytest.raises(IllegalArgumentError, match=said):
+            change(add, **options)
+    assert place.rows() == [{"k": 7, "n": 1, "name": "a"}]
+    change(leave_out)
+    assert place.rows() == [{"k": 7, "n": 1, "name": "a"}]
+    change(add, combine={"n": how})
+    assert place.rows() == [{"k": 7, "n": 2 if how == "sum" else 1, "name": "a"}]
+
+
+def test_first_seen_takes_in_a_combined_column_that_the_job_does_not_name(place: Place) -> None:
+    place.batch(0, table_of(n=pa.array([1])), expire=None, combine={"n": "sum"})
+    assert seen(place, pa.table({"k": [7, 8], "n": [5, 5]})) == [{"k": 8, "n": 5}]
+    assert place.rows() == [{"k": 7, "n": 1}, {"k": 8, "n": 5}]
+
+
 def test_a_new_table_may_combine_a_column_that_a_later_upsert_brings(place: Place) -> None:
     assert seen(place, table_of(n=pa.array([1])), combine={"n": "sum"}) == [{"k": 7, "n": 1}]
     assert place.rows() == [{"k": 7}]
