@@ -205,6 +205,8 @@ class BatchAttempt:
                 f"batch {self.job.batch_id}: another run of this query began meanwhile, or a second call for the batch "
                 "came, so it was not committed"
             )
+        if not self.run.has_used_clock:
+            self.run.has_used_clock = self.clock.warn_if_left(self.run.client.root)
         # Before the maps are saved: by this clock their entries expire.
         self.clock.move_to_batch()
         for name, keyed in self.run.maps.items():

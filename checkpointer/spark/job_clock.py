@@ -42,6 +42,8 @@ class JobClock:
         """Threads of the callback may open tables while another one moves the clock."""
         self._is_used = False
         """True once something of this batch was decided by the clock."""
+        self._is_advanced = False
+        """True once the job has called `advance` in this batch, also without a time."""
         self._held_by: str | None = None
         """Names what must not see another time in this batch; None if the clock may still move."""
 
@@ -88,6 +90,24 @@ class JobClock:
         )
         return True
 
+    def warn_if_left(self, root: str) -> bool:
+        """Return whether the batch has used the clock; log a warning if it did not move it as batches before did.
+
+        Nothing would expire any more, with no error, as after a rollback to code that does not move the clock.
+        """
+        last = self._attempt.clock
+        if self._is_used and not self._is_advanced and last is not None and last.source == "job":
+            logger.warning(
+                "%s: batches before this one moved the job's clock themselves, and this one did not call "
+                "state.advance_clock: the clock stays at %s, and nothing expires any more. Call it in each batch, with "
+                "None where there is no time. If the clock is to follow Spark's batches again: stop the query, and go "
+                "back to a checkpoint before the first such call with `checkpointer rewind %s CHECKPOINT`",
+                root,
+                last.at.isoformat(),
+                root,
+            )
+        return self._is_used
+
     def advance(self, to: datetime | None) -> None:
         """Move the clock, which the job moves itself from now on.
 
@@ -96,6 +116,7 @@ class JobClock:
         """
         at = _in_utc(to)
         with self._lock:
+            self._is_advanced = True
             known = self._known() if self._is_used else self._attempt.clock
             if at is None:
                 self._attempt.clock = known or Clock(BEGINNING, "job")

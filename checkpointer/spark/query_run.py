@@ -35,6 +35,8 @@ class QueryRun:
         self.has_committed = False
         self.has_told_of_clock = False
         """True once a warning said that the job's clock is far ahead."""
+        self.has_used_clock = False
+        """True once a batch has used the job's clock: by then a warning said if the clock was not moved."""
         self.is_ended = False
         """True from the moment that the run ends. No batch of it is committed after that."""
 

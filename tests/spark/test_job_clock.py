@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from time import tzset
+from types import SimpleNamespace
 from typing import Any
 
 import pandas
@@ -11,8 +12,10 @@ from pyspark.sql import DataFrame
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Job as BatchJob
 from pyspark_checkpointer.spark import Expire, State
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
+from pyspark_checkpointer.spark.query_run import QueryRun
 from tests.proof.plain_spark import new_state
 from tests.spark.conftest import Job
 from tests.spark.expiring import COLUMNS, DAY, RULE, START, Place, given, keys
@@ -68,6 +71,58 @@ def test_a_clock_that_the_job_moves_may_be_far_ahead(place: Place, caplog: pytes
     place.commit(place.begin(30_000, time=START))
     place.commit(place.begin(time=START + DAY))
     assert caplog.records == []
+
+
+def warned(place: Place, state: State, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Commit a batch, and return the warnings of a clock that stands."""
+    caplog.clear()
+    place.commit(state)
+    return [message for message in caplog.messages if "did not call state.advance_clock" in message]
+
+
+@pytest.mark.parametrize("kind", ["table", "map"])
+def test_a_job_that_no_longer_moves_its_clock_is_told_once_in_a_run(
+    place: Place, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a rollback to code that does not know of the clock yet: nothing would ever expire again."""
+
+    def use(state: State) -> None:
+        if kind == "table":
+            state.table("t", ["k"], num_partitions=2, schema=COLUMNS, expire=RULE)
+        else:
+            state.map("m", expire_after=DAY)
+
+    for time in (None, START, None):  # an empty batch has no time
+        state = place.begin()
+        state.advance_clock(time)
+        use(state)
+        assert warned(place, state, caplog) == []
+    assert warned(place, place.begin(time=START + DAY), caplog) == [], "nothing is asked of the clock"
+    state = place.begin(time=START + 2 * DAY)
+    use(state)
+    state.advance_clock(START)  # may come later in the batch
+    assert warned(place, state, caplog) == []
+    state = place.begin(time=START + 3 * DAY)
+    use(state)
+    (said,) = warned(place, state, caplog)
+    assert "2024-01-01T00:00:00+00:00" in said
+    assert f"`checkpointer rewind {place.client.root} CHECKPOINT`" in said
+
+
+def test_only_the_first_batch_of_a_run_that_uses_the_clock_tells_that_it_stands(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.commit(place.begin(0))
+    run = QueryRun(place.client, place.client.restore(), SimpleNamespace())  # type: ignore[arg-type]
+    told = []
+    for uses in (False, True, True):
+        place.number += 1
+        job = BatchJob("query", "run", place.number)
+        attempt = BatchAttempt(run, job, place.client.begin_batch(place.number, job))
+        if uses:
+            attempt.open_map("m", None, DAY)
+        told.append(len(warned(place, State(SimpleNamespace(), attempt), caplog)))  # type: ignore[arg-type]
+    assert told == [0, 1, 0]
 
 
 def test_a_rollback_takes_the_clock_back_with_the_rows(place: Place) -> None:
