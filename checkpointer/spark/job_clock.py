@@ -122,10 +122,16 @@ class JobClock:
                 self._attempt.clock = known or Clock(BEGINNING, "job")
                 return
             if known is not None and known.source == "batch" and at < known.at:
+                # Every batch after this checkpoint would be refused with an earlier time, also the first of a run.
+                way = (
+                    "call advance_clock in the first batch,"
+                    if self._attempt.clock is None
+                    else "call state.advance_clock(max(time, state.restored.clock)),"
+                )
                 raise InvalidStateError(
                     f"advance_clock({at.isoformat()}): the clock is at {known.at.isoformat()} already, by the times of "
-                    "Spark's batches, and does not go back: call advance_clock in the first batch, before a table with "
-                    "expire= is opened and before state.clock is read"
+                    f"Spark's batches, and does not go back: {way} before a table with expire= is opened and before "
+                    "state.clock is read"
                 )
             if self._held_by is not None and known is not None and at > known.at:
                 raise InvalidStateError(

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.manifests.model import Job as BatchJob
 from pyspark_checkpointer.spark import Expire, State
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
@@ -123,6 +124,31 @@ def test_only_the_first_batch_of_a_run_that_uses_the_clock_tells_that_it_stands(
             attempt.open_map("m", None, DAY)
         told.append(len(warned(place, State(SimpleNamespace(), attempt), caplog)))  # type: ignore[arg-type]
     assert told == [0, 1, 0]
+
+
+def test_a_job_whose_clock_was_sparks_can_move_it_from_there(place: Place) -> None:
+    """The earliest event of a batch is mostly older than the time of the batch before."""
+    place.commit(place.begin(time=START))
+    for time in (START, START + DAY):
+        state = place.begin(time=time)
+        _ = state.clock
+        place.commit(state)
+    said = r"does not go back: call state\.advance_clock\(max\(time, state\.restored\.clock\)\), before a table"
+    state = place.begin(time=START + 2 * DAY)
+    with pytest.raises(InvalidStateError, match=said):
+        state.advance_clock(START)
+    state._attempt.abort()
+    for day, expected in ((0.0, 1.0), (0.5, 1.0), (1.5, 1.5)):
+        state = place.begin(time=START + 3 * DAY)
+        assert state.restored is not None
+        assert state.restored.clock is not None
+        state.advance_clock(max(START + day * DAY, state.restored.clock))
+        assert state.clock == START + expected * DAY
+        place.commit(state)
+        restored = place.client.copy().restore()
+        assert restored is not None
+        assert restored.manifest is not None
+        assert restored.manifest.clock == Clock(START + expected * DAY, "job")
 
 
 def test_a_rollback_takes_the_clock_back_with_the_rows(place: Place) -> None:
