@@ -78,7 +78,8 @@ def can_restore(
         The answer: true if the job can go on, with the reason if it cannot.
 
     Raises:
-        IllegalArgumentError: The text of `schema` cannot be parsed without a Spark session.
+        IllegalArgumentError: An argument is not what it must be, the text of `schema` cannot be parsed without a Spark
+            session, or the table does not exist yet and `key` is missing.
         StoreNotFoundError: The root is empty.
 
     Examples:
@@ -106,7 +107,10 @@ def can_restore(
         except CheckpointError as error:
             return Compatibility(reason=str(error))
         return Compatibility((f"table {operator!r} is created",))
-    version = version_of(restored, operator)
+    try:
+        version = version_of(restored, operator)
+    except IllegalArgumentError as error:  # The name is that of a map or of bytes.
+        return Compatibility(reason=str(error))
     old = version.schema
     # What is left out stays as it was. Passed as nothing, every column would be compared with the role `last`.
     if combine is None:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy
+from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
@@ -688,6 +688,17 @@ def test_whether_a_new_version_of_the_job_can_go_on_is_known_before_it_is_deploy
         assert "the state has (k long key, v long, w string)" in refused.reason
     assert can_restore(tmp_path / "new", "t", schema=StructType().add("a", "long"), key=["a"])
     assert not can_restore(tmp_path / "new", "t", schema=StructType().add("a", "long"), key=["b"])
+
+
+def test_a_name_that_is_no_table_is_a_reason_why_a_job_cannot_go_on(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path)
+    with client.begin() as cp:
+        cp.save("map", KeyedState({"a": 1}))
+        cp.snapshot("bytes", 0, b"x")
+    for name, what in (("map", "is a map, not a table"), ("bytes", "is bytes, not a table")):
+        answer = can_restore(tmp_path, name, schema=StructType().add("k", "long"), key=["k"])
+        assert not answer
+        assert answer.reason.startswith(f"operator '{name}': {what}")
 
 
 def test_a_lookup_reads_few_row_groups_and_verifies_them(spark: SparkSession, tmp_path: Path) -> None:
