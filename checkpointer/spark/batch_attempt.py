@@ -153,7 +153,8 @@ class BatchAttempt:
         """Leave a map, table or operator out, from this batch on."""
         object_paths.encode_name("operator", name)
         run = self.run
-        was_known = name in run.maps or name in run.table_hints or name in run.dropped
+        was_dropped = name in run.dropped
+        was_known = name in run.maps or name in run.table_hints or was_dropped
         if (dropped := run.maps.pop(name, None)) is not None:
             # The callback may keep the map, and a change of it would be in no checkpoint.
             maps.refuse_all(dropped)
@@ -168,6 +169,14 @@ class BatchAttempt:
         try:
             self.checkpoint.drop(name)
             self.used_names.add(name)
+            if was_dropped and name not in run.dropped_again:
+                run.dropped_again.add(name)
+                logger.warning(
+                    "%s: drop(%r): an earlier batch of this run dropped it too, and a batch filled it again since, so "
+                    "it loses its content with each such call: remove the call if the job needs the content",
+                    run.client.root,
+                    name,
+                )
         except IllegalArgumentError:
             # The checkpoint has no such name, which is no error: a callback says the same in every batch, also after
             # the one that dropped it. A name that was misspelt is found by the warning.

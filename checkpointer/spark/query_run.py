@@ -28,6 +28,8 @@ class QueryRun:
 
         The checkpoint that the run began with may still have them.
         """
+        self.dropped_again: set[str] = set()
+        """Names of which a warning said that batches of this run drop what others have filled."""
         self.table_hints: dict[str, TableHints] = {}
         """Hints of the last changes of each table for the next ones, by its name."""
         self.other_clients: dict[str, Checkpointer] = {}

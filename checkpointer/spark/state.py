@@ -361,7 +361,8 @@ class State(NotPicklable):
         """Leave a map, table or operator out, from this batch on.
 
         A name that the state does not have is no error, because a function says the same in every batch. A run logs a
-        WARNING once for a name that it never had.
+        WARNING once for a name that it never had. If a batch opens the name again, it begins empty: a function that
+        drops and opens it in every batch has no more in it than what one batch wrote. A run logs a WARNING once then.
 
         Args:
             name: Its name.

@@ -284,6 +284,29 @@ def test_a_drop_that_finds_nothing_is_named_once_in_a_run(job: Job, caplog: pyte
     assert "began empty" not in unused, "nothing was opened by the name"
 
 
+def test_a_name_that_is_dropped_and_filled_in_each_batch_is_named_once_in_a_run(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call outlived its purpose, and empties what the batch before has filled."""
+
+    def refilling(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.drop("seen")
+        state.map("seen")[batch_id] = True
+        state.drop("totals")
+
+    job.feed(("a", 0))
+    job.run(stateful(job.root)(full))
+    for number in (1, 2, 3):
+        job.feed(("a", number))
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
+        job.run(stateful(job.root)(refilling))
+    (said,) = caplog.messages
+    assert said.startswith(f"{job.root}: drop('seen'): an earlier batch of this run dropped it too")
+    restored = Checkpointer(job.root).restore()
+    assert restored is not None
+    assert restored.keyed("seen").to_dict() == {3: True}
+
+
 def test_raw_operators_count_too(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     from pyspark_checkpointer.spark import Snapshot
 
