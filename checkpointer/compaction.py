@@ -6,8 +6,9 @@ This is decided only here, by pure functions of sizes. These modules ask, and ca
 - `keyed/partition.py` asks for keyed states: `has_shrunk` and `keyed_delta`.
 - `spark/table_changes.py` asks what a batch compacts of a table: `table_compactions`, `compactions_left` and
   `all_compactions`.
-- `spark/table_jobs.py` asks what the driver compacts, and what tasks do: `within_bytes`; and what is compacted before
-  the next batch needs it: `early_compactions`.
+- `spark/table_jobs.py` asks what the driver compacts, and what tasks do: `within_bytes`; what is compacted before
+  the next batch needs it: `early_compactions`; and what is compacted because rows have expired:
+  `artifacts_to_look_at` and `expiry_compactions`.
 - `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small_partition`.
 - `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest` and `segment_fold_start`. It
   hands both to `manifests/segments.py`, which decides nothing.
@@ -26,6 +27,7 @@ Each function states its rule and the cost of the rule. If you change a rule, al
 """
 
 import math
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -162,7 +164,8 @@ def room_for_delta(snapshot: int, deltas: Sequence[int]) -> int:
 def has_shrunk(records: int, keys: int) -> bool:
     """Return whether a keyed partition has shrunk to less than half of its snapshot.
 
-    The snapshot has `records` entries. The partition has `keys` now, without expired ones.
+    The snapshot has `records` entries. The partition has `keys` now, without expired ones. Also asked of a table's
+    chain, whose rows have expired.
 
     Rule: then a snapshot is written, also if nothing else changed in the partition. So after a save the snapshot of
     each partition has at most twice as many entries as the partition.
@@ -332,6 +335,50 @@ def all_compactions(chains: Mapping[int, Chain], *, has_expiry: bool) -> dict[in
     Cost: the whole table may be written again.
     """
     return {partition: 0 for partition, chain in chains.items() if has_expiry or len(chain) > 1}
+
+
+def artifacts_to_look_at(chains: Mapping[int, Chain], max_chain: int, partitions: int, sequence: int) -> dict[int, int]:
+    """Return where a batch looks for chains most of whose rows have expired.
+
+    The result has the partitions, and how many of the first artifacts of each chain the batch looks at. `sequence` is
+    that of the checkpoint.
+
+    Rule: a batch looks at one of `max_chain` parts of the partitions, which the sequence draws: a job that changes the
+    table in every second batch alone comes to all of them too. Of a chain it looks at no more artifacts than have half
+    of the rows: `expiry_compactions` takes the rows of the others for living.
+
+    Cost: one request for each object that the process has not seen, for the bounds of its times.
+    """
+    turns = min(max_chain, partitions)
+    turn = zlib.crc32(str(sequence).encode()) % turns
+    return {partition: _most_of(chain) for partition, chain in chains.items() if partition % turns == turn}
+
+
+def _most_of(chain: Chain) -> int:
+    """Return how many of the first artifacts have more than half of the rows."""
+    left = total = sum(artifact.records for artifact in chain)
+    for count, artifact in enumerate(chain):
+        if 2 * left < total:
+            return count
+        left -= artifact.records
+    return len(chain)
+
+
+def expiry_compactions(chains: Mapping[int, Chain], living: Mapping[int, int]) -> dict[int, int]:
+    """Return what to compact because rows have expired.
+
+    The result has the form of `table_compactions`. `living` has the most rows that may be living, by partition.
+
+    Rule: a chain that `has_shrunk` gets a snapshot, or one delta if it has no snapshot but an empty one. So a partition
+    to which nothing is written forgets its rows too.
+
+    Cost: at most one row is written for each row that has expired, and each of these is read once.
+    """
+    return {
+        partition: 0 if chains[partition][0].length else 1
+        for partition, rows in living.items()
+        if has_shrunk(sum(artifact.records for artifact in chains[partition]), rows)
+    }
 
 
 class ByBytes(NamedTuple):

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,9 +19,11 @@ from pyspark_checkpointer.compaction import (
     SMALL_BYTES,
     SMALL_PARTITION,
     all_compactions,
+    artifacts_to_look_at,
     changes_all,
     compactions_left,
     early_compactions,
+    expiry_compactions,
     fits_in_manifest,
     fold_start,
     has_shrunk,
@@ -294,6 +297,40 @@ def chains_of(**sizes: list[int]) -> dict[int, Chain]:
 )
 def test_when_a_chain_is_compacted(sizes: list[int], keep: int | None) -> None:
     assert table_compactions(chains_of(p0=sizes), 4, 8) == ({} if keep is None else {0: keep})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "looked", "living", "keep"),
+    [
+        ([100], 1, 49, 0),
+        ([100], 1, 50, None),
+        ([100], 1, 0, 0),
+        ([100, 99], 1, 99, 0),
+        ([100, 100], 2, 100, None),
+        ([100, 50, 60], 2, 110, None),
+        ([0, 10], 2, 4, 1),
+        ([0, 10, 5, 4], 2, 9, 1),
+        ([0, 3, 3, 3, 3], 4, 6, None),
+    ],
+)
+def test_when_a_chain_is_compacted_because_rows_have_expired(
+    sizes: list[int], looked: int, living: int, keep: int | None
+) -> None:
+    chains = chains_of(p0=sizes)
+    if not sizes[0]:
+        chains = {0: (replace(chains[0][0], length=0), *chains[0][1:])}
+    assert artifacts_to_look_at(chains, 10, 1, 7) == {0: looked}
+    assert expiry_compactions(chains, {0: living}) == ({} if keep is None else {0: keep})
+    assert expiry_compactions(chains, {}) == {}
+
+
+@pytest.mark.parametrize(("partitions", "stride"), [(1, 1), (3, 2), (16, 1), (16, 2), (40, 10)])
+def test_a_look_for_expired_rows_comes_to_all_partitions(partitions: int, stride: int) -> None:
+    """Also of a table that only every other batch changes."""
+    chains = chains_of(**{f"p{number}": [10] for number in range(partitions)})
+    looks = [artifacts_to_look_at(chains, 10, partitions, sequence) for sequence in range(1, 101 * stride, stride)]
+    assert {partition for look in looks for partition in look} == set(chains)
+    assert max(map(len, looks)) <= math.ceil(partitions / min(10, partitions))
 
 
 def test_snapshots_that_are_due_most_come_first_and_the_rest_is_folded_if_too_long() -> None:

@@ -399,7 +399,7 @@ class TableChanges:
             self._written.append(Written.on(below, self.version))
 
     def _compact_due(self, version: TableVersion) -> None:
-        """Compact chains that are too long, and some that outweigh their snapshot.
+        """Compact chains that are too long, some that outweigh their snapshot, and some whose rows have expired.
 
         After `compact`, compact all chains.
         """
@@ -413,9 +413,24 @@ class TableChanges:
         if self._compacts_all:
             self._compact(all_compactions(version.chains, has_expiry=version.schema.expire is not None))
         elif early is None:
-            self._compact(table_compactions(version.chains, max_chain, version.partitions))
+            self._compact(self._with_expired(table_compactions(version.chains, max_chain, version.partitions)))
         elif self._has_changed:
-            self._compact(compactions_left(version.chains, max_chain, early.left_to_batch(version.chains)))
+            left = compactions_left(version.chains, max_chain, early.left_to_batch(version.chains))
+            self._compact(self._with_expired(left))
+
+    def _with_expired(self, due: dict[int, int]) -> dict[int, int]:
+        """Return compactions, and those of chains most of whose rows have expired."""
+        old = self._committed
+        # A batch that changes nothing writes nothing.
+        if old is None or not self._has_changed:
+            return due
+        version = self._known_version()
+        # What the batch has written anew has few expired rows, or none.
+        kept = [
+            partition for partition, chain in version.chains.items() if chain[:1] == old.chains.get(partition, ())[:1]
+        ]
+        expired = self._jobs.expiry_compactions(version.only(kept))
+        return due | {partition: min(first, due.get(partition, first)) for partition, first in expired.items()}
 
     def _compact(self, keep: Mapping[int, int]) -> None:
         """Compact chains.

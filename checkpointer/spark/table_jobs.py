@@ -16,7 +16,12 @@ from pyspark_checkpointer import compaction
 from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
-from pyspark_checkpointer.compaction import early_compactions, within_bytes
+from pyspark_checkpointer.compaction import (
+    artifacts_to_look_at,
+    early_compactions,
+    expiry_compactions,
+    within_bytes,
+)
 from pyspark_checkpointer.errors import InvalidStateError, RetryableError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
@@ -31,7 +36,7 @@ from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
 from pyspark_checkpointer.spark.write_tasks import OUTPUT_SCHEMA, CompactTask, Target, TaskOutput, WriteTask
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, row_order
 from pyspark_checkpointer.table.compact import compact_chains
-from pyspark_checkpointer.table.due_rows import may_be_due
+from pyspark_checkpointer.table.due_rows import may_be_due, most_living
 from pyspark_checkpointer.table.hashing import with_partitions
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -162,6 +167,19 @@ class TableJobs:
         """
         session = self.client.session
         return run_sync(may_be_due(TableReader(session.store, session.host, version), column, limit))
+
+    def expiry_compactions(self, version: TableVersion) -> dict[int, int]:
+        """Return what this batch compacts because rows have expired.
+
+        The result has the form of `table_compactions`.
+        """
+        rule, session = version.schema.expire, self.client.session
+        if rule is None or version.expired_until is None:
+            return {}
+        looked = artifacts_to_look_at(version.chains, session.max_chain, version.partitions, self._attempt.id.sequence)
+        reader = TableReader(session.store, session.host, version)
+        living = run_sync(most_living(reader, looked, rule.column, version.expired_until))
+        return expiry_compactions(version.chains, living)
 
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:
         """Compact chains, and return all chains of the table.

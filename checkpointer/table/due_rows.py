@@ -6,12 +6,12 @@ bounds of the times in each row group → row groups that may hold a due row →
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 
-from pyspark_checkpointer.manifests.model import Artifact
+from pyspark_checkpointer.manifests.model import DELTA, Artifact
 from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.combine import SumOverflowError
 from pyspark_checkpointer.table.expiry import is_expired
@@ -92,6 +92,37 @@ async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
     return [number for number, chain in chains.items() if any(artifact.path in old for artifact in chain)]
 
 
+async def most_living(reader: TableReader, looked: Mapping[int, int], column: str, limit: int) -> dict[int, int]:
+    """Return the most rows that may be living in some partitions, by the bounds of row groups alone.
+
+    `looked` says how many of the first artifacts of each chain are looked at. All rows of the others count as living. A
+    row is expired if its time in a column is at most `limit`. Raises `CorruptionError` for bounds that fail
+    verification.
+    """
+    chains = reader.version.chains
+
+    async def most(partition: int, count: int) -> int:
+        chain = chains[partition]
+        past = await asyncio.gather(*(_past_rows(reader, artifact, column, limit) for artifact in chain[:count]))
+        # Whatever changes do to a living row, one of the rows that count here has its time.
+        return sum(artifact.records for artifact in chain) - sum(past)
+
+    found = await asyncio.gather(*(most(*one) for one in looked.items()))
+    return dict(zip(looked, found, strict=True))
+
+
+async def _past_rows(reader: TableReader, artifact: Artifact, column: str, limit: int) -> int:
+    """Return how many rows of an artifact surely have a time that is at most `limit`."""
+    # Mostly no row of an object is past, and its lowest time is remembered longer than its tail.
+    time = await _lowest(reader, artifact, column) if artifact.length else None
+    if time is None or time > limit:
+        return 0
+    groups = await reader.files.open(artifact)
+    past = groups.past_rows(column, limit)
+    # Row groups of a pack do not tell which partitions they have rows of.
+    return past if artifact.kind != DELTA else artifact.records if past == groups.metadata.num_rows else 0
+
+
 async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int | None:
     """Return the lowest time in an object; None if only its rows tell it."""
     if artifact.tail is None:
@@ -129,4 +160,4 @@ async def _below(reader: TableReader, base: Artifact, column: str, limit: int) -
     return found
 
 
-__all__ = ["due_rows", "late_rows", "may_be_due"]
+__all__ = ["due_rows", "late_rows", "may_be_due", "most_living"]

@@ -24,7 +24,7 @@ from pyspark_checkpointer.table.key_filter import FILTER_KEY, KeyFilter, SoughtK
 from pyspark_checkpointer.table.parquet_decode import Selection, explain_decode_errors, groups_of, paths_of, read_rows
 from pyspark_checkpointer.table.parquet_encode import ROW_GROUPS_KEY
 from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, PARTITION, TableSchema
-from pyspark_checkpointer.table.time_bounds import Bounds, time_bounds
+from pyspark_checkpointer.table.time_bounds import Bounds, past_rows, time_bounds
 
 
 def _range(size: int, start: object, length: object, digest: object) -> tuple[int, int, str]:
@@ -113,6 +113,12 @@ class RowGroups:
         with explain_decode_errors(self._name):
             self._check_bounds()
             return time_bounds(self.metadata, self._schema, column)
+
+    def past_rows(self, column: str, limit: int) -> int:
+        """Return how many rows lie in row groups whose times in a column are all at most `limit`."""
+        with explain_decode_errors(self._name):
+            self._check_bounds()
+            return past_rows(self.metadata, self._schema, column, limit)
 
     def _may_hold(self, group: int, paths: list[str], wanted: dict[str, list[Any] | None]) -> bool:
         """Return whether a row group may hold a wanted key.

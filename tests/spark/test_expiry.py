@@ -254,6 +254,73 @@ def test_a_partition_that_is_too_small_for_a_snapshot_forgets_what_expired(place
     assert sum(artifact.records for chain in chains for artifact in chain) < 30
 
 
+def _stored(place: Place) -> int:
+    """Return the rows and changes of all chains."""
+    restored = place.client.copy().restore()
+    assert restored is not None
+    assert restored.manifest is not None
+    version = TableVersion.of("t", restored.manifest.operators["t"], restored.manifest.clock)
+    return sum(artifact.records for chain in version.chains.values() for artifact in chain)
+
+
+@pytest.mark.parametrize(("partitions", "has_snapshots"), [(2, True), (2, False), (40, False)])
+def test_partitions_that_get_no_rows_any_more_forget_what_expired(
+    place: Place, partitions: int, has_snapshots: bool
+) -> None:
+    """Nothing but the clock says that their rows are old: they have a snapshot, or a delta in a pack of many."""
+    due = []
+    for day, some in ((0, [(k, 0) for k in range(10_000)]), *((20, [(1, 20)]) for _ in range(60))):
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=partitions, expire=RULE)
+        table.upsert(place.frame(given(*some)))
+        if has_snapshots and day == 0:
+            table.compact()
+        due += table.expired().rows["k"].to_pylist()  # type: ignore[attr-defined]
+        place.commit(state)
+    assert sorted(due) == [*range(10_000)]
+    assert keys(place.rows()) == [1]
+    assert _stored(place) < 100
+
+
+def test_a_snapshot_is_written_again_once_most_of_its_row_groups_are_past(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_checkpointer.table.parquet_encode.ROW_GROUP_ROWS", 100)
+    place.batch(0, given(*((k, k / 1000) for k in range(10_000))))
+    state = place.begin(0)
+    state.table("t", ["k"], num_partitions=2, expire=RULE).compact()
+    place.commit(state)
+    before = _paths(place.client)
+    for _ in range(5):
+        place.batch(14, given((1, 14)))
+    assert before <= _paths(place.client), "two fifths are past"
+    for _ in range(20):
+        place.batch(17, given((1, 17)))
+    assert not before & _paths(place.client)
+    assert 2_999 < _stored(place) < 3_100
+    assert len(place.rows()) == 3_000
+
+
+def test_rows_that_live_are_not_written_again_since_others_expired(place: Place) -> None:
+    """All some of the snapshots are past, and as many changes may have moved their times since."""
+    for day in (0, 5):
+        place.batch(day, given(*((k, day) for k in range(10_000))), combine={"seen": "max"})
+    before = _paths(place.client)
+    for _ in range(5):
+        place.batch(11, given((1, 11)), combine={"seen": "max"})
+    assert before <= _paths(place.client)
+    assert len(place.rows()) == 10_000
+
+
+def test_a_row_without_a_time_keeps_its_row_group(place: Place) -> None:
+    place.batch(0, given(*((k, 0) for k in range(10_000)), *((k, None) for k in range(10_000, 10_100))))
+    before = _paths(place.client)
+    for _ in range(20):
+        place.batch(20, given((1, 20)))
+    assert before <= _paths(place.client)
+    assert len(place.rows()) == 101
+
+
 def test_due_rows_are_returned_once(place: Place) -> None:
     due = []
     for number, day in enumerate([0, 5, 10, 10, 11, 30]):
