@@ -74,7 +74,7 @@ class Session:
             base = await self.read_base()
             if self._standing is not None:  # another call has restored or failed meanwhile, and that counts
                 return await self.base()
-            self.rebase(base)
+            self.stand_on(base)
             return base
         return self.restored
 
@@ -96,7 +96,7 @@ class Session:
 
     def stand_on_restored(self, standing: Base | ViewOnly) -> None:
         """Go on from what `restore` returns."""
-        self._set_standing(standing)
+        self.stand_on(standing)
         self.last_restored = standing
 
     def doubt_restore(self, before: Standing) -> None:
@@ -146,20 +146,17 @@ class Session:
         ref = head.committed
         return Base(head, None if ref is None else await metadata.read_manifest(self.store, self.host, ref))
 
-    def rebase(self, base: Base) -> None:
-        """Save on top of `base` from now on."""
-        self._set_standing(base)
-
     def move_to(self, base: Base, head: Head) -> None:
         """Save on `head`, which commits what `base` does. Views and migrations stay."""
         if not isinstance(self._standing, ViewOnly):
-            self._set_standing(replace(self.restored or base, head=head))
+            self.stand_on(replace(self.restored or base, head=head))
 
     def invalidate(self, why: str) -> None:
         """Refuse every write until `restore()` is called. `why` says what happened."""
-        self._set_standing(MustRestore(why))
+        self.stand_on(MustRestore(why))
 
-    def _set_standing(self, standing: Standing) -> None:
+    def stand_on(self, standing: Standing) -> None:
+        """Save on top of a base from now on, or refuse to."""
         if isinstance(standing, Base) and standing.manifest is not None:
             self.note_committed(standing.manifest.id)
         if not isinstance(self._standing, Fenced):  # a zombie stays one, whatever it restores
@@ -273,7 +270,7 @@ class Session:
         if not swapped.is_own or (swapped.head.committed != ref and not stays):
             self.invalidate(f"{ref.id} was committed, and another writer took over since: call restore() first")
         elif not stays:
-            self._set_standing(Base(swapped.head, manifest))
+            self.stand_on(Base(swapped.head, manifest))
 
     async def swap_pointer(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Head:
         """Swap the pointer in this session's name, and return its new version.
@@ -292,7 +289,7 @@ class Session:
             swapped = await self.owner.swap(self.store, self.host, base, attempt, edit_pointer, lambda: self.restored)
         # The order counts: fenced and retired are conflicts too.
         except FencedError as error:
-            self._set_standing(Fenced(error))
+            self.stand_on(Fenced(error))
             raise
         except RetiredError:  # a conflict about the target: what this session stands on is still right
             raise
@@ -305,7 +302,7 @@ class Session:
                 self.invalidate("the outcome of the last swap is unknown: call restore() first, to find out")
             raise
         if swapped.overtaken is not None:  # this commit counts; the next call is refused
-            self._set_standing(Fenced(swapped.overtaken))
+            self.stand_on(Fenced(swapped.overtaken))
         return swapped
 
     async def prove_conditions(self, head: Head) -> None:

@@ -183,7 +183,7 @@ class RewindAttempt:
         A job that has committed since makes the swap fail.
         """
         session = self.query.session
-        session.rebase(self.query.base)
+        session.stand_on(self.query.base)
         try:
             # With the base, since another task of this client may restore or commit before the rollback has the lock.
             await rollback(
