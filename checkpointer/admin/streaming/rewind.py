@@ -25,7 +25,7 @@ savepoint of step 4 that puts the files of steps 7 and 8 back in step 9.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 from pyspark_checkpointer.admin.streaming.rewind_attempt import RewindAttempt, RewoundQuery
 from pyspark_checkpointer.admin.streaming.rewind_record import (
@@ -78,10 +78,11 @@ async def _open_query(session: Session, where: SparkCheckpointLocation) -> Async
         raise CheckpointNotFoundError(f"{session.store.url}: nothing is committed")
     last = job_of(session, base.manifest)
     spark = where.open(session.store.url, last)
-    try:
-        yield RewoundQuery(session, base, base.parent, last, spark, await read_records(spark))
-    finally:
-        await spark.close()
+    with ExitStack() as refusing:
+        try:
+            yield RewoundQuery(session, base, base.parent, last, spark, await read_records(spark), refusing)
+        finally:
+            await spark.close()
 
 
 async def _attempt_to(query: RewoundQuery, to: CheckpointId) -> RewindAttempt:

@@ -5,7 +5,8 @@ in `rewind.py`.
 """
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from pyspark_checkpointer.admin.rollback import rollback
@@ -50,6 +51,8 @@ class RewoundQuery:
     spark: Store
     records: list[RewindRecord]
     """The rewinds that were begun so far, newest first."""
+    refusing: ExitStack
+    """Ends after all else: until then the session refuses writes once the state is committed."""
 
     def unchanged(self) -> Rewind:
         """Return the result of a rewind that has nothing to do."""
@@ -109,12 +112,11 @@ class RewindAttempt:
         if self.record is None:
             await refuse_damaged(self.query.session, self.target, self.manifest, options.progress)
         record = self.record or await self._commit(moves_state, plan)
-        try:
-            await self._cut(record, plan)
-        except BaseException:
-            # The state is committed. A batch that is begun now would go on top of it, and Spark's progress is not cut.
-            self.query.session.invalidate("a rewind did not end: call it again, and then restore()")
-            raise
+        # The state is committed. A batch that is begun now would go on top of it, and Spark's progress is not cut. Who
+        # begins one may also have given up this rewind, and not know that the state is another one.
+        why = "a rewind did not end: call it again, and then restore()"
+        self.query.refusing.enter_context(_refusing(self.query.session, why))
+        await self._cut(record, plan)
         log_safely(logging.INFO, "%s: rewound to %s, batch %d, as %s", url, result.to, result.batch, record.new)
         return replace(result, new=record.new, kept_in=record.folder, savepoint=record.savepoint)
 
@@ -237,3 +239,19 @@ class RewindAttempt:
         raise ConflictError(
             f"{self.query.spark.url}: Spark writes its progress while it is rewound: stop the query, then call again"
         )
+
+
+@contextmanager
+def _refusing(session: Session, why: str) -> Iterator[None]:
+    """Refuse every write until the block ends without an error, or until somebody restores."""
+    before = session.standing
+    session.invalidate(why)
+    refused = session.standing
+    try:
+        yield
+    except BaseException:
+        # Also where somebody has restored meanwhile.
+        session.invalidate(why)
+        raise
+    if session.standing is refused:
+        session.stand_on(before)

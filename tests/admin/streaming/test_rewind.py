@@ -30,6 +30,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_files
+from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.testing.faults import CrashError, Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
@@ -297,6 +298,63 @@ def test_a_restore_after_a_rewind_that_was_given_up_stays(query: Query, monkeypa
     query.run()
     monkeypatch.setattr(rewind_attempt, "apply_log_plan", late)
     asyncio.run(asyncio.wait_for(go_on(), 60))
+
+
+@pytest.mark.parametrize("held", ["a file of Spark", "its store"])
+@pytest.mark.parametrize("verb", ["rewind", "undo_rewind"])
+def test_no_batch_begins_beside_a_rewind_that_was_given_up(
+    query: Query, monkeypatch: pytest.MonkeyPatch, verb: str, held: str
+) -> None:
+    """Its state is committed. A caller who has not restored would add deltas of the old one to it."""
+    may_end, has_begun = threading.Event(), threading.Event()
+    apply_log_plan, close = rewind_attempt.apply_log_plan, LocalStore.close
+
+    async def late(*args: Any) -> None:
+        if held == "a file of Spark":
+            await hold()
+        await apply_log_plan(*args)
+
+    async def late_close(store: LocalStore) -> None:
+        if held == "its store" and store.url.endswith(query.spark.name):
+            await hold()
+        await close(store)
+
+    async def hold() -> None:
+        has_begun.set()
+        await asyncio.to_thread(may_end.wait)
+
+    async def go_on() -> None:
+        client = AsyncCheckpointer(query.root)
+        await client.restore()
+        rewinding = asyncio.ensure_future(
+            client.rewind(query.spark, to=BACK) if verb == "rewind" else client.undo_rewind(query.spark)
+        )
+        await asyncio.to_thread(has_begun.wait)
+        rewinding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await rewinding
+        with pytest.raises(InvalidStateError, match=r"restore\(\)"):
+            await client.begin()
+        may_end.set()
+        await client.restore()
+        await client.begin()
+
+    query.run()
+    if verb == "undo_rewind":
+        Checkpointer(query.root).rewind(query.spark, to=BACK)
+    monkeypatch.setattr(rewind_attempt, "apply_log_plan", late)
+    monkeypatch.setattr(LocalStore, "close", late_close)
+    asyncio.run(asyncio.wait_for(go_on(), 60))
+
+
+def test_after_a_rewind_a_batch_begins_without_a_restore(query: Query) -> None:
+    query.run()
+    client = Checkpointer(query.root)
+    client.restore()
+    client.rewind(query.spark, to=BACK)
+    parent = client.begin().parent
+    assert parent is not None
+    assert parent.epoch == TO
 
 
 def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
