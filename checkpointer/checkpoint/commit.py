@@ -15,13 +15,11 @@ bytes wait in a pack until then; larger ones are on their way since `save` was c
 `save.py` has the calls on an open attempt, and what is written meanwhile. `session.py` moves the pointer.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
 
-from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import (
     INVISIBLE,
@@ -41,11 +39,13 @@ from pyspark_checkpointer.manifests import codecs, manifest_json, object_paths
 from pyspark_checkpointer.manifests.model import Job, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime import forks
 
-T = TypeVar("T")
-
 
 async def begin(session: Session, epoch: int | None, job: Job | None, meter: Meter) -> CheckpointAttempt:
-    """Begin an attempt on top of the restored checkpoint, measured by `meter`."""
+    """Begin an attempt on top of the restored checkpoint, measured by `meter`.
+
+    It waits for the commit in the background, and raises its error.
+    """
+    await session.await_background()
     if epoch is not None and (isinstance(epoch, bool) or not isinstance(epoch, int) or abs(epoch) >= 2**63):
         raise IllegalArgumentError(f"epoch {epoch!r:.40}: expected an integer or None")
     async with session.lock:  # after a commit whose caller stopped waiting
@@ -85,46 +85,6 @@ async def _commit(attempt: CheckpointAttempt) -> None:
             await _make_room(attempt, error)
             raise
         attempt.decide(manifest)
-
-
-@contextmanager
-def doubting(
-    session: Session, work: Callable[[], Coroutine[Any, Any, T]]
-) -> Iterator[Callable[[], Coroutine[Any, Any, T]]]:
-    """Refuse later commits if a commit takes effect after its caller is gone.
-
-    The caller does not know that it did, and its deltas would count twice if it tried the batch again on top. `work`
-    makes the coroutine of any verb that commits. The block awaits what this yields in its place, in any thread.
-    """
-    has_landed = is_given_up = False
-
-    def doubt() -> None:
-        if not (has_landed and is_given_up):
-            return
-        # Not where the session has to restore anyway: the reason for that stays. Not where the caller has restored
-        # meanwhile, either: a rewind goes on for long after its commit.
-        if session.restored is not None and session.standing is not session.last_restored:
-            session.invalidate("a commit that nobody waited for took effect: call restore() first")
-
-    async def watched() -> T:
-        nonlocal has_landed
-        result = await work()
-        has_landed = True
-        doubt()
-        return result
-
-    def give_up() -> None:
-        nonlocal is_given_up
-        is_given_up = True
-        doubt()
-
-    try:
-        yield watched
-    except BaseException:  # also an error of the commit itself, which has not taken effect then
-        with suppress(RuntimeError):  # the loop was closed
-            # Both functions run on the loop, and what the caller does next comes after this.
-            runtime.loop().call_soon_threadsafe(give_up)
-        raise
 
 
 async def prepare(attempt: CheckpointAttempt) -> Prepared:

@@ -99,12 +99,15 @@ class Session:
         self.stand_on(standing)
         self.last_restored = standing
 
-    def doubt_restore(self, before: Standing) -> None:
-        """Refuse every write if a restore that was given up has changed the base.
+    def doubt_commit(self) -> None:
+        """Refuse every write after a commit whose caller was gone: its deltas, tried again, would count twice."""
+        # An older reason to restore stays. And the caller may have restored while a rewind went on after its commit.
+        if self.restored is not None and self._standing is not self.last_restored:
+            self.invalidate("a commit that nobody waited for took effect: call restore() first")
 
-        The next `restore()` ends this. `before` is what the restore before it has set.
-        """
-        if self.last_restored is not before and self._standing is self.last_restored:
+    def doubt_restore(self) -> None:
+        """Refuse every write on what a restore has set when its caller was gone."""
+        if self._standing is self.last_restored:
             self.invalidate("restore() was interrupted: call restore() again")
 
     async def rollback_base(self) -> Base:

@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart, unless_given_up
+from pyspark_checkpointer.client.seam import AsyncFace, AsyncStart, doubting, tell_async, unless_given_up
 from pyspark_checkpointer.errors import CheckpointError, ConflictError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -71,9 +71,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             return self._again()
         self._is_beginning = True
         try:
-            # Not by `bridge`: an earlier commit in the background comes first, and its failure is raised here.
+            # Not by `bridge`: it may raise the error of an earlier commit in the background.
             begun = commit.begin(self._session, self._epoch, self._job, self.meter)
-            self._begun = await self._run(self._session, begun)
+            self._begun = await tell_async(self._session, begun)
         finally:
             self._is_beginning = False
         return self
@@ -338,7 +338,7 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
             >>> id == await ck.read_latest()
             True
         """
-        with commit.doubting(self.attempt.session, partial(commit.commit, self.attempt)) as watched:
+        with doubting(self.attempt.session.doubt_commit, partial(commit.commit, self.attempt)) as watched:
             await bridge(watched())
         return self.id
 
@@ -396,9 +396,9 @@ class AsyncCheckpoint(AsyncStart, NotPicklable):
         # Now, because the caller goes on and may change positions while the commit waits for its turn.
         self.attempt.freeze()
         session = self._client.session
-        with commit.doubting(session, partial(commit.commit, self.attempt)) as watched:
+        with doubting(session.doubt_commit, partial(commit.commit, self.attempt)) as watched:
             work = unless_given_up(self.attempt, watched)
-            await self._tell(session, session.in_background(work, f"the commit of {self.id}"))
+            await tell_async(session, session.in_background(work, f"the commit of {self.id}"))
 
     async def _give_up(self, error: BaseException) -> None:
         self.attempt.is_given_up = True
@@ -469,7 +469,7 @@ class AsyncPrepared(NotPicklable):
             >>> await ck.read_latest() == second.id
             True
         """
-        with commit.doubting(self._core.session, self._core.commit) as watched:
+        with doubting(self._core.session.doubt_commit, self._core.commit) as watched:
             await bridge(watched())
 
     async def abort(self) -> None:

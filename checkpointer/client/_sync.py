@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_checkpointer.admin import savepoints
@@ -210,7 +211,7 @@ class Checkpointer(SyncFace):
         """
         wanted, migrate = CheckpointSelector.choose(id, epoch, savepoint), as_migration(rename, drop, transform)
         session = self.session
-        reader = self._restoring(session, restore.restore(session, wanted, on_corruption, migrate))
+        reader = self._restoring(session, partial(restore.restore, session, wanted, on_corruption, migrate))
         return None if reader is None else Restored(reader)
 
     def savepoint(self, name: str, id: CheckpointId | str | None = None) -> Savepoint:

@@ -18,7 +18,7 @@ from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.client.base import as_bytes
 from pyspark_checkpointer.client.key_history import key_history
 from pyspark_checkpointer.client.restored import OperatorView, RestoredView
-from pyspark_checkpointer.client.seam import SyncFace, SyncStart, unless_given_up
+from pyspark_checkpointer.client.seam import SyncFace, SyncStart, doubting, tell_sync, unless_given_up
 from pyspark_checkpointer.errors import CheckpointError, ConflictError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, CheckpointId, Job, Json
@@ -72,9 +72,9 @@ class Checkpoint(SyncStart, NotPicklable):
             return self._again()
         self._is_beginning = True
         try:
-            # Not by `run_sync`: an earlier commit in the background comes first, and its failure is raised here.
+            # Not by `run_sync`: it may raise the error of an earlier commit in the background.
             begun = commit.begin(self._session, self._epoch, self._job, self.meter)
-            self._begun = self._run(self._session, begun)
+            self._begun = tell_sync(self._session, begun)
         finally:
             self._is_beginning = False
         return self
@@ -339,7 +339,7 @@ class Checkpoint(SyncStart, NotPicklable):
             >>> id == ck.read_latest()
             True
         """
-        with commit.doubting(self.attempt.session, partial(commit.commit, self.attempt)) as watched:
+        with doubting(self.attempt.session.doubt_commit, partial(commit.commit, self.attempt)) as watched:
             run_sync(watched())
         return self.id
 
@@ -397,9 +397,9 @@ class Checkpoint(SyncStart, NotPicklable):
         # Now, because the caller goes on and may change positions while the commit waits for its turn.
         self.attempt.freeze()
         session = self._client.session
-        with commit.doubting(session, partial(commit.commit, self.attempt)) as watched:
+        with doubting(session.doubt_commit, partial(commit.commit, self.attempt)) as watched:
             work = unless_given_up(self.attempt, watched)
-            self._tell(session, session.in_background(work, f"the commit of {self.id}"))
+            tell_sync(session, session.in_background(work, f"the commit of {self.id}"))
 
     def _give_up(self, error: BaseException) -> None:
         self.attempt.is_given_up = True
@@ -470,7 +470,7 @@ class Prepared(NotPicklable):
             >>> ck.read_latest() == second.id
             True
         """
-        with commit.doubting(self._core.session, self._core.commit) as watched:
+        with doubting(self._core.session.doubt_commit, self._core.commit) as watched:
             run_sync(watched())
 
     def abort(self) -> None:

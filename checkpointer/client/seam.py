@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.attempt_state import AttemptState
-from pyspark_checkpointer.checkpoint.commit import doubting
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.checkpoint.session import Session
@@ -36,7 +35,8 @@ async def _after_background(session: Session, work: Coroutine[Any, Any, T]) -> T
     return await work
 
 
-async def _tell_async(session: Session, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
+async def tell_async(session: Session, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
+    """Await work, and note that its error has reached the caller."""
     try:
         return await bridge(work, shield=shield)
     except BaseException as error:
@@ -46,7 +46,7 @@ async def _tell_async(session: Session, work: Coroutine[Any, Any, T], *, shield:
         raise
 
 
-def _tell_sync(session: Session, work: Coroutine[Any, Any, T]) -> T:
+def tell_sync(session: Session, work: Coroutine[Any, Any, T]) -> T:
     try:
         return run_sync(work)
     except BaseException as error:
@@ -68,34 +68,35 @@ async def unless_given_up(attempt: CheckpointAttempt, work: Callable[[], Corouti
 
 
 @contextmanager
-def _doubting(session: Session) -> Iterator[list[BaseException]]:
-    """Refuse later commits if a restore is given up too late.
+def doubting(
+    doubt: Callable[[], None], work: Callable[[], Coroutine[Any, Any, T]]
+) -> Iterator[Callable[[], Coroutine[Any, Any, T]]]:
+    """Call `doubt` if a verb takes effect after its caller is gone, who does not know that it did.
 
-    It has changed what `begin` builds on then. If a restore of another thread ended meanwhile, the two cannot be told
-    apart, and commits are refused too. The block puts the error of the restore itself into the list: such a restore has
-    changed nothing.
+    `work` makes the coroutine of the verb. The block awaits what this yields in its place, in any thread.
     """
-    before = session.last_restored
-    failures: list[BaseException] = []
-    try:
-        yield failures
-    except BaseException as error:
-        # An interrupt, a cancellation, or an error of what comes after the restore. If the restore still ran, it was
-        # cancelled by a call on the loop, which comes before this one; what the caller does next comes after it.
-        if not any(error is failure for failure in failures):
-            with suppress(RuntimeError):  # the loop was closed
-                runtime.loop().call_soon_threadsafe(session.doubt_restore, before)
-        raise
-    finally:
-        failures.clear()  # an error refers to the frames that it passed, and through them to this list
+    has_landed = is_given_up = False
 
+    async def watched() -> T:
+        nonlocal has_landed
+        result = await work()
+        has_landed = True
+        if is_given_up:
+            doubt()
+        return result
 
-async def _noting(work: Coroutine[Any, Any, T], failures: list[BaseException]) -> T:
-    """Await work, and note its error."""
+    def give_up() -> None:
+        nonlocal is_given_up
+        is_given_up = True
+        if has_landed:
+            doubt()
+
     try:
-        return await work
-    except BaseException as error:
-        failures.append(error)
+        yield watched
+    except BaseException:  # also an error of the verb itself, which has not taken effect then
+        with suppress(RuntimeError):  # the loop was closed
+            # Both functions run on the loop, and what the caller does next comes after this.
+            runtime.loop().call_soon_threadsafe(give_up)
         raise
 
 
@@ -108,23 +109,22 @@ class AsyncFace(Client):
 
     async def _run_commit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a verb that commits."""
-        with doubting(self.session, work) as watched:
+        with doubting(self.session.doubt_commit, work) as watched:
             return await self._run(watched())
 
     async def _tell(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work, and note that its error has reached the caller."""
-        return await _tell_async(self.session, work)
+        return await tell_async(self.session, work)
 
     async def _restoring(
-        self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
+        self, session: Session, work: Callable[[], Coroutine[Any, Any, CheckpointReader | None]]
     ) -> CheckpointReader | None:
         """Await a restore, and cancel it with its caller.
 
         If it ended later, it would change what `begin` builds on.
         """
-        with _doubting(session) as failures:
-            restoring = _noting(_after_background(session, work), failures)
-            return await _tell_async(session, session.reports.restoring(restoring), shield=False)
+        with doubting(session.doubt_restore, work) as watched:
+            restoring = _after_background(session, watched())
+            return await tell_async(session, session.reports.restoring(restoring), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -141,18 +141,18 @@ class SyncFace(Client):
         return self._tell(_after_background(self.session, work))
 
     def _run_commit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        with doubting(self.session, work) as watched:
+        with doubting(self.session.doubt_commit, work) as watched:
             return self._run(watched())
 
     def _tell(self, work: Coroutine[Any, Any, T]) -> T:
-        return _tell_sync(self.session, work)
+        return tell_sync(self.session, work)
 
     def _restoring(
-        self, session: Session, work: Coroutine[Any, Any, CheckpointReader | None]
+        self, session: Session, work: Callable[[], Coroutine[Any, Any, CheckpointReader | None]]
     ) -> CheckpointReader | None:
-        with _doubting(session) as failures:
-            restoring = _noting(_after_background(session, work), failures)
-            return _tell_sync(session, session.reports.restoring(restoring))
+        with doubting(session.doubt_restore, work) as watched:
+            restoring = _after_background(session, watched())
+            return tell_sync(session, session.reports.restoring(restoring))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.
@@ -176,14 +176,6 @@ class AsyncStart:
     def _made(self) -> None:
         """Do the steps that are due as soon as the object is made."""
 
-    async def _run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
-        """Await work that comes after the commit in the background."""
-        return await self._tell(session, _after_background(session, work))
-
-    async def _tell(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
-        """Await work, and note that its error has reached the caller."""
-        return await _tell_async(session, work)
-
     def __await__(self) -> Generator[Any, None, Self]:
         return self._begin().__await__()
 
@@ -196,9 +188,3 @@ class SyncStart:
 
     def _made(self) -> None:
         self._begin()
-
-    def _run(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
-        return self._tell(session, _after_background(session, work))
-
-    def _tell(self, session: Session, work: Coroutine[Any, Any, T]) -> T:
-        return _tell_sync(session, work)
