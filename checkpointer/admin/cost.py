@@ -144,7 +144,7 @@ def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) ->
 
     The number is exact if each checkpoint is independent: the catalog is empty, nothing is prepared, and there are no
     segments. A cleanup reads `_latest` twice, the positions of followers once, each kept manifest three times, and the
-    others once or twice.
+    others once or twice. One that retires lists the manifests once more, to see whether `_latest` is an old copy.
     """
     every = window.kept + window.retired
     young = window.in_grace + window.retired if window.in_grace or window.gone else 0
@@ -156,8 +156,8 @@ def cleanup_requests(window: Window, batch: BatchForecast, store: StoreCosts) ->
     lists = [pages for count in (every, window.kept, young) if count > NEAR_STEPS]
     lists += [math.ceil(objects / store.page), int(store.lists_uploads)]
     going = (window.gone or window.retired) * batch.objects
-    swap = min(window.retired, 1)
-    return BilledRequests(sum(lists) + swap, gets + batch.segments, _deletions(going, batch, store))
+    retires = min(window.retired, 1)
+    return BilledRequests(sum(lists) + retires * (pages + 1), gets + batch.segments, _deletions(going, batch, store))
 
 
 def _deletions(going: float, batch: BatchForecast, store: StoreCosts) -> float:

@@ -374,6 +374,7 @@ class AsyncCheckpointer(AsyncFace):
 
         Raises:
             StalePlanError: Something in the plan is needed now. Nothing was done: make a new plan.
+            InvalidStateError: `_latest` is an old copy that somebody put back. Nothing was done.
             IllegalArgumentError: This is no plan, or one of another root.
             CorruptionError: Metadata is missing or damaged. The message names the object.
 

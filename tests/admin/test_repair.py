@@ -15,6 +15,7 @@ import pytest
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, RetentionPolicy, runtime
 from pyspark_checkpointer.admin.candidate import Candidate
+from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -680,6 +681,9 @@ def test_attempts_at_the_next_sequence_are_no_sign_of_an_old_pointer(world: Worl
         world.actor().repair(client.list_checkpoints()[-1])
 
 
+NEWEST = RetentionPolicy(keep_last=1, grace=timedelta(0))
+
+
 def put_back(world: World, old: bytes) -> None:
     """Put an old copy of `_latest` in its place."""
     world.delete("_latest")
@@ -689,31 +693,48 @@ def put_back(world: World, old: bytes) -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda client, ids: client.rollback(ids[0]),
-        lambda client, ids: client.delete_checkpoint(ids[0]),
-        lambda client, ids: client.clean(RetentionPolicy(keep_last=1, grace=timedelta(0))),
-        lambda client, ids: client.clean(),
-        lambda client, ids: client.plan(),
+        lambda client, ids, plan: client.rollback(ids[0]),
+        lambda client, ids, plan: client.delete_checkpoint(ids[0]),
+        lambda client, ids, plan: client.clean(NEWEST),
+        lambda client, ids, plan: client.clean(),
+        lambda client, ids, plan: client.plan(),
+        lambda client, ids, plan: client.apply(plan),
     ],
-    ids=["rollback", "delete", "clean with a policy", "clean", "plan"],
+    ids=["rollback", "delete", "clean with a policy", "clean", "plan", "apply"],
 )
 def test_what_deletes_or_buries_is_refused_on_an_old_copy(
-    world: World, verb: Callable[[Checkpointer, list[CheckpointId]], object]
+    world: World, verb: Callable[[Checkpointer, list[CheckpointId], CleanupPlan], object]
 ) -> None:
     client = world.actor()
     ids = line(client, 3)
-    old = world.latest()
+    old, plan = world.latest(), client.plan(NEWEST)
     newer = line(client, 3)
     client.savepoint("since", ids[1])
     put_back(world, old)
     before = world.objects()
     with pytest.raises(InvalidStateError, match=f"old copy.*{newer[-1]}.*checkpointer repair"):
-        verb(world.actor(), ids)
-    assert world.objects() == before
+        verb(world.actor(), ids, plan)
+    assert (world.objects(), world.latest()) == (before, old)
     world.actor().repair(newer[-1])
     assert [savepoint.name for savepoint in world.actor().savepoints()] == ["since"]
     assert latest(world.actor()) == b"3"
     world.actor().clean()
+
+
+def test_a_saved_plan_is_refused_on_an_older_copy(world: World, tmp_path: Path) -> None:
+    client = world.actor()
+    ids = line(client, 3)
+    old = world.latest()
+    ids.append(put(client, b"4"))
+    client.plan(RetentionPolicy(keep_last=2, grace=timedelta(0))).save(tmp_path / "plan")
+    client.savepoint("since", ids[1])
+    newest = line(client, 3)[-1]
+    put_back(world, old)
+    before = world.objects()
+    operator = world.actor()
+    with pytest.raises(InvalidStateError, match=f"old copy.*{newest}"):
+        operator.apply(operator.load_plan(tmp_path / "plan"))
+    assert (world.objects(), world.latest()) == (before, old)
 
 
 @pytest.mark.parametrize("ends", ["crash", "abort", "prepare", "zombie", "repair"])

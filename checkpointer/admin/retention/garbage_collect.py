@@ -171,9 +171,10 @@ def _checkpoints(decision: RetentionDecision) -> tuple[PlannedCheckpoint, ...]:
 async def apply_plan(session: Session, plan: CleanupPlan, progress: Progress | None = None) -> Cleaned:
     """Carry out a plan: retire checkpoints with one swap, then delete objects.
 
-    Raises `StalePlanError`, and does neither, if the plan would retire or delete something that is needed now. Only
-    where the store refused the first swap, garbage may be deleted by then. If a cleanup is interrupted, the next one
-    deletes the rest. `progress` gets numbers of objects.
+    Raises `StalePlanError`, and does neither, if the plan would retire or delete something that is needed now, and
+    `InvalidStateError` if `_latest` is an old copy that somebody put back. Only where the store refused the first swap,
+    garbage may be deleted by then. If a cleanup is interrupted, the next one deletes the rest. `progress` gets numbers
+    of objects.
     """
     if not isinstance(plan, CleanupPlan):
         raise IllegalArgumentError(f"expected a CleanupPlan, got {type(plan).__name__}")
@@ -206,6 +207,9 @@ async def _check_plan(session: Session, head: Head, plan: CleanupPlan) -> tuple[
         return LiveCheckpoints((), None), ()
     # A plan that was made on this very version needs no check, unless it comes from a file: that may say anything.
     fresh = head.pointer.nonce == plan.nonce and not plan.from_file
+    if plan.retired or plan.total(DELETE).objects:
+        # The newer commits may need them, such as a savepoint that was made since.
+        await refuse_old_copy(session.store, head)
     if fresh and not plan.retired:
         return LiveCheckpoints((), None), ()
     # The policy is not asked again: the plan says what is to go, and only what must stay now is looked up.

@@ -19,7 +19,7 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.waiting import NOBODY, PlannedFollower, find_waiting, reason_of
 from pyspark_checkpointer.admin.savepoints import replace_catalog
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import walk
+from pyspark_checkpointer.checkpoint.history import refuse_old_copy, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
@@ -150,7 +150,10 @@ class Retirement:
 
 
 async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
-    """Retire, with one swap, the checkpoints that the policy does not keep."""
+    """Retire, with one swap, the checkpoints that the policy does not keep.
+
+    Raises `InvalidStateError` if it would retire some, and `_latest` is an old copy that somebody put back.
+    """
     note: str | None = None
     followers: tuple[PlannedFollower, ...] = ()
     # Kept when a swap is refused: to read the history anew takes so long that a fast job would refuse every next swap.
@@ -162,6 +165,9 @@ async def retire(session: Session, policy: RetentionPolicy) -> Retirement:
             return LiveCheckpoints((), None), ()
         decision, note = await decide_retention_now(session, head, policy, known)
         followers = decision.followers
+        if decision.retired:
+            # A savepoint of the newer commits may keep them.
+            await refuse_old_copy(session.store, head)
         return decision.live, decision.retired
 
     retired = await retire_chosen(session, choose, policy.grace)
