@@ -372,6 +372,19 @@ def test_little_stands_directly_in_the_package() -> None:
     assert len([*(ROOT / "checkpointer").glob("*.py")]) <= 6
 
 
+@pytest.mark.parametrize("module", FILES)
+def test_a_coroutine_logs_safely(module: str) -> None:
+    """A handler of the user that ends the program would end the event loop; later calls would wait for ever."""
+    logged = [
+        call.lineno
+        for function in ast.walk(parse(module))
+        if isinstance(function, ast.AsyncFunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("logger.")
+    ]
+    assert logged == [], "call log_safely() of runtime.user_functions"
+
+
 MAX_LINES = 320
 """Lines of a file that a reader takes in as one thing."""
 

@@ -30,6 +30,7 @@ from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.manifests.manifest_json import encode_pointer
 from pyspark_checkpointer.manifests.model import Manifest, Ref
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, Store, holds, pages
 from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
@@ -39,8 +40,6 @@ from pyspark_checkpointer.storage.encryption.root_keys import adopt, change_keys
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore, Encryption
 from pyspark_checkpointer.storage.signatures.signing_keys import Signing
 from pyspark_checkpointer.storage.signatures.store import SignedStore
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +284,8 @@ class _Encrypting:
             if leftovers:
                 await self._stored.discard(leftovers)
         except StoreRefusedError as error:  # A right is missing that nothing else needs, or the server cannot do it.
-            logger.warning("%s: the leftovers of interrupted writes could not be deleted: %s", url, error)
-        logger.info("%s: is encrypted; %d objects were copied, %d deleted", url, self.objects, deleted)
+            log_safely(logging.WARNING, "%s: the leftovers of interrupted writes could not be deleted: %s", url, error)
+        log_safely(logging.INFO, "%s: is encrypted; %d objects were copied, %d deleted", url, self.objects, deleted)
         return EncryptedRoot(url, self.objects, self.bytes, deleted)
 
 

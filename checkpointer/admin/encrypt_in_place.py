@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyspark_checkpointer.errors import ConflictError, CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     Blob,
@@ -21,8 +22,6 @@ from pyspark_checkpointer.storage.base import (
 )
 from pyspark_checkpointer.storage.compare_and_swap import find_object
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys, mark_of
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 ROUNDS = 100
 """Largest number of times that the work begins again because somebody wrote meanwhile."""
@@ -108,7 +107,7 @@ class InPlace:
                 raise type(error)(
                     f"{error}. If nobody can mend it, keep a copy, delete it, and call this again"
                 ) from None
-        logger.warning("%s/%s: is no object of this root, and was left as it is", self.stored.url, stored)
+        log_safely(logging.WARNING, "%s/%s: is no object of this root, and was left as it is", self.stored.url, stored)
         return None
 
     async def _move(self, stored: str, target: str, data: bytes) -> None:

@@ -39,10 +39,9 @@ from pyspark_checkpointer.manifests.followers_json import (
     encode_followers,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Blob, Store
 from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 ROUNDS = 100
 """Largest number of times that a change is planned again, since other followers changed the object meanwhile."""
@@ -176,7 +175,7 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
         await put_back(session, move)
         await _touch(session)
         raise
-    logger.info("%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
+    log_safely(logging.INFO, "%s: follower %r of %s begins after %s", session.store.url, name, operator, checkpoint)
     return move
 
 
@@ -270,7 +269,7 @@ async def remove(session: Session, name: str) -> None:
         return _without(known, name)
 
     await _change(session, plan)
-    logger.info("%s: follower %r was removed", session.store.url, name)
+    log_safely(logging.INFO, "%s: follower %r was removed", session.store.url, name)
 
 
 def _without(known: FollowerPositions, name: str) -> FollowerPositions:

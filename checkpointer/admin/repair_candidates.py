@@ -20,10 +20,9 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, StoreRefusedError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Manifest, Ref
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
         unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
         sequences += [owner.sequence for owner in unfinished if owner is not None]
     except StoreRefusedError as error:  # A right is missing that nothing else needs, or the server cannot do it.
-        logger.info("%s: the leftovers of interrupted writes could not be listed: %s", store.url, error)
+        log_safely(logging.INFO, "%s: the leftovers of interrupted writes could not be listed: %s", store.url, error)
         # An attempt has at most one more than the newest commit.
         sequences.append(max(sequences, default=0) + 1)
 

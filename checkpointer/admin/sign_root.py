@@ -24,14 +24,13 @@ from pyspark_checkpointer.manifests.manifest_json import decode_manifest, encode
 from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers
 from pyspark_checkpointer.runtime.host import Host
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, holds, pages
 from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.signatures.rules import Rules
 from pyspark_checkpointer.storage.signatures.signers import find_signers, swap_signers
 from pyspark_checkpointer.storage.signatures.store import SignedStore
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 ROUNDS = 100
 """Largest number of times that the work begins again because a job wrote meanwhile."""
@@ -89,7 +88,7 @@ class _Adoption:
         done = replace(found[0], version=found[0].version + 1, adopting=False)
         if not await swap_signers(self._plain, self._owner, done, found[1].version):
             raise ConflictError(f"{self._store.url}: somebody else changed {SIGNERS} at the same time: call this again")
-        logger.info("%s: is signed", self._store.url)
+        log_safely(logging.INFO, "%s: is signed", self._store.url)
         return done
 
     async def _sign_commits(self) -> None:

@@ -39,6 +39,7 @@ from pyspark_checkpointer.manifests.signatures_json import (
     Signers,
     decode_signed,
 )
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import (
     SWAP_LIMIT,
     ObjectNotFoundError,
@@ -50,8 +51,6 @@ from pyspark_checkpointer.storage.compare_and_swap import find_object
 from pyspark_checkpointer.storage.signatures.signers import find_signers, swap_signers
 from pyspark_checkpointer.storage.signatures.signing_keys import read_public_keys
 from pyspark_checkpointer.storage.signatures.store import SignedStore
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 
 async def read_signers(session: Session) -> Signers:
@@ -111,7 +110,7 @@ class _Change:
                 await self._fence(named)
                 return
             if await swap_signers(self._plain, self._owner, new, version):
-                logger.info("%s: version %d of the list of signers is there", self._store.url, new.version)
+                log_safely(logging.INFO, "%s: version %d of the list of signers is there", self._store.url, new.version)
                 self.signers = new
                 await self._fence(named)
                 return
@@ -221,7 +220,7 @@ class _Change:
         except UntrustedError:
             raise
         except (CorruptionError, ObjectNotFoundError) as error:  # Damage is nothing that a revocation has to wait for.
-            logger.warning("%s: the newest commits could not be looked at: %s", self._store.url, error)
+            log_safely(logging.WARNING, "%s: the newest commits could not be looked at: %s", self._store.url, error)
 
     async def _fence_position(self, path: str, gone: Collection[str]) -> None:
         try:
@@ -233,7 +232,7 @@ class _Change:
         except (CorruptionError, InvalidStateError):
             if await self._is_decrypted(path):
                 raise
-        logger.warning("%s/%s: has no signature that counts, and was left as it is", self._store.url, path)
+        log_safely(logging.WARNING, "%s/%s: has no signature that counts, and was left as it is", self._store.url, path)
 
     async def _is_signed_by(self, path: str, gone: Collection[str]) -> bool:
         blob = await find_object(self._plain, path, SWAP_LIMIT)

@@ -41,11 +41,10 @@ from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.map_expiry import MapRule, decode_schema
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId, Clock, Manifest, Operator
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 
 T = TypeVar("T")
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 OnCorruption = Literal["error", "previous"]
 
@@ -277,7 +276,13 @@ async def _restore_intact(session: Session) -> tuple[Base | None, CheckpointRead
     if found.manifest is None or not found.skipped:
         return _go_on(session, Base(found.head, found.manifest), found.prepared)
     problems = "; ".join(map(str, found.skipped))
-    logger.warning("%s: %s was restored instead of a newer one: %s", session.store.url, found.manifest.id, problems)
+    log_safely(
+        logging.WARNING,
+        "%s: %s was restored instead of a newer one: %s",
+        session.store.url,
+        found.manifest.id,
+        problems,
+    )
     return None, CheckpointReader(session, found.manifest, None, found.skipped)
 
 

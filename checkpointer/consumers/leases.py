@@ -34,8 +34,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.positions_json import Position, Row
 from pyspark_checkpointer.manifests.shown import show
-
-logger = logging.getLogger("pyspark_checkpointer")
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 MAX_LEASE_SECONDS = 1e9
 """Maximum length of a lease in seconds: some thirty years.
@@ -194,7 +193,7 @@ class Leases:
                 self.let_go(lease)
                 return
             # An update under an earlier lease on the partition was given up, which nobody was told before.
-            logger.warning("partition %r: an update was not written: %s", lease.partition, error)
+            log_safely(logging.WARNING, "partition %r: an update was not written: %s", lease.partition, error)
         try:
             await self._give_back(lease, finished)
         finally:

@@ -28,11 +28,10 @@ import pyspark_checkpointer.storage.connection  # noqa: F401  # closes connectio
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.consumers.write_buffer import WriteBuffer
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, ShutdownError
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 Write = Callable[[Mapping[K, V]], Coroutine[Any, Any, Mapping[K, Exception]]]
 """Function that writes the values and returns the keys that were not written.
@@ -283,7 +282,7 @@ class WriteBehind(Generic[K, V]):
             # The error is logged as text. As an object it has a traceback, and a handler that keeps the record would
             # keep everything here alive.
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            logger.warning("%s: could not be written, %s: %s%s", self._name, fate, str(errors[0]), more)
+            log_safely(logging.WARNING, "%s: could not be written, %s: %s%s", self._name, fate, str(errors[0]), more)
 
     async def _flush_for_read(self, wanted: Callable[[K], bool]) -> None:
         failures = await self._write_held(wanted)
@@ -299,7 +298,9 @@ class WriteBehind(Generic[K, V]):
         async with self._write_lock:
             self._buffer.drain_inbox()
             if count := self._buffer.forget(wanted):
-                logger.info("%s: %d updates from before another consumer came were dropped", self._name, count)
+                log_safely(
+                    logging.INFO, "%s: %d updates from before another consumer came were dropped", self._name, count
+                )
             if not self._buffer.has_held:
                 self._stop_timer()
             # Values that came with this look have started no timer.
@@ -436,7 +437,8 @@ async def _write_all_at_exit(left: Sequence["WriteBehind[Any, Any]"], seconds: f
             _hung[write_behind] = dict(write_behind.pending)
         # Values that were given up are not pending any more, but they are lost as well.
         if lost := write_behind.pending.keys() | reasons.keys():
-            logger.error(
+            log_safely(
+                logging.ERROR,
                 "%s: the process ends, and updates could not be written (%d), so events will be read again: %s",
                 write_behind._name,
                 len(lost),

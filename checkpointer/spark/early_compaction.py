@@ -18,14 +18,13 @@ from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import forks
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.request_path import Traffic, counted
 from pyspark_checkpointer.table.compact import Compacted, encode_compacted
 from pyspark_checkpointer.table.encoder import TableEncoder
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class EarlyCompaction:
                 return [made async for made in encode_compacted(reader, encoder, version.chains, self._keep)]
         except Exception as error:
             # A batch may need these objects never, or not yet. One that does reports what is wrong with them.
-            logger.info("table %r: was not compacted between two batches: %s", version.name, error)
+            log_safely(logging.INFO, "table %r: was not compacted between two batches: %s", version.name, error)
             return []
 
     def begin_write(self, chains: Mapping[int, Chain], writer: TableWriter, traffic: Traffic) -> None:
@@ -110,7 +109,12 @@ class EarlyCompaction:
                         compacted_chains |= await compacted.write(writer)
         except Exception as error:
             # A batch that has to compact such a chain itself reports what is wrong.
-            logger.info("table %r: an object that was compacted could not be written: %s", self._version.name, error)
+            log_safely(
+                logging.INFO,
+                "table %r: an object that was compacted could not be written: %s",
+                self._version.name,
+                error,
+            )
         finally:
             traffic.add(self._traffic)
         return compacted_chains

@@ -25,10 +25,9 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.codecs import kind_of
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import ObjectExistsError, Store, is_empty
 from pyspark_checkpointer.table.parquet_file import PlainRows, RowKind, open_writer
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 EXPORT_MARKER = "_checkpoint.json"
 
@@ -108,7 +107,7 @@ async def _export(
     left = tuple(sorted(manifest.operators.keys() - wanted.keys())) if operators is None else ()
     made = Exported(ref.id, manifest.epoch, target.url, tuple(written), left)
     await _put(target, EXPORT_MARKER, json.dumps(asdict(made) | {"id": str(ref.id)}, indent=2).encode())
-    logger.info("%s: wrote %s as Parquet to %s", session.store.url, ref.id, target.url)
+    log_safely(logging.INFO, "%s: wrote %s as Parquet to %s", session.store.url, ref.id, target.url)
     return made
 
 

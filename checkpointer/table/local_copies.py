@@ -18,10 +18,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.schema import TableSchema
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_BYTES = 4 << 30
 """The most bytes of copies in a folder."""
@@ -105,7 +104,12 @@ class LocalCopies:
                 self._mapped.pop(name, None)  # The disk gets its space back once nobody maps it any more.
             return None
         except _ERRORS as error:
-            logger.warning("%s: a copy of a table's object cannot be read, the object is read instead: %s", path, error)
+            log_safely(
+                logging.WARNING,
+                "%s: a copy of a table's object cannot be read, the object is read instead: %s",
+                path,
+                error,
+            )
             # Other errors may be those of this process: it may have no room to map a sound copy.
             if isinstance(error, pa.ArrowInvalid):
                 self._remove(path)
@@ -137,7 +141,7 @@ class LocalCopies:
                 self._remove(new)
                 raise
         except _ERRORS as error:
-            logger.warning("%s: a copy of a table's object cannot be written: %s", self._folder, error)
+            log_safely(logging.WARNING, "%s: a copy of a table's object cannot be written: %s", self._folder, error)
 
     def _refuse(self, name: str, size: int) -> None:
         """Note that there is no room for a copy of so many bytes."""

@@ -123,6 +123,35 @@ def test_a_key_that_ends_the_program_is_refused_and_all_goes_on(member: str, err
     assert rest == ["3"]
 
 
+HANDLER = """
+import logging, pathlib, sys, tempfile
+from pyspark_checkpointer import Checkpointer
+
+class Exiting(logging.Handler):
+    def emit(self, record):
+        sys.exit(3)
+
+logging.getLogger("pyspark_checkpointer").addHandler(Exiting())
+root = tempfile.mkdtemp()
+client = Checkpointer(root)
+for number in range(2):
+    with client.begin(number) as cp:
+        cp.snapshot("op", 0, b"%d" % number)
+for path in pathlib.Path(root, "artifacts").rglob("0000000002-*"):
+    path.write_bytes(b"damaged")
+print(Checkpointer(root).restore(on_corruption="previous").epoch)
+with Checkpointer(tempfile.mkdtemp()).begin(7) as cp:
+    cp.snapshot("op", 0, b"7")
+print(cp.epoch)
+"""
+
+
+def test_a_handler_that_ends_the_program_ends_no_call() -> None:
+    """In a process of its own, which would wait for ever."""
+    done = subprocess.run([sys.executable, "-c", HANDLER], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["0", "7"], done
+
+
 def test_a_restore_that_nobody_waits_for_changes_nothing_later(root: str) -> None:
     asked, answer = threading.Event(), threading.Event()
 

@@ -23,8 +23,7 @@ from pyspark_checkpointer.checkpoint.history import refuse_old_copy, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
-
-logger = logging.getLogger("pyspark_checkpointer")
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 RETIREMENTS_PER_GRACE = 8
 """Times that checkpoints are retired in one grace period, at most.
@@ -179,8 +178,11 @@ def warn_of(url: str, followers: Collection[PlannedFollower]) -> None:
     """Log the followers that hold up retirement, or that are lost."""
     for follower in followers:
         if follower.matters:
-            logger.warning(
-                "%s: %s. If it is no longer needed: `checkpointer followers ROOT --remove NAME`", url, follower
+            log_safely(
+                logging.WARNING,
+                "%s: %s. If it is no longer needed: `checkpointer followers ROOT --remove NAME`",
+                url,
+                follower,
             )
 
 
@@ -205,7 +207,9 @@ async def retire_chosen(session: Session, choose: ChooseRetired, grace: timedelt
     # By nonce: of several attempts at the swap only one took effect, and the last version may be another writer's.
     done = planned.get(head.pointer.nonce, ()) if head.pointer is not None else ()
     if done:
-        logger.info("%s: retired %d checkpoints, %s to %s", session.store.url, len(done), done[0].id, done[-1].id)
+        log_safely(
+            logging.INFO, "%s: retired %d checkpoints, %s to %s", session.store.url, len(done), done[0].id, done[-1].id
+        )
     return done
 
 

@@ -14,8 +14,7 @@ import zstandard
 
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
 from pyspark_checkpointer.admin.retention.reachability import Action
-
-logger = logging.getLogger("pyspark_checkpointer")
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 _MEMORY_BYTES = 1 << 19
 """Most bytes of compressed rows in memory, where a file can be written. A row takes some ten."""
@@ -98,7 +97,7 @@ class Spool:
                 weakref.finalize(self, self._file.close)
             written = os.pwrite(self._file.fileno(), self._tail, self._stored)
         except OSError as error:
-            logger.debug("the rows of a plan stay in memory: %s", error)
+            log_safely(logging.DEBUG, "the rows of a plan stay in memory: %s", error)
             self._most_in_memory = 2 * len(self._tail)  # room may be made meanwhile
             return
         del self._tail[:written]

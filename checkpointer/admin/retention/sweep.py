@@ -10,9 +10,8 @@ from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import WriteLeftover
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 DELETE_BATCH = 1000
 """Objects that are deleted with one call. S3 takes this many in one request."""
@@ -50,7 +49,7 @@ async def delete_rows(
         while batches := await session.host.run(lambda some=some: _next_batches(some)):  # type: ignore[misc]
             await asyncio.gather(*map(delete, batches))
     if done:
-        logger.info("%s: deleted %d objects with %d bytes", session.store.url, done, size)
+        log_safely(logging.INFO, "%s: deleted %d objects with %d bytes", session.store.url, done, size)
     return Total(done, size)
 
 

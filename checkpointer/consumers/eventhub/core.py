@@ -31,8 +31,7 @@ from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import check_json
 from pyspark_checkpointer.manifests.positions_json import Ownership, Row
-
-logger = logging.getLogger("pyspark_checkpointer")
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 
 class _Claim(NamedTuple):
@@ -104,7 +103,9 @@ class EventHubGroups:
                 raise
             # The client calls this while it gives up a partition. An error would end it, with all others still claimed.
             partitions = ", ".join(claim.partition for claim in claims)
-            logger.warning("partition %s was not released, and its claim will expire: %s", partitions, error)
+            log_safely(
+                logging.WARNING, "partition %s was not released, and its claim will expire: %s", partitions, error
+            )
             return []
 
     async def _apply(self, claims: Sequence[_Claim]) -> list[dict[str, Any]]:

@@ -32,10 +32,9 @@ from pyspark_checkpointer.errors import FencedError, IllegalArgumentError, Inval
 from pyspark_checkpointer.manifests.shown import show
 from pyspark_checkpointer.runtime import forks
 from pyspark_checkpointer.runtime.not_picklable import NotPicklable
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage import Fencing, open_store
 from pyspark_checkpointer.storage.url import parse
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 
 class Journal(NotPicklable):
@@ -252,7 +251,8 @@ class Journal(NotPicklable):
             # The same event once more is no sign of anything, so it is not logged.
             if state.record_number != held.record_number and name not in self._warned:
                 self._warned.add(name)
-                logger.warning(
+                log_safely(
+                    logging.WARNING,
                     "%s: event log %r: record %d of %s was persisted after record %d of %s and is passed over, as "
                     "all are that are not newer, also those of a log that was cleared while the clock was behind",
                     self._file.url,

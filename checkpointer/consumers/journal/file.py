@@ -24,11 +24,10 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime.host import SystemHost
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage import SWAP_LIMIT, Blob, ObjectExistsError, Store
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, find_object, swap_until_decided
 from pyspark_checkpointer.storage.conditional_write_check import probe
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 MAX_ATTEMPTS = 20
 """Number of times that the file is read again if somebody else wrote it."""
@@ -127,7 +126,8 @@ class JournalFile:
                 await self._store.put(aside, current.data)
             kept = f"; the damaged file is kept as {aside}"
         self.recovered_from = f"{self.url}.previous"
-        logger.warning(
+        log_safely(
+            logging.WARNING,
             "%s: going on from the previous version, %s (to begin without states, remove it too)%s",
             damage,
             self.recovered_from,
@@ -137,7 +137,8 @@ class JournalFile:
 
     def _warn(self, content: JournalContent) -> None:
         for entry in content.unreadable:
-            logger.warning(
+            log_safely(
+                logging.WARNING,
                 "%s: %s: this entry is passed over, the other %d were read; it stays in the file until its "
                 "event log is persisted; to correct it, stop the journal first",
                 self.url,

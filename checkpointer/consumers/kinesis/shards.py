@@ -18,8 +18,7 @@ from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.consumers.write_behind import WriteBehind
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
-
-logger = logging.getLogger("pyspark_checkpointer")
+from pyspark_checkpointer.runtime.user_functions import log_safely
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,12 @@ class Shards:
                 await self.leases.renew()
                 self._note_renewal(began)
             except Exception as error:  # Any error is logged: nobody would notice that this task has ended.
-                logger.warning("worker %s could not renew its leases, and tries again: %s", self.leases.worker, error)
+                log_safely(
+                    logging.WARNING,
+                    "worker %s could not renew its leases, and tries again: %s",
+                    self.leases.worker,
+                    error,
+                )
 
     async def flush(self) -> None:
         """Write the delayed checkpoints of all shards.
