@@ -11,7 +11,7 @@ candidate is damaged, `salvage.py` finds its intact parts; they are committed on
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -98,7 +98,7 @@ async def repair(
             copied, whole, entries = await _copy_all(session, examined, savepoints, ids, older_partitions)
             catalog = await _write_catalog(session, own_catalog, entries)
         except BaseException as error:
-            await _discard(session, head, [*ids, own_catalog])
+            await _discard(session, head, {*ids, own_catalog})
             if isinstance(error, ObjectNotFoundError):
                 raise CorruptionError(f"{url}: {to} names an object that is gone: {error}: choose another") from None
             raise
@@ -123,7 +123,7 @@ async def repair(
             await session.commit_pointer(Base(head, None), copied, whole, edit_pointer)
         except StoreRefusedError:
             # The disk may be full. A store may say so of a swap that took effect too, so `_latest` is asked.
-            await _discard(session, head, [*ids, own_catalog])
+            await _discard(session, head, {*ids, own_catalog})
             raise
     log_safely(
         logging.WARNING,
@@ -261,7 +261,7 @@ async def _copy_all(
     return copied, whole, entries
 
 
-async def _discard(session: Session, head: Head, ids: Sequence[CheckpointId]) -> None:
+async def _discard(session: Session, head: Head, ids: Collection[CheckpointId]) -> None:
     """Delete what a repair wrote under its ids, unless `_latest` has moved since.
 
     No cleanup deletes it before the root is repaired, and a full disk may have no room for another try.
@@ -269,10 +269,12 @@ async def _discard(session: Session, head: Head, ids: Sequence[CheckpointId]) ->
     store = session.store
     # The caller has to learn why the repair failed, not of a request that failed after it.
     with suppress(CheckpointError):
-        owned = {entry.path for entry in await store.list("") if object_paths.owner(entry.path) in ids}
+        owned = [entry.path for entry in await store.list("") if object_paths.owner(entry.path) in ids]
         now, _ = await read_damaged(store)
         if now.version == head.version:
-            await store.delete(sorted(owned))
+            # One after the other, so that none names an object that is gone: the next repair looks at what is left.
+            for folder in (object_paths.CATALOGS, object_paths.MANIFESTS, object_paths.ARTIFACTS):
+                await store.delete([path for path in owned if path.startswith(folder)])
 
 
 async def _write_catalog(session: Session, catalog: CheckpointId, entries: Sequence[CatalogEntry]) -> CatalogRef | None:

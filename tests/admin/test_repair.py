@@ -476,6 +476,27 @@ def test_a_repair_that_fails_leaves_nothing_behind(world: World, loss: Callable[
     world.actor().repair(ids[-1])
 
 
+@pytest.mark.parametrize("path", [object_paths.CATALOGS, object_paths.MANIFESTS, object_paths.ARTIFACTS])
+def test_a_repair_that_is_killed_while_it_gives_up_leaves_no_savepoint_without_objects(world: World, path: str) -> None:
+    ids = with_old_savepoints(world)
+    missing(world)
+    client = world.actor(retries=False)
+    client.faults.fail("swap", path=object_paths.LATEST, times=99, error=StoreRefusedError)
+
+    async def die(request: Any, send: Any) -> None:
+        paths = request.path.split()  # a store may delete one after the other
+        await world.store.delete(paths[: len(paths) // 2])
+        client.faults.dead = True
+        raise CrashError(f"died within {request}")
+
+    client.faults.apply(die, "delete", path=path)
+    with pytest.raises(CrashError):
+        client.repair(ids[-1])
+    world.actor().repair(ids[-1])
+    assert {one.name for one in world.actor().savepoints()} == {"a", "b"}
+    assert world.actor().verify()
+
+
 def test_a_repair_that_is_cancelled_leaves_nothing_behind(world: World) -> None:
     ids = with_old_savepoints(world)
     missing(world)
