@@ -98,13 +98,30 @@ async def walk_from(
     Many manifests are fetched at a time. They come without the chains in segments. Those that are `known`, from a walk
     on an older version, are not fetched again.
     """
-    ref: Ref | None = start
-    if start.id.sequence < oldest:
-        return
+    async for pair in await begin_walk(store, start, oldest, known):
+        yield pair
+
+
+async def begin_walk(
+    store: Store, start: Ref | None, oldest: int, known: Mapping[Ref, Manifest] = NONE
+) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """List the manifests of a walk where it is long, and return what `walk_from` yields.
+
+    So an error of the listing is no error of a manifest.
+    """
+    if start is None or start.id.sequence < oldest:
+        return _walk_listed(store, start, oldest, known, [])
     # Those that are known come from one walk and have no gaps, so only what is newer has to be listed.
     unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
     far = start.id.sequence - unknown >= NEAR_STEPS
-    waiting = await list_sizes(store, unknown, start.id.sequence) if far else []
+    listed = await list_sizes(store, unknown, start.id.sequence) if far else []
+    return _walk_listed(store, start, oldest, known, listed)
+
+
+async def _walk_listed(
+    store: Store, ref: Ref | None, oldest: int, known: Mapping[Ref, Manifest], waiting: list[tuple[CheckpointId, int]]
+) -> AsyncIterator[tuple[Ref, Manifest]]:
+    """Yield the ancestry from `ref` on, as `walk_from` does. `waiting` are the listed manifests."""
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
         # The newest of the list first, as the walk needs them; a search that ends early never fetches the rest.

@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark_checkpointer.checkpoint import download, metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.history import find_above, read_history, walk
+from pyspark_checkpointer.checkpoint.history import begin_walk, find_above, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -260,7 +260,7 @@ class Verifier:
         """Check everything that `head` makes live, as far as it can be read and proven."""
         assert head.pointer is not None
         boundary, ref = head.pointer.boundary, head.committed
-        steps = walk(self._store, head, boundary)
+        steps = await begin_walk(self._store, ref, boundary)
         while ref is not None and ref.id.sequence >= boundary:
             manifest = None
             with self.noting(object_paths.manifest(ref.id), ref.id, and_older=ref.id.sequence > boundary):

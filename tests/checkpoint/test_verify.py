@@ -381,3 +381,11 @@ def test_what_a_disk_does_not_give_is_a_finding_and_no_end(world: World) -> None
     reader.faults.fail("get", path="_latest", times=100, error=StoreRefusedError)
     with pytest.raises(StoreRefusedError):
         reader.verify()
+
+
+def test_a_listing_that_is_refused_is_no_damage(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 7)
+    client.faults.fail("list", error=StoreRefusedError, times=99)
+    with pytest.raises(StoreRefusedError):
+        client.verify(ids[-1])
