@@ -174,10 +174,6 @@ class Fields:
         """Return a list."""
         return self.check_items(key, self.take(key))
 
-    def mapping(self, key: str) -> dict[str, Json]:
-        """Return an object as a dict."""
-        return self.check_mapping(key, self.take(key))
-
     def inner(self, key: str) -> "Fields | None":
         """Return the fields of a field that is an object of its own, or None for null."""
         value = self.take(key)

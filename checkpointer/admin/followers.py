@@ -158,7 +158,7 @@ async def register(session: Session, name: str, operator: str, checkpoint: Check
         if old is not None and old.checkpoint == checkpoint:
             return None
         move = Move(old, FollowerPosition(name, operator, checkpoint, session.host.now()))
-        return _with(session, known, move.to)
+        return _with(known, move.to)
 
     await _require_live(session, name, checkpoint)
     await _change(session, plan)
@@ -192,7 +192,7 @@ async def put_back(session: Session, move: Move | None) -> None:
         now = known.by_name.get(to.name)
         if now is None or now.checkpoint != to.checkpoint:
             return None
-        return _without(known, to.name) if before is None else _with(session, known, before)
+        return _without(known, to.name) if before is None else _with(known, before)
 
     await _change(session, plan)
 
@@ -248,7 +248,7 @@ async def advance(session: Session, name: str, operator: str, checkpoint: Checkp
             return None
         if old.checkpoint is not None and old.checkpoint.sequence >= checkpoint.sequence:
             return None
-        return _with(session, known, replace(old, checkpoint=checkpoint, modified=session.host.now()))
+        return _with(known, replace(old, checkpoint=checkpoint, modified=session.host.now()))
 
     found = (await _change(session, plan)).by_name.get(name)
     return found is not None and found.operator == operator
@@ -276,7 +276,7 @@ def _without(known: FollowerPositions, name: str) -> FollowerPositions:
     return replace(known, by_name={other: one for other, one in known.by_name.items() if other != name})
 
 
-def _with(session: Session, known: FollowerPositions, follower: FollowerPosition) -> FollowerPositions:
+def _with(known: FollowerPositions, follower: FollowerPosition) -> FollowerPositions:
     old = known.by_name.get(follower.name)
     follower = follower if old is None else replace(follower, extra=old.extra)
     return replace(known, by_name={**known.by_name, follower.name: follower})

@@ -93,7 +93,7 @@ class _DamageSearch:
 
     async def examine(self, ref: Ref, manifest: Manifest) -> Salvage:
         """Return the intact parts of a checkpoint, and the lost ones."""
-        loaded = await self._verifier.with_chains(ref, manifest)
+        loaded = await self._verifier.with_chains(manifest)
         self._verifier.manifests = {ref: loaded}
         await self._verifier.read_objects()
         self._raise_refused()

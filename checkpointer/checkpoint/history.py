@@ -57,9 +57,6 @@ class History:
         refs = self.refs() if prepared is None else {**self.refs(), prepared.id: prepared}
         return [ref for _, ref in sorted(refs.items())]
 
-    def savepoint(self, name: str) -> CatalogEntry | None:
-        return next((entry for entry in self.entries if entry.name == name), None)
-
 
 async def read_history(store: Store, head: Head) -> History:
     """Return all checkpoints that are live in `head`.

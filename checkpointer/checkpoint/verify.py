@@ -204,7 +204,7 @@ class Verifier:
         if self._operator is not None:
             self._require_operator(self._operator)
         for ref, manifest in self.manifests.items():
-            self.manifests[ref] = await self.with_chains(ref, manifest)
+            self.manifests[ref] = await self.with_chains(manifest)
         await self.read_objects()
 
     def _leave(self, checkpoint: CheckpointId) -> None:
@@ -250,7 +250,7 @@ class Verifier:
         with self.noting(path, ref.id):
             manifest = await metadata.read_manifest_alone(self._store, ref)
             self.manifests = {ref: manifest}
-            self.manifests[ref] = await self.with_chains(ref, manifest)
+            self.manifests[ref] = await self.with_chains(manifest)
             await self.read_objects()
             needed = metadata.objects_of(ref, manifest) | metadata.objects_of(ref, self.manifests[ref])
             return self.manifests[ref], needed & {finding.path for finding in self.findings}
@@ -287,7 +287,7 @@ class Verifier:
         self.manifests[ref] = manifest
         self.objects += 1
 
-    async def with_chains(self, ref: Ref, manifest: Manifest) -> Manifest:
+    async def with_chains(self, manifest: Manifest) -> Manifest:
         """Return the manifest with its chains, but without damaged operators.
 
         It has only the operators that were asked for.

@@ -132,7 +132,7 @@ async def _load_chains(verifier: Verifier, *, whole: bool) -> int:
             left_out += 1
             continue
         seen |= new.keys()
-        verifier.manifests[ref] = await verifier.with_chains(ref, manifest)
+        verifier.manifests[ref] = await verifier.with_chains(manifest)
     return left_out
 
 
