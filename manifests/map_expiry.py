@@ -63,10 +63,10 @@ def split_value(name: str, value: bytes) -> tuple[int | None, bytes]:
     return int.from_bytes(value[1:_HEAD], "big", signed=True), value[_HEAD:]
 
 
-def encode_schema(rule: MapRule | None, *, timed: bool) -> Json:
-    """Return the `schema` of a map. `timed` says whether values of it may carry times."""
+def encode_schema(rule: MapRule | None) -> Json:
+    """Return the `schema` of a map whose values may carry times."""
     if rule is None:
-        return {"expire": None} if timed else None
+        return {"expire": None}
     since = _EPOCH + timedelta(microseconds=rule.since)
     return {"expire": {"after_us": rule.after, "since": format_time(since)}}
 
@@ -87,7 +87,7 @@ def decode_schema(name: str, schema: Json) -> MapRule | None:
     return MapRule(after, micros(expire.time("since")))
 
 
-def now_of(name: str, rule: MapRule, clock: Clock | None) -> int:
+def now_of(name: str, clock: Clock | None) -> int:
     """Return the time of a checkpoint's clock, by which entries expire."""
     if clock is None:
         raise MalformedError(f"{name}: entries expire, and the manifest has no clock")
@@ -104,7 +104,7 @@ def living(
     apart = {key: split_value(name, value) for key, value in records.items()}
     if rule is None:
         return {key: packed for key, (_, packed) in apart.items()}, {}
-    limit, since = rule.limit(now_of(name, rule, clock)), rule.since
+    limit, since = rule.limit(now_of(name, clock)), rule.since
     values, times = {}, {}
     for key, (time, packed) in apart.items():
         own = since if time is None else max(time, since)

@@ -157,7 +157,7 @@ def _counted_anew(reader: CheckpointReader, what: str, schema: Json) -> Json:
     rule, manifest = decode_schema(what, schema), reader.manifest
     if rule is None or manifest is None:
         return None
-    return encode_schema(MapRule(rule.after, now_of(what, rule, manifest.clock)), timed=True)
+    return encode_schema(MapRule(rule.after, now_of(what, manifest.clock)))
 
 
 async def _transformed_map(reader: CheckpointReader, old: str, new: str, function: Transform) -> dict[int, EncodedBlob]:

@@ -339,7 +339,7 @@ class Content:
         each = [part.capture(number, chains.get(number, ()), max_chain) for number, part in enumerate(self.parts)]
         captured = ChangeSet(len(self.parts), [change for change in each if change is not None])
         if self.timed:
-            captured.schema = encode_schema(self.rule, timed=True)
+            captured.schema = encode_schema(self.rule)
         # From here on an interruption loses nothing: the capture is known, and the next one asks for its outcome.
         self.captured = captured
         for change in captured.changes:

@@ -575,7 +575,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
                 content.parts[number] = expiring = ExpiringPartition.of(part, rule.since)
                 expiring.times = times
                 if len(part.data) < len(stored):
-                    expiring.bury(stored.keys() - part.data.keys(), rule.limit(now_of(name, rule, clock)))
+                    expiring.bury(stored.keys() - part.data.keys(), rule.limit(now_of(name, clock)))
         content.rule, content.timed = rule, True
 
     def set_rule(self, after: int | None, now: int) -> None:

@@ -442,7 +442,7 @@ def test_entries_of_maps_expire_as_told() -> None:
         assert {key: unpack(packed) for key, packed in living.items()} == (
             {} if result == "expired" else {"k": int(result)}
         ), line
-    assert map_expiry.encode_schema(rule, timed=True) == {"expire": json.loads(found[1])}
+    assert map_expiry.encode_schema(rule) == {"expire": json.loads(found[1])}
 
 
 MAX_READER_WORDS = 5_000

@@ -179,7 +179,7 @@ def map_entries(data: bytes) -> tuple[MapRule | None, dict[str, bytes]]:
 
 def encode_map_entries(rule: MapRule | None, time: int) -> bytes:
     value = map_expiry.with_time(b"\x07", time).decode("latin-1")
-    schema = map_expiry.encode_schema(rule, timed=True)
+    schema = map_expiry.encode_schema(rule)
     return dump({"format_version": 1, "schema": schema, "value": value})
 
 
