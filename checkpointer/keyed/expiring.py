@@ -8,9 +8,14 @@ An entry that expires is forgotten here, and noted nowhere: readers leave it out
 next snapshot. That one is due, also without a change, once less than half of the last one is left (`has_shrunk`).
 `buried` tells that the chain may hold such entries. Where another rule, or the earlier clock of a rollback, would bring
 them back, a snapshot is written instead of a delta.
+
+To expire costs what is due, and not what is there: `times` begins with the oldest entry.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
 from pyspark_checkpointer.keyed.changes import PartitionChange
@@ -26,13 +31,25 @@ _NEVER = -(1 << 63)
 class ExpiringPartition(MapPartition):
     """A part of a keyed state whose entries expire."""
 
-    __slots__ = ("_oldest", "buried", "buried_at_capture", "has_buried_zoned", "since", "times", "touched")
+    __slots__ = (
+        "_has_untimed",
+        "_is_in_order",
+        "buried",
+        "buried_at_capture",
+        "has_buried_zoned",
+        "since",
+        "times",
+        "touched",
+    )
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.since = _NEVER
         self.times: dict[Any, int] = {}
-        """Times of stored keys; a key that is not there has the time `since`."""
+        """Times of stored keys, the oldest first if `_is_in_order`; a key that is not there has the time `since`."""
+        self._is_in_order = True
+        self._has_untimed = True
+        """False if each key without a time was set since the last save, so that the next save gives it one."""
         self.touched: dict[Any, None] = {}
         """Keys that were set since the last capture, also to the value that they had."""
         self.buried = _NEVER
@@ -44,18 +61,16 @@ class ExpiringPartition(MapPartition):
         """`buried` at the last capture of a snapshot, until its outcome is known."""
         self.has_buried_zoned = False
         """True if one of the forgotten keys that the chain may still hold is zoned."""
-        self._oldest = _NEVER
-        """No entry has an older time."""
 
     @classmethod
-    def of(cls, part: MapPartition, since: int) -> "ExpiringPartition":
-        """Return a copy of a partition whose entries count from `since`."""
+    def of(cls, part: MapPartition, since: int, times: Mapping[Any, int] = MappingProxyType({})) -> "ExpiringPartition":
+        """Return a copy of a partition whose entries have these times, or count from `since`."""
         other = cls(0)
         _take(other, part)
         if part.is_new:
             # Here each change has to be noted: it gives an entry its time.
             other.is_new, other.dirty = False, {**part.data}
-        other.since = since
+        other.since, other.times, other._is_in_order = since, dict(times), not times
         return other
 
     def without_times(self) -> MapPartition:
@@ -81,6 +96,7 @@ class ExpiringPartition(MapPartition):
         other = super().copied()
         assert isinstance(other, ExpiringPartition)
         other.since, other.times, other.touched = self.since, dict(self.times), dict(self.touched)
+        other._is_in_order, other._has_untimed = self._is_in_order, self._has_untimed
         other.buried, other.buried_at_capture = self.buried, self.buried_at_capture
         other.has_buried_zoned = self.has_buried_zoned
         return other
@@ -88,7 +104,7 @@ class ExpiringPartition(MapPartition):
     def cleared(self) -> "ExpiringPartition":
         other = super().cleared()
         assert isinstance(other, ExpiringPartition)
-        other.since, other.times = self.since, dict(self.times)
+        other.since, other.times, other._is_in_order = self.since, dict(self.times), self._is_in_order
         other.buried, other.buried_at_capture = self.buried, self.buried_at_capture
         other.has_buried_zoned = self.has_buried_zoned
         return other
@@ -112,15 +128,17 @@ class ExpiringPartition(MapPartition):
 
         Entries that were set since the last save stay. Refused values stay too, since they are still to be set.
         """
-        if self._oldest > limit:
-            return
-        times, since, dirty, touched = self.times, self.since, self.dirty, self.touched
-        due = [
-            key
-            for key in self.listed()
-            if times.get(key, since) <= limit and key not in dirty and key not in touched and key not in refused
-        ]
+        if not self._is_in_order:
+            self.times, self._is_in_order = dict(sorted(self.times.items(), key=itemgetter(1))), True
+        times, dirty, touched = self.times, self.dirty, self.touched
+        # All of them have one time. Once it is due, one look at all keys forgets them.
+        untimed = (
+            [key for key in self.listed() if key not in times] if self._has_untimed and self.since <= limit else []
+        )
+        old = (*untimed, *takewhile(lambda key: times[key] <= limit, times))
+        due = [key for key in old if key not in dirty and key not in touched and key not in refused]
         if due:
+            self.listed()  # a key that goes must not stay in `unlisted`
             # First, and the objects before the values: a copy that completes this takes live keys for new ones.
             self.bury(due, limit)
             if live := [key for key in due if key in self.live]:
@@ -129,7 +147,8 @@ class ExpiringPartition(MapPartition):
             for key in due:
                 data.pop(key, None)
                 times.pop(key, None)
-        self._oldest = min((times.get(key, since) for key in self.data), default=limit + 1)
+        if self.since <= limit and not refused:
+            self._has_untimed = False
 
     def bury(self, keys: Iterable[Any], limit: int) -> None:
         """Note that the chain may hold these keys, which were forgotten by `limit`."""
@@ -143,13 +162,13 @@ class ExpiringPartition(MapPartition):
                 key = self.stored_key(key)
                 self._mark_dirty({key: self.data[key]})
         self.touched = {}
-        # The clock may have gone back since `expire` looked at all entries: by a rollback.
-        self._oldest = min(self._oldest, now)
+        times = self.times
+        # The clock may have gone back: by a rollback.
+        self._is_in_order = self._is_in_order and next(reversed(times.values()), now) <= now
         for key, value in self.dirty.items():
-            if value is None:
-                self.times.pop(key, None)
-            else:
-                self.times[key] = now
+            times.pop(key, None)
+            if value is not None:
+                times[key] = now
 
     # ---- saving -----------------------------------------------------------------------------------------------------
 

@@ -572,8 +572,7 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
             stored = part.data
             part.data, times = living(name, stored, rule, clock)
             if rule is not None:
-                content.parts[number] = expiring = ExpiringPartition.of(part, rule.since)
-                expiring.times = times
+                content.parts[number] = expiring = ExpiringPartition.of(part, rule.since, times)
                 if len(part.data) < len(stored):
                     expiring.bury(stored.keys() - part.data.keys(), rule.limit(now_of(name, clock)))
         content.rule, content.timed = rule, True
