@@ -232,8 +232,10 @@ class BatchAttempt:
         self.run.last_job, self.run.has_committed = self.job, True
         # Only after the commit, because early compaction reads the committed version.
         bytes_left = compaction.DRIVER_BYTES
-        for table in self.tables.values():
-            bytes_left -= table.compact_early(bytes_left)
+        for name, table in self.tables.items():
+            if cost := table.compact_early(bytes_left):
+                bytes_left -= cost
+                self.run.note_compacted_early(name)
 
     @blocking
     def _finish(self) -> None:

@@ -1,5 +1,6 @@
 """Carry values of one run of a query from batch to batch."""
 
+from pyspark_checkpointer import compaction
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
 from pyspark_checkpointer.keyed.state import KeyedState
@@ -31,7 +32,10 @@ class QueryRun:
         self.dropped_again: set[str] = set()
         """Names of which a warning said that batches of this run drop what others have filled."""
         self.table_hints: dict[str, TableHints] = {}
-        """Hints of the last changes of each table for the next ones, by its name."""
+        """Hints of the last changes of each table for the next ones, by its name.
+
+        Those of the table that was compacted early last are the last.
+        """
         self.other_clients: dict[str, Checkpointer] = {}
         """The clients of other jobs' roots that batches read, by root."""
         self.has_committed = False
@@ -51,6 +55,18 @@ class QueryRun:
         """End a batch: a later change of a map would reach no checkpoint."""
         for keyed in self._open_maps():
             maps.refuse_changes(keyed)
+
+    def note_compacted_early(self, name: str) -> None:
+        """Note that a table was compacted early, and forget what waits longest if all together is too large.
+
+        A table that is not changed for long keeps its objects in memory until then.
+        """
+        self.table_hints[name] = self.table_hints.pop(name)
+        cost = 0
+        for hints in reversed(self.table_hints.values()):
+            cost += 0 if hints.early is None else hints.early.cost
+            if cost > compaction.DRIVER_BYTES:
+                hints.forget_early()
 
     def end(self) -> None:
         """End the run: its maps refuse every operation from now on."""

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,9 @@ from pyspark_checkpointer.checkpoint.metrics import CommitMetrics
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, early_compaction, read_state, stateful
+from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
+from pyspark_checkpointer.spark.query_run import QueryRun
 from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.spark.table_hints import TableHints
 from pyspark_checkpointer.spark.table_jobs import TableJobs
@@ -174,6 +177,42 @@ def test_snapshots_that_are_due_are_written_beside_the_batch_unless_they_are_lar
     check(job, spark)
     # In each batch a partition has its turn. A snapshot that was made before the batch gets its delta on top.
     assert {min(some) for some in [*lengths(job)][3:]} == {1 if driver_bytes == 1 else 2}
+
+
+def test_what_waits_for_tables_that_take_turns_stays_within_the_bytes_of_the_driver(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", most := 20_000)
+    monkeypatch.setattr(compaction, "COMPACT_ROWS", 1)
+    waiting: list[dict[str, int]] = []
+    commit = BatchAttempt.commit
+
+    def noted(self: BatchAttempt) -> None:
+        commit(self)
+        hints = self.run.table_hints
+        waiting.append({name: each.early.cost for name, each in hints.items() if each.early is not None})
+
+    monkeypatch.setattr(BatchAttempt, "commit", noted)
+
+    def body(batch: DataFrame, batch_id: int, state: State) -> None:
+        table = state.table(f"t{batch_id % 4}", ["id"], num_partitions=1, combine={"n": "sum"})
+        table.upsert(batch.sparkSession.range(1000).withColumn("n", F.lit(1)))
+
+    run(job, body)
+    assert max(sum(costs.values()) for costs in waiting) <= most
+    assert max(sum(costs.values()) for costs in waiting) > most / 2
+    assert all(f"t{number % 4}" in costs for number, costs in enumerate(waiting)), "what waits longest has to go"
+
+
+def test_what_waits_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "DRIVER_BYTES", 10)
+    nothing: Any = None
+    query_run = QueryRun(nothing, None, nothing)
+    for name in ("a", "b", "c", "a", "d"):
+        early: Any = SimpleNamespace(cost=4, cancel=lambda: None)
+        query_run.table_hints.setdefault(name, TableHints()).early = early
+        query_run.note_compacted_early(name)
+    assert [name for name, hints in query_run.table_hints.items() if hints.early] == ["a", "d"]
 
 
 def test_what_was_compacted_is_left_where_the_batch_has_another_chain(job: Job, spark: SparkSession) -> None:
