@@ -10,8 +10,8 @@ This is decided only here, by pure functions of sizes. These modules ask, and ca
   the next batch needs it: `early_compactions`; and what is compacted because rows have expired:
   `artifacts_to_look_at` and `expiry_compactions`.
 - `spark/write_tasks.py` and `table/migration.py` ask which partitions of a table share an object: `is_small_partition`.
-- `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest` and `segment_fold_start`. It
-  hands both to `manifests/segments.py`, which decides nothing.
+- `checkpoint/metadata.py` asks for the lists of chains in manifests: `fits_in_manifest`, `unchanged_beyond_manifest`
+  and `segment_fold_start`. It hands the answers to `manifests/segments.py`, which decides nothing.
 - `admin/forecast_operators.py` asks what a job will ask, to forecast costs: `keyed_delta`, `table_compactions`, and
   `admin/forecast.py` those of manifests.
 
@@ -29,6 +29,7 @@ Each function states its rule and the cost of the rule. If you change a rule, al
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from pyspark_checkpointer.manifests.model import Chain
@@ -66,6 +67,12 @@ DELTAS_OF_CHANGE = 12
 """Deltas for each chain that a commit changes.
 
 With more of them, the commit would write many deltas that it does not change.
+"""
+
+INLINE_UNCHANGED = 512
+"""The most artifacts of operators that a commit does not change that the manifest itself holds.
+
+If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
 """
 
 SEGMENT_FAN_OUT = 4
@@ -479,6 +486,27 @@ def fits_in_manifest(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> b
     deltas = sum(map(len, chains.values())) - len(chains)
     changed = sum(chain != old.get(partition) for partition, chain in chains.items())
     return deltas <= max(INLINE_DELTAS, DELTAS_OF_CHANGE * changed)
+
+
+def unchanged_beyond_manifest(artifacts: Mapping[str, int], changed: int) -> set[str]:
+    """Return the operators whose chains get a segment, although a commit does not change them.
+
+    `artifacts` has the number of artifacts of each operator that the commit does not change, and that has no segments
+    yet. `changed` is the number of chains that it changes.
+
+    Rule: the largest get one, until those that are left have at most `INLINE_UNCHANGED` artifacts, or
+    `DELTAS_OF_CHANGE` for each changed chain if that is more.
+
+    Cost: one request for each of them. The commits that leave it alone write one reference to it, and a restore reads
+    it with one more request. A commit that changes it writes its chains in the manifest again.
+    """
+    left, found = sum(artifacts.values()), set[str]()
+    for name, count in sorted(artifacts.items(), key=itemgetter(1), reverse=True):
+        if left <= max(INLINE_UNCHANGED, DELTAS_OF_CHANGE * changed):
+            break
+        left -= count
+        found.add(name)
+    return found
 
 
 def segment_fold_start(entries: Sequence[int]) -> int:

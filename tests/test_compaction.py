@@ -15,6 +15,7 @@ from pyspark_checkpointer.compaction import (
     DELTAS_OF_CHANGE,
     INLINE,
     INLINE_DELTAS,
+    INLINE_UNCHANGED,
     MAX_DELTA_BYTES,
     SMALL_BYTES,
     SMALL_PARTITION,
@@ -34,6 +35,7 @@ from pyspark_checkpointer.compaction import (
     room_for_delta,
     segment_fold_start,
     table_compactions,
+    unchanged_beyond_manifest,
     within_bytes,
 )
 from pyspark_checkpointer.manifests.model import DELTA, SNAPSHOT, Artifact, Chain, Kind
@@ -512,6 +514,23 @@ def test_what_the_manifest_itself_holds(chains: int, deltas: int, changed: int, 
     now = long_chains(chains, deltas)
     old: dict[int, Chain] = {number: chain for number, chain in now.items() if number >= changed}
     assert fits_in_manifest(now, old) is fits
+
+
+@pytest.mark.parametrize(
+    ("artifacts", "changed", "beyond"),
+    [
+        ({}, 0, set()),
+        ({"a": INLINE_UNCHANGED}, 0, set()),
+        ({"a": INLINE_UNCHANGED, "b": 1}, 0, {"a"}),
+        ({"a": INLINE_UNCHANGED, "b": INLINE_UNCHANGED + 1, "c": 1}, 0, {"a", "b"}),
+        ({"a": 50 * DELTAS_OF_CHANGE, "b": 50 * DELTAS_OF_CHANGE}, 100, set()),
+        ({"a": 50 * DELTAS_OF_CHANGE, "b": 50 * DELTAS_OF_CHANGE + 1}, 100, {"b"}),
+    ],
+)
+def test_what_stands_in_segments_although_it_does_not_change(
+    artifacts: dict[str, int], changed: int, beyond: set[str]
+) -> None:
+    assert unchanged_beyond_manifest(artifacts, changed) == beyond
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from pyspark_checkpointer.checkpoint.metrics import OperatorMetrics
 from pyspark_checkpointer.checkpoint.upload import put_once
-from pyspark_checkpointer.compaction import fits_in_manifest, segment_fold_start
+from pyspark_checkpointer.compaction import fits_in_manifest, segment_fold_start, unchanged_beyond_manifest
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError, MalformedError, RetryableError
 from pyspark_checkpointer.manifests import catalog_json, manifest_json, object_paths, segments
 from pyspark_checkpointer.manifests.digest import sha256, verify
@@ -149,13 +149,33 @@ def spill(
     partitions of the other operators are compared.
     """
     operators, stored = {}, []
+    old = {} if parent is None else parent.operators
+    # For an operator that is the only one, `fits_in_manifest` is enough.
+    beyond = _unchanged_in_segments(manifest.operators, old, touched) if len(manifest.operators) > 1 else ()
     for name, operator in manifest.operators.items():
-        old = None if parent is None else parent.operators.get(name)
+        fits = (lambda *chains: False) if name in beyond else fits_in_manifest
         operators[name], objects = segments.spill(
-            manifest.id, name, operator, old, touched.get(name), fits=fits_in_manifest, fold_start=segment_fold_start
+            manifest.id, name, operator, old.get(name), touched.get(name), fits=fits, fold_start=segment_fold_start
         )
         stored += objects
     return replace(manifest, operators=operators), stored
+
+
+def _unchanged_in_segments(
+    operators: Mapping[str, Operator], old: Mapping[str, Operator], touched: Mapping[str, Collection[int]]
+) -> set[str]:
+    """Return the operators whose chains are those of the parent, and do not stand in the manifest."""
+    changed, artifacts, found = 0, dict[str, int](), set[str]()
+    for name, operator in operators.items():
+        below = old[name].chains if name in old else {}
+        changed += (own := len(segments.touched(below, operator.chains, touched.get(name))))
+        if name in old and not own and len(below) == len(operator.chains):
+            # What stands in segments stays there. In the manifest, it might soon have to be written to one again.
+            if old[name].segments:
+                found.add(name)
+            else:
+                artifacts[name] = sum(map(len, operator.chains.values()))
+    return found | unchanged_beyond_manifest(artifacts, changed)
 
 
 SMALL_MANIFEST = 64

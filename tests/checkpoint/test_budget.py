@@ -91,6 +91,31 @@ def test_a_commit_with_many_partitions_writes_one_segment_for_what_changed(count
     assert spent["get"] <= 2 + 4
 
 
+def test_a_commit_writes_few_chains_of_operators_that_it_leaves_alone(world: World) -> None:
+    client, names = world.actor(), [f"map {number}" for number in range(50)]
+    for length in range(16):
+        with client.begin() as cp:
+            for name in names:
+                for partition in range(8):
+                    (cp.delta if length else cp.snapshot)(name, partition, b"%d" % length)
+    written, before = [], world.objects("manifests")
+    for number in range(20):
+        with client.begin() as cp:
+            cp.delta(names[number], 3, b"more")
+        paths, before = world.objects("manifests") - before, world.objects("manifests")
+        written.append((len(paths), sum(len(world.read(path)) for path in paths)))
+    assert written[0][0] > 40, "a segment for each map that is left alone, once"
+    assert max(objects for objects, _ in written[1:]) <= 2, "the manifest, and the segment of what changed before"
+    assert max(size for _, size in written[1:]) <= 2048 + (80 << 10), "without segments it is 600 KiB"
+    restored, writer = world.actor().restore(), client.restore()
+    assert restored is not None
+    assert writer is not None
+    for number, name in enumerate(names):
+        deltas = [*map(str, range(1, 16))] + (["more"] if number < 20 else [])
+        assert restored.operator(name).read([3]) == {3: [b"0", *(text.encode() for text in deltas)]}
+        assert restored.operator(name).read([7]) == writer.operator(name).read([7])
+
+
 def test_a_restore_is_two_gets_and_one_for_each_object(counted: Counted) -> None:
     state = KeyedState({n: n for n in range(500)})
     for number in range(3):
