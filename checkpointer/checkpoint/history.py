@@ -232,7 +232,7 @@ async def read_whole_head(store: Store) -> Head:
 
 
 async def refuse_old_copy(store: Store, head: Head | None = None) -> None:
-    """Raise `InvalidStateError` if `_latest`, or one version of it, is an old copy.
+    """Raise `InvalidStateError` if `_latest`, or one version of it, is lost or is an old copy.
 
     For work that deletes or buries what `_latest` does not lead to. It costs a listing.
     """

@@ -88,7 +88,7 @@ def plan_cleanup(
     Raises:
         IllegalArgumentError: `policy` is no `RetentionPolicy`.
         CorruptionError: Metadata is missing or damaged. The message names the object.
-        InvalidStateError: `_latest` is an old copy that somebody put back.
+        InvalidStateError: `_latest` is missing, or is an old copy that somebody put back.
 
     Examples:
         >>> plan = plan_cleanup(spark, "state/shop")
@@ -147,7 +147,7 @@ def clean(
     Raises:
         IllegalArgumentError: `policy` is no `RetentionPolicy`.
         CorruptionError: Metadata is missing or damaged. The message names the object.
-        InvalidStateError: `_latest` is an old copy that somebody put back.
+        InvalidStateError: `_latest` is missing, or is an old copy that somebody put back.
 
     Examples:
         >>> clean(spark, "state/shop").deleted.objects
@@ -160,9 +160,8 @@ def clean(
         before = Total()
         try:
             done = run_sync(retire(session, policy))
-        except (
-            StoreRefusedError
-        ):  # A full disk has no room for the swap: delete first, as `garbage_collect.clean` does.
+        except StoreRefusedError:
+            # A full disk has no room for the swap: delete first, as `retire_and_sweep` does.
             before = _sweep(spark, client, policy)[0]
             if not before.objects:
                 raise
@@ -207,7 +206,8 @@ def _over_objects(
 
     Each task lists some prefixes of the paths. `newer` is as in `_listing_prefixes`.
     """
-    # There is no `_latest`, and so nothing proves what is garbage: nothing is touched (SPEC, Retire and sweep).
+    # There is no `_latest`, and no manifest proves that one was lost. So nothing proves what is garbage, and nothing is
+    # touched (SPEC, Retire and sweep).
     if classifier is None:
         return spark.createDataFrame([], schema)
     # Several tasks for each core, since nobody knows how many objects a prefix has.

@@ -117,6 +117,19 @@ def test_no_executor_deletes_on_an_old_copy_of_the_pointer(spark: SparkSession, 
     assert (tmp_path / "_latest").read_bytes() == old
 
 
+def test_no_executor_deletes_where_the_pointer_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path)
+    for number in range(1, 7):
+        with client.begin(number) as cp:
+            cp.snapshot("op", 0, b"%d" % number)
+    (tmp_path / "_latest").unlink()
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for verb in (clean, plan_cleanup):
+        with pytest.raises(InvalidStateError, match="has no _latest, though"):
+            verb(spark, str(tmp_path), NOW)
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_a_cleanup_by_executors_leaves_what_one_process_leaves(spark: SparkSession, tmp_path: Path) -> None:
     one, other = fill(str(tmp_path / "a")), fill(str(tmp_path / "b"))
     alone = one.clean(NOW)
