@@ -19,7 +19,8 @@ from pyspark_checkpointer.spark.dataframes import run_tasks
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.scan import small_batches, task_numbers
 from pyspark_checkpointer.spark.task_client import TaskRoot
-from pyspark_checkpointer.spark.versions import frame_of_rows, variants_of
+from pyspark_checkpointer.spark.versions import takes_arrow, variants_of
+from pyspark_checkpointer.spark.write_tasks import stream
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.table.types import whole_variants
 
@@ -27,8 +28,6 @@ PLANNED_BYTES = 128 << 10
 """The most bytes of Arrow whose rows Spark keeps in the plan of a DataFrame."""
 
 _PLANNED = "spark.sql.execution.arrow.localRelationThreshold"
-_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_BATCH_ROWS = 10_000  # Spark's own
 
 _setting = threading.Lock()
 
@@ -46,8 +45,7 @@ def frame_of_emitted(
     # In one chunk: Spark stops reading at a chunk without rows.
     made = pa.concat_tables([columns.empty_table(), *here]).combine_chunks()
     rows = whole_variants(made, variants_of(schema))
-    with _few_rows_in_plans(spark, rows.num_rows):
-        found = None if paths and not rows.num_rows else frame_of_rows(spark, rows, schema)
+    found = None if paths and not rows.num_rows else frame_of_rows(spark, rows, schema)
     if not paths:
         assert found is not None
         return found
@@ -57,27 +55,49 @@ def frame_of_emitted(
     return stored if found is None else found.unionAll(stored)
 
 
+def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Return rows that the driver has as a DataFrame."""
+    if is_connect(spark):
+        return spark.createDataFrame(rows, schema)
+    if not takes_arrow(spark):
+        return _frame_of_task(spark, rows, schema)
+    if rows.nbytes <= PLANNED_BYTES:
+        return spark.createDataFrame(rows, schema)
+    # Spark has a task for each batch of Arrow, and a batch ends with its chunk. Chunks that were read from a stream are
+    # no slices, which PySpark does not take.
+    chunks = stream(rows, -(-rows.num_rows // parallelism(spark)))
+    with _rows_out_of_plans(spark):
+        return spark.createDataFrame(pa.ipc.open_stream(chunks).read_all(), schema)
+
+
 @contextmanager
-def _few_rows_in_plans(spark: SparkSession, rows: int) -> Iterator[None]:
+def _rows_out_of_plans(spark: SparkSession) -> Iterator[None]:
     """Let Spark keep only few rows in the plan of a DataFrame that is made meanwhile.
 
     By default it keeps up to 48 MiB there, which the driver decodes, and sends to tasks as Java objects. Tasks that
-    decode Arrow themselves take a quarter of the time for 50,000 rows, and longer for a few hundred. There is a task
-    for each batch of Arrow, so the rows come in as many as Spark runs tasks at once. What the user has set stays.
+    decode Arrow themselves take a quarter of the time for 50,000 rows, and longer for a few hundred. What the user has
+    set stays.
     """
-    if is_connect(spark):
-        yield
-        return
-    wanted = {_PLANNED: PLANNED_BYTES, _BATCH: max(1, min(_BATCH_ROWS, -(-rows // parallelism(spark))))}
     with _setting:
-        ours = [name for name in wanted if spark.conf.get(name, None) is None]
+        if spark.conf.get(_PLANNED, None) is not None:
+            yield
+            return
+        spark.conf.set(_PLANNED, str(PLANNED_BYTES))
         try:
-            for name in ours:
-                spark.conf.set(name, str(wanted[name]))
             yield
         finally:
-            for name in ours:
-                spark.conf.unset(name)
+            spark.conf.unset(_PLANNED)
+
+
+def _frame_of_task(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Return rows as a DataFrame that a task returns."""
+    data = stream(rows)
+
+    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from pa.ipc.open_stream(data)
+
+    return run_tasks(task_numbers(spark, 1, rows.nbytes), load, schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,21 +147,13 @@ def rows_of_frame(frame: DataFrame) -> pa.Table:
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
-def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """Return a frame of Arrow rows."""
-    if is_at_least(_ARROW):
-        return spark.createDataFrame(rows, schema)
-    # By way of pandas, as `createDataFrame` does it here, values would change. A task can return them as they are.
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    data = sink.getvalue().to_pybytes()
+def takes_arrow(spark: SparkSession) -> bool:
+    """Return whether a classic session makes a DataFrame of Arrow rows as they are.
 
-    def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            yield from pa.ipc.open_stream(data)
-
-    return spark.range(0, 1, 1, 1).mapInArrow(load, schema)
+    PySpark 3.5 makes it by way of pandas, which changes values. Newer ones fail where a setting says that batches have
+    no limit.
+    """
+    return is_at_least(_ARROW) and int(str(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))) > 0
 
 
 def option_of_long(session: Any) -> Callable[[int], Any]:
@@ -208,7 +200,6 @@ __all__ = [
     "HAS_DATA_SOURCES",
     "OLDEST",
     "SPARK_CONNECT",
-    "frame_of_rows",
     "is_at_least",
     "is_interval",
     "is_variant",
@@ -220,5 +211,6 @@ __all__ = [
     "refuse_types",
     "rows_of_frame",
     "sources_of",
+    "takes_arrow",
     "variants_of",
 ]

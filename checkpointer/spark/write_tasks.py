@@ -303,9 +303,9 @@ def run_task(work: Callable[[], TaskOutput]) -> pa.RecordBatch:
         return TaskOutput(refused=kind(str(error))).dump()
 
 
-def stream(rows: pa.Table) -> bytes:
-    """Return rows as an Arrow stream."""
+def stream(rows: pa.Table, most: int | None = None) -> bytes:
+    """Return rows as an Arrow stream, of batches of at most `most` rows."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as target:
-        target.write_table(rows)
+        target.write_table(rows, most)
     return bytes(sink.getvalue())

@@ -36,7 +36,6 @@ _OF_A_KEY_SERVICE = "reads an answer of a key service, whose forms tests/storage
 _NONE = "decodes nothing"
 
 REASONS = {
-    "pyspark_checkpointer.spark.versions.frame_of_rows": _OWN_TEXT,
     "pyspark_checkpointer.spark.versions.parse_schema": _OF_THE_CALLER,
     "pyspark_checkpointer.storage.http.document": _OF_A_SERVER,
     "pyspark_checkpointer.storage.databricks.client.VolumesClient.find_endpoint": _OF_VOLUMES,
@@ -88,6 +87,8 @@ REASONS = {
     "pyspark_checkpointer.spark.function_copy.copy_function": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.EmittedTask.read": _OF_THE_JOB,
     "pyspark_checkpointer.spark.emitted.frame_of_emitted": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.emitted._frame_of_task": _OWN_TEXT,
+    "pyspark_checkpointer.spark.emitted.frame_of_rows": _OWN_TEXT,
     "pyspark_checkpointer.spark.executors.probe_executors": _OF_THE_JOB,
     "pyspark_checkpointer.spark.table_jobs.TableJobs._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,

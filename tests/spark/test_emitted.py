@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pyspark_checkpointer.spark import emitted
 from pyspark_checkpointer.spark.emitted import PLANNED_BYTES, frame_of_emitted
 from pyspark_checkpointer.spark.versions import is_at_least, parse_schema
 
 SETTING = "spark.sql.execution.arrow.localRelationThreshold"
+LIMIT = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 COLUMNS = (
     "k long, at timestamp, local timestamp_ntz, day date, n decimal(38, 2), data binary, text string, "
@@ -101,6 +103,52 @@ def test_what_the_user_has_set_counts(spark: SparkSession, unset: None) -> None:
     assert spark.conf.get(SETTING) == "0"
 
 
+@pytest.mark.parametrize("limit", ["0", "-1"])
+@pytest.mark.parametrize("count", [0, 5, 5000])
+def test_a_user_may_set_no_limit_for_batches(spark: SparkSession, limit: str, count: int) -> None:
+    spark.conf.set(LIMIT, limit)
+    try:
+        frame, given = frame_of(spark, count)
+        assert sorted(frame.select("k").toArrow()["k"].to_pylist()) == [one["k"] for one in given]
+        assert spark.conf.get(LIMIT) == limit
+    finally:
+        spark.conf.unset(LIMIT)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5000])
+def test_other_threads_keep_their_batches(
+    spark: SparkSession, unset: None, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    seen, kind = [], type(spark)
+    create = kind.createDataFrame
+
+    def look(*given: Any) -> DataFrame:
+        seen.append(spark.conf.get(LIMIT, None))
+        frame: DataFrame = create(*given)
+        return frame
+
+    monkeypatch.setattr(kind, "createDataFrame", look)
+    frame_of(spark, count)
+    assert seen == [None]
+
+
+def test_few_rows_are_broadcast_by_however_many_tasks_they_could_be_read(
+    spark: SparkSession, unset: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitted, "parallelism", lambda spark: 400)
+    frame, _ = frame_of(spark, 900)
+    assert "LocalRelation" in plan(frame)
+    adaptive = "spark.sql.adaptive.enabled"
+    before = spark.conf.get(adaptive)
+    spark.conf.set(adaptive, "false")
+    try:
+        joined = spark.range(10**9).join(frame, F.col("id") == F.col("k"))
+        executed: str = joined._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    finally:
+        spark.conf.set(adaptive, str(before))
+    assert "BroadcastHashJoin" in executed
+
+
 def test_the_setting_goes_also_after_an_error(
     spark: SparkSession, unset: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +156,7 @@ def test_the_setting_goes_also_after_an_error(
         assert spark.conf.get(SETTING) == str(PLANNED_BYTES)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(emitted, "frame_of_rows", fail)
+    monkeypatch.setattr(type(spark), "createDataFrame", fail)
     with pytest.raises(ZeroDivisionError):
-        frame_of(spark, 1)
+        frame_of(spark, 5000)
     assert spark.conf.get(SETTING, None) is None
