@@ -24,6 +24,7 @@ from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import maps
 from pyspark_checkpointer.spark.arguments import TableDefinition
+from pyspark_checkpointer.spark.executors import destroy
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
 from pyspark_checkpointer.spark.other_state import OtherStates
@@ -228,7 +229,7 @@ class BatchAttempt:
         self._finish()
         # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
-        self._discard_emitted()
+        self._end_reads()
         self.run.last_job, self.run.has_committed = self.job, True
         # Only after the commit, because early compaction reads the committed version.
         bytes_left = compaction.DRIVER_BYTES
@@ -252,7 +253,7 @@ class BatchAttempt:
         # Writes are refused before the abort, because a thread of the callback may still run.
         self.operations.abandon()
         self.run.end()
-        self._discard_emitted()
+        self._end_reads()
         # The error that made the batch fail is the one to report.
         with suppress(CheckpointError, TimeoutError):
             self.checkpoint.abort()
@@ -261,11 +262,12 @@ class BatchAttempt:
             names = self.used_names - self.run.maps.keys()
             run_sync(asyncio.wait_for(discard(self.checkpoint.attempt, names), DISCARD_SECONDS))
 
-    def _discard_emitted(self) -> None:
-        """Remove the objects with emitted rows.
+    def _end_reads(self) -> None:
+        """Remove what only DataFrames of this batch read: broadcasts, and the objects with emitted rows.
 
-        A later cleanup removes those that cannot be removed now.
+        A later cleanup removes the objects that cannot be removed now.
         """
+        destroy(self.operations.broadcasts)
         for table in (*self.tables.values(), *self.dropped_tables):
             with suppress(CheckpointError):
                 table.discard_emitted()

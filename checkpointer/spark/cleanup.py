@@ -32,7 +32,7 @@ from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.spark.executors import parallelism, share
+from pyspark_checkpointer.spark.executors import destroying_broadcasts, parallelism, share
 from pyspark_checkpointer.spark.task_client import TaskRoot
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption
 from pyspark_checkpointer.storage.base import Store, WriteLeftover
@@ -180,8 +180,9 @@ def _sweep(spark: SparkSession, client: Checkpointer, policy: RetentionPolicy) -
     # Without rules, as the checkpoints were retired before. The grace period still protects their readers.
     plan, classifier = run_sync(begin_plan(session, RetentionPolicy(grace=policy.grace)))
     totals = {DELETE: Total(), LATER: Total()}
-    for action, objects, size in _over_objects(spark, client, classifier, _delete, _COUNT).collect():
-        totals[action] += Total(objects, size)
+    with destroying_broadcasts():
+        for action, objects, size in _over_objects(spark, client, classifier, _delete, _COUNT).collect():
+            totals[action] += Total(objects, size)
     if classifier is not None:
         # Leftovers belong to no prefix that a task could list, so the driver deletes them.
         left = run_sync(classify_leftovers(session, plan, classifier))

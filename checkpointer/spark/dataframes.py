@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.errors import BAD_INPUT
 from pyspark_checkpointer.manifests.model import Json
+from pyspark_checkpointer.spark.executors import send
 from pyspark_checkpointer.spark.failure import explain_unanswered
 from pyspark_checkpointer.spark.versions import is_at_least, refuse_types
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema, missing
@@ -134,11 +135,13 @@ def map_batches(frame: DataFrame, work: Work, result: StructType | str) -> DataF
 def run_tasks(frame: DataFrame, work: Work, result: StructType | str) -> DataFrame:
     """Call `mapInArrow` with the work of a task."""
 
+    load = send(frame.sparkSession, work)
+
     # A function of its own: Spark looks at the signature of the function, which a bound method hides.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         exempt_imports_from_gc()
         with explain_unanswered():
-            yield from work(batches)
+            yield from load()(batches)
 
     return frame.mapInArrow(run, result)
 

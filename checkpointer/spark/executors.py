@@ -10,11 +10,15 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 
 from pyspark_checkpointer.errors import InvalidStateError
@@ -22,8 +26,13 @@ from pyspark_checkpointer.spark.connect import is_connect
 
 T = TypeVar("T")
 
+_broadcasts: ContextVar[list[Any] | None] = ContextVar("broadcasts", default=None)
+
 MAX_REQUEST_BYTES = 64 << 20
 """The most bytes of a value that are sent with a request: a server of Spark Connect takes twice as much by default."""
+
+MAX_WORK_BYTES = 512 << 10
+"""The most bytes of work that PySpark is given as it is: by default it broadcasts itself what has 1 MiB."""
 
 OWN = "pyspark_checkpointer"
 """The name of this package."""
@@ -84,6 +93,52 @@ def driver_hosts(spark: SparkSession) -> set[str]:
     return here | {"localhost", "127.0.0.1"} | ({named} if named else set())
 
 
+@contextmanager
+def collecting_broadcasts(made: list[Any]) -> Iterator[None]:
+    """Add to a list what the block broadcasts, for `destroy`."""
+    token = _broadcasts.set(made)
+    try:
+        yield
+    finally:
+        _broadcasts.reset(token)
+
+
+@contextmanager
+def destroying_broadcasts() -> Iterator[None]:
+    """Destroy what the block broadcasts at its end."""
+    made: list[Any] = []
+    try:
+        with collecting_broadcasts(made):
+            yield
+    finally:
+        destroy(made)
+
+
+def destroy(broadcasts: list[Any]) -> None:
+    """Destroy broadcasts that no task reads any more.
+
+    PySpark keeps a file of each on the disk of the driver until the application ends.
+    """
+    while broadcasts:
+        with suppress(Py4JError, OSError):  # Once the context has stopped, its folder is gone.
+            broadcasts.pop().destroy()
+
+
+def send(spark: SparkSession, work: T) -> Callable[[], T]:
+    """Return a function by which tasks get their work.
+
+    PySpark broadcasts large work too, and nobody could destroy that. So it is done here where `collecting_broadcasts`
+    says when the work is over.
+    """
+    if _broadcasts.get() is None or is_connect(spark):
+        return lambda: work
+    pickled: bytes = CloudPickleSerializer().dumps(work)  # type: ignore[no-untyped-call]
+    if len(pickled) <= MAX_WORK_BYTES:
+        return lambda: work
+    sent = share(spark, pickled, "the work")
+    return lambda: pickle.loads(sent())  # noqa: S301  # made by the driver of this job
+
+
 def share(spark: SparkSession, value: T, what: str) -> Callable[[], T]:
     """Return a function by which tasks get a value that may be large.
 
@@ -92,6 +147,8 @@ def share(spark: SparkSession, value: T, what: str) -> Callable[[], T]:
     """
     if not is_connect(spark):
         sent = spark.sparkContext.broadcast(value)
+        if (made := _broadcasts.get()) is not None:
+            made.append(sent)
         return lambda: sent.value
     size = len(pickle.dumps(value))
     if size > MAX_REQUEST_BYTES:
@@ -190,12 +247,16 @@ __all__ = [
     "NEEDED",
     "OWN",
     "Executors",
+    "collecting_broadcasts",
+    "destroy",
+    "destroying_broadcasts",
     "driver_hosts",
     "executor_hosts",
     "make_probe",
     "own_version",
     "parallelism",
     "probe_executors",
+    "send",
     "share",
     "why_not_run",
 ]

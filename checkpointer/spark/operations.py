@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.spark.executors import collecting_broadcasts
 
 
 class _Stage(IntEnum):
@@ -36,6 +38,8 @@ class Operations:
 
     def __init__(self, batch_id: int) -> None:
         self.failure: BaseException | None = None
+        self.broadcasts: list[Any] = []
+        """What operations broadcast for DataFrames that are read until the batch ends."""
         self._batch_id = batch_id
         self._changed = threading.Condition()
         """Guards the fields below; notified when an operation ends."""
@@ -65,7 +69,8 @@ class Operations:
                 # error. So does an interrupt that it swallows.
                 try:
                     check()
-                    yield
+                    with collecting_broadcasts(self.broadcasts):
+                        yield
                 except BaseException as error:
                     self.failure = self.failure or error
                     raise

@@ -29,7 +29,7 @@ from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.dataframes import Work, map_batches
 from pyspark_checkpointer.spark.driver_task import DriverTaskError, run_in_driver
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
-from pyspark_checkpointer.spark.executors import parallelism
+from pyspark_checkpointer.spark.executors import destroying_broadcasts, parallelism
 from pyspark_checkpointer.spark.scan import group_by_bytes, task_numbers
 from pyspark_checkpointer.spark.table_hints import MAX_DRIVER_STATE_BYTES, TableHints
 from pyspark_checkpointer.spark.task_client import DriverRoot, TaskRoot
@@ -104,7 +104,8 @@ class TableJobs:
 
         Raises the refusal of a task.
         """
-        results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
+        with destroying_broadcasts():
+            results = map_batches(frame, work, OUTPUT_SCHEMA).collect()
         outputs = [TaskOutput.load(bytes(row["written"])) for row in results]
         for output in outputs:
             output.raise_refused()

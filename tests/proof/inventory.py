@@ -90,6 +90,7 @@ REASONS = {
     "pyspark_checkpointer.spark.emitted._frame_of_task": _OWN_TEXT,
     "pyspark_checkpointer.spark.emitted.frame_of_rows": _OWN_TEXT,
     "pyspark_checkpointer.spark.executors.probe_executors": _OF_THE_JOB,
+    "pyspark_checkpointer.spark.executors.send": _OF_THE_JOB,
     "pyspark_checkpointer.spark.table_jobs.TableJobs._pack": _OF_THE_JOB,
     "pyspark_checkpointer.spark.task_client._client": _OF_THE_JOB,
     "pyspark_checkpointer.spark.write_tasks.TaskOutput.load": _OF_THE_JOB,

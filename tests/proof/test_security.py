@@ -70,8 +70,9 @@ EXCEPTIONS = {
         "s3fs, adlfs and gcsfs, by names that stand in the code",
     ),
     "pyspark_checkpointer.spark.executors": (
-        {"__import__", "pickle"},
-        "packages that the code names, in a task: only an import proves that one works there; and pickle counts bytes",
+        {"__import__", "pickle", "CloudPickleSerializer"},
+        "packages that the code names, in a task: only an import proves that one works there; pickle counts bytes, and "
+        "opens in a task what its own driver sent it",
     ),
 }
 
