@@ -14,6 +14,7 @@ So each attempt waits for a slot of its own, has the whole time limit, and count
 """
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -34,6 +35,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import on_loop
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import (
     Blob,
     BucketRule,
@@ -59,20 +61,27 @@ COMPARED_AT_ONCE = 8 << 20
 They are compared with the bytes that should have been written.
 """
 
+QUIET_SECONDS = 5.0
+"""Seconds for which a request fails before the log says so."""
+
+TOLD_SECONDS = 60.0
+"""Seconds for which one line in the log is enough, however many requests of a store fail."""
+
 
 class RetryingStore(WrappedStore):
     """`inner`, with each request tried up to `attempts` times.
 
     After `patience` seconds no request is tried again. The pauses grow exponentially, at random, up to `longest`
-    seconds; they are longer where the store asks for it. `compare_and_swap` is always one attempt: only its caller can
-    judge a swap without an answer (`compare_and_swap.py`).
+    seconds; they are longer where the store asks for it. With the defaults a store that refuses at once is waited for
+    half a minute on average, since a cloud throttles for tens of seconds. `compare_and_swap` is always one attempt:
+    only its caller can judge a swap without an answer (`compare_and_swap.py`).
     """
 
     def __init__(
         self,
         inner: Store,
         *,
-        attempts: int = 6,
+        attempts: int = 12,
         patience: float = 120.0,
         longest: float = 10.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -84,6 +93,7 @@ class RetryingStore(WrappedStore):
         self._wait = wait_random_exponential(multiplier=0.1, max=longest, min=0.02)
         self._sleep = sleep
         self._clock = clock
+        self._told = -TOLD_SECONDS
 
     async def get(self, path: str, *, limit: int | None = None) -> Blob:
         return await self._retry(lambda: self.inner.get(path, limit=limit))
@@ -182,11 +192,20 @@ class RetryingStore(WrappedStore):
             spent = self._clock() - started + state.upcoming_sleep
             return state.attempt_number >= self._attempts or spent >= self._patience
 
+        def tell(state: RetryCallState) -> None:
+            now = self._clock()
+            if now - started >= QUIET_SECONDS and now - self._told >= TOLD_SECONDS:
+                self._told = now
+                error = state.outcome.exception() if state.outcome is not None else None
+                failed = state.attempt_number
+                log_safely(logging.WARNING, "%s: failed %d times in %d s; trying again", error, failed, now - started)
+
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(RetryableError),
             stop=is_over,
             wait=wait,
             sleep=self._sleep,
+            before_sleep=tell,
             retry_error_callback=lambda state: self._give_up(state, self._clock() - started),
         )
         answer: T = await retrying(attempt)

@@ -151,7 +151,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def save_that_the_store_refuses(self) -> None:
         self._record_outcome()
-        self.client.faults.fail("put", path="manifests/", times=6)
+        self.client.faults.fail("put", path="manifests/", times=12)
         with pytest.raises(DependencyError):
             save(self.client, self.state)
 

@@ -218,7 +218,7 @@ def test_the_changes_of_a_save_that_came_to_nothing_are_in_the_next(world: World
         case "abort":
             cp.abort()
         case "store":
-            client.faults.fail("put", times=6)
+            client.faults.fail("put", times=12)
             with pytest.raises(DependencyError):
                 cp.commit()
         case "abort the prepared":
@@ -360,7 +360,7 @@ def test_what_is_folded_counts_as_under_way(world: World, how: str, monkeypatch:
 
 
 def failing_in_background(client: Actor, state: KeyedState) -> None:
-    client.faults.fail("put", path="manifests/", times=6)
+    client.faults.fail("put", path="manifests/", times=12)
     with client.begin(background=True) as cp:
         cp.save("s", state)
 

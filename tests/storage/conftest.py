@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import Store, open_store
+from pyspark_checkpointer.storage import Store, open_store, request_path
 from pyspark_checkpointer.storage.fsspec_any import store as fsspec_any
 from tests import s3_servers
 from tests.servers import Server, ServerUnavailableError
@@ -105,6 +105,12 @@ def more_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     yield give
     for server in started.values():
         server.stop()
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try requests again at once: a store that refuses every time is waited for half a minute."""
+    monkeypatch.setattr(request_path, "wait_random_exponential", lambda **_: lambda state: 0.0)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from pyspark_checkpointer.storage.azure.errors import is_missing, is_past_the_en
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
 from pyspark_checkpointer.storage.s3 import errors
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
 
 def answered(status: int, message: str = "said", kind: type[HttpResponseError] = ClientAuthenticationError) -> Any:
     """Return the error that the SDK makes of an answer."""
@@ -75,19 +77,12 @@ def options(credential: Credential) -> dict[str, Any]:
     return {"account_name": "account", "credential": credential}
 
 
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark_checkpointer.storage import request_path
-
-    monkeypatch.setattr(request_path, "wait_random_exponential", lambda **_: lambda state: 0.0)
-
-
 @pytest.mark.parametrize("what", OUTAGES)
 def test_an_outage_of_the_identity_service_is_tried_again(what: str) -> None:
     credential = Credential(OUTAGES[what])
-    with pytest.raises((DependencyError, ThrottlingError), match="6 attempts"):
+    with pytest.raises((DependencyError, ThrottlingError), match="12 attempts"):
         run_sync(open_store("abfs://container/root", options(credential)).get("_latest"))
-    assert credential.asked >= 6
+    assert credential.asked >= 12
 
 
 @pytest.mark.parametrize("what", OUTAGES)

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.digest import Bytes, sha256
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError
+from pyspark_checkpointer.storage import ObjectExistsError, ObjectNotFoundError, PreconditionFailedError, request_path
 from pyspark_checkpointer.storage.base import Blob, ListingPage, S, SinkRead
 from pyspark_checkpointer.storage.conditional_write_check import probe
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -152,11 +153,42 @@ def test_reads_that_failed_together_are_tried_again_apart(whole: bool) -> None:
 
 def test_it_ends_after_so_many_attempts_with_pauses_that_grow() -> None:
     inner, time = Faulty(*[DependencyError("root/x: no answer")] * 99), Time()
-    with pytest.raises(DependencyError, match=r"root/x: no answer \(6 attempts in \d+\.\d s\)"):
+    with pytest.raises(DependencyError, match=r"root/x: no answer \(12 attempts in \d+\.\d s\)"):
         run_sync(retrying(inner, time).get("x"))
-    assert inner.calls == 6
-    assert len(time.slept) == 5
-    assert all(0 < pause <= 0.1 * 2**number for number, pause in enumerate(time.slept))
+    assert inner.calls == 12
+    assert len(time.slept) == 11
+    assert all(0 < pause <= min(0.1 * 2**number, 10) for number, pause in enumerate(time.slept))
+
+
+def test_a_store_that_refuses_at_once_is_waited_for_as_long_as_clouds_ask_for_less() -> None:
+    waited = []
+    for _ in range(100):
+        time = Time()
+        with pytest.raises(ThrottlingError):
+            run_sync(retrying(Faulty(*[ThrottlingError("slow down")] * 99), time).get("x"))
+        waited.append(time.now - 1000)
+    assert 20 < sum(waited) / len(waited) < 35
+    assert max(waited) < 60
+
+
+def test_the_log_tells_that_a_store_keeps_refusing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the many requests of a commit the first one tells it."""
+    monkeypatch.setattr(request_path, "wait_random_exponential", lambda **_: lambda state: 2.0)
+    error = ThrottlingError("root/x: slow down")
+    inner, time = Faulty(error, error, error), Time()
+    store = retrying(inner, time)
+    with caplog.at_level(logging.WARNING, "pyspark_checkpointer"):
+        with pytest.raises(ObjectNotFoundError):
+            run_sync(store.get("x"))
+        assert caplog.messages == [], "three failures are nothing to tell"
+        inner.errors = [error] * 99
+        for told in (1, 1, 2):
+            with pytest.raises(ThrottlingError):
+                run_sync(store.get("x"))
+            assert caplog.messages == ["root/x: slow down: failed 4 times in 6 s; trying again"] * told
+            time.now += 20
 
 
 def test_no_pause_is_longer_than_the_longest() -> None:

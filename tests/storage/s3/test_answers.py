@@ -25,6 +25,7 @@ class _Body:
         pass
 
 
+@pytest.mark.usefixtures("no_pauses")
 @pytest.mark.parametrize("lacks", ["ETag", "ContentLength"])
 def test_an_answer_that_lacks_a_field_proves_nothing(monkeypatch: pytest.MonkeyPatch, lacks: str) -> None:
     """Any other error would say that a swap was refused, although the server has done it."""
