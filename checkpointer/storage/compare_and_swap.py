@@ -29,6 +29,9 @@ MAX_SENDS = 5
 After that its outcome is called unknown.
 """
 
+FIRST_PAUSE = 0.2
+"""Seconds before a failed swap is sent again. Each further pause is five times as long: half a minute together."""
+
 
 class UndecidedError(Exception):
     """The swap was sent, and nothing proves whether it took effect.
@@ -65,7 +68,10 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
     undecided: CheckpointError | None = None
     unconfirmed = False
     refused = False
-    for _ in range(MAX_SENDS):
+    for sent in range(MAX_SENDS):
+        # The store failed, and shows no effect of it. Sent again at once, the swap would fail again.
+        if isinstance(undecided, RetryableError):
+            await asyncio.sleep(FIRST_PAUSE * 5 ** (sent - 1))
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except SwapNotSentError as error:

@@ -38,6 +38,7 @@ from pyspark_checkpointer.testing.simulation import Simulation
 from tests.proof.histories import History, Operation, digest, id_of
 from tests.proof.judge import DEED, END, Deed, GarbageClassifier, Violation
 from tests.proof.simulated_host import SimulatedHost
+from tests.world import at_once
 
 EXPECTED = (
     RetryableError,
@@ -51,10 +52,6 @@ EXPECTED = (
 
 Act = Callable[["Actor"], Coroutine[Any, Any, object]]
 """Something that an actor does."""
-
-
-async def at_once(seconds: float) -> None:
-    """Sleeps no time."""
 
 
 class Actor:

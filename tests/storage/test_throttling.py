@@ -1,10 +1,11 @@
 """Servers that ask for less, and that decide between writers at the same time: 503, Retry-After, 409 beside 412."""
 
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ import pytest
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, ThrottlingError
 from pyspark_checkpointer.runtime import run_sync
-from pyspark_checkpointer.storage import Store, cloud, open_store
+from pyspark_checkpointer.storage import Store, cloud, compare_and_swap, open_store
 from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
 from pyspark_checkpointer.storage.conditional_write_check import try_conditions
 from pyspark_checkpointer.storage.contest import WRITERS, hold_contest
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.faults import Faults
+from pyspark_checkpointer.testing.store import FaultyStore
 from tests.storage.conftest import Place
 from tests.storage.fake import Answer, gives, serving
 from tests.storage.s3.tiny_s3 import Asked, Refusal, TinyS3, tiny_s3
@@ -87,6 +91,45 @@ def test_swaps_that_are_refused_for_a_while_wait_and_are_not_given_up(monkeypatc
     first, second, third = refused
     assert second - first >= 0.1
     assert third - second >= 0.1
+
+
+def test_swaps_that_fail_without_a_time_to_wait_are_sent_after_pauses_that_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """500 says nothing of a time. Sent at once, five swaps were over in no time, and their outcome was unknown."""
+    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 0.05)
+    refused: list[float] = []
+
+    def check(asked: Asked) -> Refusal | None:
+        if asked.is_swap and len(refused) < compare_and_swap.MAX_SENDS - 1:
+            refused.append(time.monotonic())
+            return 500, "InternalError"
+        return None
+
+    with tiny_s3(check) as server:
+        store = store_of(server)
+        run_sync(store.put("x", b"old"))
+        found = run_sync(swap_until_decided(store, "x", b"mine", run_sync(store.get("x")).version, 100))
+    assert found is not None
+    assert found.data == b"mine"
+    pauses = [later - earlier for earlier, later in pairwise(refused)]
+    assert [pause > 0.05 * 5**number for number, pause in enumerate(pauses)] == [True] * 3
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_swap_whose_outcome_can_be_read_back_waits_for_nothing(monkeypatch: pytest.MonkeyPatch, lands: bool) -> None:
+    """Its own answer was lost, or another writer was faster."""
+    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 60.0)
+    faults, inner = Faults(), MemoryStore(f"memory://{uuid.uuid4().hex}")
+    store = FaultyStore(inner, faults)
+    if lands:
+        faults.drop_answer()
+    else:
+        faults.fail("swap")
+        faults.call(lambda _: run_sync(inner.compare_and_swap("x", b"of another", None)), "get", nth=1)
+    found = run_sync(swap_until_decided(store, "x", b"mine", None, 100))
+    assert found is not None
+    assert found.data == (b"mine" if lands else b"of another")
 
 
 def test_a_key_of_kms_that_is_asked_too_often_is_no_refusal() -> None:
