@@ -16,10 +16,10 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import READ_BATCH, walk
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CheckpointNotFoundError, CorruptionError
+from pyspark_checkpointer.errors import CheckpointNotFoundError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
-from pyspark_checkpointer.storage.base import ObjectNotFoundError
+from pyspark_checkpointer.storage.base import DAMAGE
 
 MIN_MEASURED_TIME = timedelta(minutes=1)
 """The shortest time between checkpoints that tells how often a batch comes.
@@ -70,7 +70,7 @@ async def measure(session: Session, last: int) -> Measured:
             segments.forget_but([manifest])
         kept = await _catalogued(session, head)
         for begin in range(0, len(kept), READ_BATCH):
-            with suppress(CorruptionError, ObjectNotFoundError):  # `verify` names what cannot be read
+            with suppress(*DAMAGE):  # `verify` names what cannot be read
                 some = kept[begin : begin + READ_BATCH]
                 found_there = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in some))
                 for manifest in found_there:
@@ -98,7 +98,7 @@ async def _catalogued(session: Session, head: Head) -> list[Ref]:
 
     These are savepoints, and what a policy keeps for longer. There are none where the catalog cannot be read.
     """
-    with suppress(CorruptionError, ObjectNotFoundError):
+    with suppress(*DAMAGE):
         catalog = await metadata.read_catalog(session.store, head.catalog)
         entries = () if catalog is None else catalog.entries
         refs = {entry.ref for entry in entries if entry.ref.id.sequence < head.boundary}

@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint.download import verify_bytes
 from pyspark_checkpointer.checkpoint.history import read_history, read_whole_head
 from pyspark_checkpointer.checkpoint.latest import Head, refresh
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import ConflictError, CorruptionError
+from pyspark_checkpointer.errors import ConflictError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import SIGNED
 from pyspark_checkpointer.manifests.manifest_json import decode_manifest, encode_pointer
@@ -25,7 +25,7 @@ from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
 from pyspark_checkpointer.manifests.signatures_json import SIGNERS, Signers
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.runtime.user_functions import log_safely
-from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectNotFoundError, holds, pages
+from pyspark_checkpointer.storage.base import DAMAGE, SWAP_LIMIT, ObjectNotFoundError, holds, pages
 from pyspark_checkpointer.storage.compare_and_swap import find_object, swap_or_explain
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.signatures.rules import Rules
@@ -124,7 +124,7 @@ class _Adoption:
         # Which of them are still in their grace period is for each cleanup to say.
         async for ref, _ in walk_retired(self._plain, head.retired, live, parents):
             # A cleanup may delete it just now. Nothing live depends on it.
-            with suppress(ObjectNotFoundError, CorruptionError):
+            with suppress(*DAMAGE):
                 await self._sign_manifest(ref)
 
     async def _sign_manifest(self, ref: Ref) -> Manifest:

@@ -41,6 +41,7 @@ from pyspark_checkpointer.manifests.signatures_json import (
 )
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import (
+    DAMAGE,
     SWAP_LIMIT,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -219,7 +220,7 @@ class _Change:
                 pass
         except UntrustedError:
             raise
-        except (CorruptionError, ObjectNotFoundError) as error:  # Damage is nothing that a revocation has to wait for.
+        except DAMAGE as error:  # Damage is nothing that a revocation has to wait for.
             log_safely(logging.WARNING, "%s: the newest commits could not be looked at: %s", self._store.url, error)
 
     async def _fence_position(self, path: str, gone: Collection[str]) -> None:

@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 from pyspark_checkpointer.checkpoint.latest import NEWEST, Head, find_head, list_sizes, read_head
 from pyspark_checkpointer.checkpoint.metadata import find_manifest, is_copy, read_catalog, read_manifest_alone
-from pyspark_checkpointer.errors import CorruptionError, InvalidStateError, OutcomeUnknownError
+from pyspark_checkpointer.errors import InvalidStateError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError, Store
+from pyspark_checkpointer.storage.base import DAMAGE, Store
 
 NEAR_STEPS = 4
 """Number of newest checkpoints that are read by walking, not by listing.
@@ -266,7 +266,7 @@ async def _is_copy(store: Store, checkpoint: CheckpointId) -> bool:
     """Return whether a manifest can be read, and a repair wrote it."""
     try:
         _, manifest = await find_manifest(store, checkpoint)
-    except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
+    except DAMAGE:
         return False
     return is_copy(manifest)
 

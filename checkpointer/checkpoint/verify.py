@@ -39,6 +39,7 @@ from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import Artifact, Catalog, CheckpointId, Manifest, Operator, Ref, Segment
 from pyspark_checkpointer.runtime.host import Host, Progress, tell
 from pyspark_checkpointer.storage.base import (
+    DAMAGE,
     ArtifactCheck,
     ObjectNotFoundError,
     ObjectRefusedError,
@@ -452,7 +453,7 @@ class Verifier:
             return
         try:
             live = set((await read_history(self._store, now)).refs())
-        except (CorruptionError, ObjectNotFoundError):
+        except DAMAGE:
             return  # nothing proves that anything was retired
         # A prepared checkpoint is no part of the history, and was looked at all the same.
         live |= {now.prepared.id} if now.prepared else set()

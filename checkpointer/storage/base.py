@@ -54,6 +54,10 @@ class ObjectRefusedError(StoreRefusedError):
     """The store cannot show this object, whoever asks; others may be intact."""
 
 
+DAMAGE = (CorruptionError, ObjectNotFoundError, ObjectRefusedError)
+"""Errors of one object that is gone or that nobody can read."""
+
+
 class UndecryptableError(CorruptionError):
     """The object is there, and cannot be decrypted."""
 

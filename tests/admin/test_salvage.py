@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, KeyedState, runtime
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy, runtime
 from pyspark_checkpointer.admin import older_states, salvage
 from pyspark_checkpointer.admin.losses import RepairPlan
 from pyspark_checkpointer.checkpoint.map_entries import living_entries
@@ -507,6 +507,18 @@ def test_a_checkpoint_whose_manifest_a_store_shows_to_nobody_can_be_deleted(worl
     healer.faults.fail("get", path=object_paths.manifest(ids[1]), times=100, error=ObjectRefusedError)
     healer.delete_checkpoint(ids[1])
     assert world.actor().list_checkpoints() == ids[2:]
+
+
+def test_a_cleanup_passes_over_retired_manifests_that_a_store_shows_to_nobody(world: World) -> None:
+    client = world.actor()
+    ids = line(client, 9)
+    client.clean(RetentionPolicy(keep_last=6))
+    healer = world.actor(retries=False)
+    healer.faults.fail("get", path=object_paths.manifest(ids[5]), times=100, error=ObjectRefusedError)
+    healer.delete_checkpoint(ids[5])
+    assert healer.plan().total("delete").objects > 0, "nothing leads to what is older"
+    assert healer.clean().deleted.objects > 0
+    assert healer.list_checkpoints() == ids[6:]
 
 
 def test_a_catalog_that_a_store_shows_to_nobody_is_left_behind(world: World) -> None:

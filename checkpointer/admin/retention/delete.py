@@ -25,14 +25,13 @@ from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CheckpointNotFoundError,
-    CorruptionError,
     InvalidStateError,
     UnsupportedFormatError,
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Pointer, Ref
 from pyspark_checkpointer.runtime.user_functions import log_safely
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError
 
 LONGEST_GRACE = timedelta(days=36_500)
 """A grace period that keeps all that `retired` in `_latest` still lists.
@@ -156,7 +155,7 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> tuple[LiveCheckp
             following = manifest.parent
     except UnsupportedFormatError:
         raise  # A newer version of the library reads on, and nothing is damaged.
-    except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
+    except DAMAGE:
         # Only the checkpoint that is to be deleted may be unreadable. Damage of another manifest is an error like any
         # other.
         if following != ref:

@@ -18,10 +18,9 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import walk_from
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref, Retired
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, Store
+from pyspark_checkpointer.storage.base import DAMAGE, Store
 
 Action = Literal["keep", "later", "delete"]
 KEEP: Action = "keep"
@@ -171,7 +170,7 @@ async def _add_retired(
     async for ref, manifest in walk_retired(session.store, young, known, parents):
         newest = max((old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at)
         # Segments that only a deleted checkpoint named are gone. Its manifest still leads to older ones.
-        with suppress(ObjectNotFoundError, CorruptionError):
+        with suppress(*DAMAGE):
             manifest = await segments.load(manifest)
         segments.forget_but([manifest])
         index.add(Referrer(ref.id, _reason(newest), LATER), metadata.objects_of(ref, manifest))
@@ -191,11 +190,11 @@ async def walk_retired(
     starts = {ref for ref in parents if ref.id.sequence >= lowest}
     for old in young:
         if old.catalog is not None:
-            with suppress(ObjectNotFoundError, CorruptionError):
+            with suppress(*DAMAGE):
                 catalog = await metadata.read_catalog(store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
-        with suppress(ObjectNotFoundError, CorruptionError):
+        with suppress(*DAMAGE):
             async for ref, manifest in walk_from(store, start, min(lowest, start.id.sequence)):
                 if ref in known:
                     break  # From here on the ancestry was walked already.
