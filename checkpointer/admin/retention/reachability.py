@@ -184,6 +184,7 @@ async def walk_retired(
     `parents` are those of all live checkpoints. The manifests come without the chains in segments.
     """
     known = set(live)
+    passed: set[Ref] = set()
     # In the ancestry, no entry that still counts kept anything below this sequence.
     lowest = min((old.boundary for old in young), default=0)
     # A parent below it was live in no version that still counts, unless the catalog of that time names it.
@@ -194,12 +195,16 @@ async def walk_retired(
                 catalog = await metadata.read_catalog(store, old.catalog)
                 starts |= {entry.ref for entry in catalog.entries} if catalog else set()
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
+        if start in passed:
+            continue
         with suppress(*DAMAGE):
             async for ref, manifest in walk_from(store, start, min(lowest, start.id.sequence)):
-                if ref in known:
+                if ref in passed:
                     break  # From here on the ancestry was walked already.
-                known.add(ref)
-                yield ref, manifest
+                passed.add(ref)
+                # Live ones are passed over: a walk for each gap between them would list and fetch all below it anew.
+                if ref not in known:
+                    yield ref, manifest
 
 
 def _retired_at(old: Retired) -> datetime:

@@ -8,7 +8,6 @@ catalog                              2            what else is kept, beside the 
 retired                          3       1        not live any more; their objects stay for the grace period
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.waiting import NOBODY, PlannedFollower, find_waiting, reason_of
 from pyspark_checkpointer.admin.savepoints import replace_catalog
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import refuse_old_copy, walk
+from pyspark_checkpointer.checkpoint.history import read_in_turn, refuse_old_copy, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
@@ -92,16 +91,20 @@ async def decide_retention(
     assert head.pointer is not None
     catalog = await metadata.read_catalog(session.store, head.pointer.catalog)
     light: dict[Ref, Manifest] = {}
-    async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
+
+    def add(ref: Ref, manifest: Manifest) -> None:
         # Only `keep_if` can look at the content. Without it, a long history must not fill the memory.
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
+
+    async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
+        add(ref, manifest)
     live = LiveCheckpoints(tuple(light), catalog, all(light[ref].parent is None for ref in list(light)[-1:]))
     # What the catalog alone keeps is not in the ancestry.
     kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     light |= {ref: known[ref] for ref in kept_apart if ref in known}
     others = [ref for ref in kept_apart if ref not in known]
-    read = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref in others))
-    light |= dict(zip(others, read, strict=True))
+    async for ref, manifest in read_in_turn(session.store, others):
+        add(ref, manifest)
     known |= light
     # Sorted by id: checkpoints of the catalog and of the ancestry are mixed, and the policy wants the newest first.
     newest_first = sorted(light, key=lambda ref: ref.id, reverse=True)

@@ -1,14 +1,18 @@
 """A policy retires checkpoints with one swap, keeps what it must, and waits for readers."""
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import RetentionPolicy
+from pyspark_checkpointer.admin.retention.retire import KnownManifests, decide_retention
 from pyspark_checkpointer.admin.retention.spool import Total
+from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.runtime import run_sync
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
 from tests.world import World, attempt, got, latest, line, put
 
@@ -184,6 +188,37 @@ def test_a_boundary_that_moves_often_does_not_keep_everything(world: World) -> N
         assert len(world.pointer().retired) <= 9
     # 40 minutes at two each, 5 more until they are retired, and what is live
     assert len(world.objects("manifests/")) <= 20 + 3 + 2
+
+
+def test_a_cleanup_reads_each_manifest_that_was_retired_lately_once(world: World) -> None:
+    client = world.actor()
+    clock = with_clock(client)
+    policy = RetentionPolicy(every_epoch=10, grace=timedelta(hours=1))
+    for epoch in range(1, 401):
+        put(client, b"%d" % epoch, epoch=epoch)
+    assert len(client.clean(policy).retired) == 360
+    clock.time += timedelta(minutes=30)
+    client.faults.forget()
+    assert client.clean(policy).later.objects > 700
+    paths = [request.path for request in client.faults.requests if request.kind == "get"]
+    read = Counter(path for path in paths if path.startswith("manifests/"))
+    assert len(read) == 400
+    assert sum(read.values()) <= 360 + 4 * 40
+    clock.time += timedelta(minutes=30)
+    client.clean(policy)
+    assert garbage(world) == set()
+
+
+def test_what_the_policy_needs_of_a_manifest_is_kept_in_memory_and_no_more(world: World) -> None:
+    client = world.actor()
+    policy = RetentionPolicy(every_epoch=2, grace=timedelta(0))
+    for epoch in range(1, 21):
+        put(client, b"%d" % epoch, epoch=epoch)
+    client.clean(policy)
+    known: KnownManifests = {}
+    run_sync(decide_retention(client.session, run_sync(read_head(client.session.store)), policy, known))
+    assert sorted(manifest.epoch or 0 for manifest in known.values()) == [*range(2, 21, 2)]
+    assert not any(manifest.operators for manifest in known.values())
 
 
 def test_a_clock_that_was_far_ahead_does_not_keep_everything(world: World) -> None:
