@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark_checkpointer.admin.retention.garbage_collect import retire_and_sweep
 from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+from pyspark_checkpointer.admin.retention.retire import RETIREMENTS_PER_GRACE
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests.model import CheckpointId
@@ -33,8 +34,9 @@ _cleanups: dict[threading.Thread, str] = {}
 class Cleaner:
     """A cleanup of a root after some of its commits.
 
-    It runs after each commit whose sequence number is a multiple of `every`. It runs in a thread of its own, one
-    cleanup at a time. Only in Spark Connect does a batch wait for it, for at most `EXIT_SECONDS`.
+    It runs after each commit whose sequence number is a multiple of `every`, but at most `RETIREMENTS_PER_GRACE` times
+    in a grace period: what comes sooner retires nothing, and costs as much. It runs in a thread of its own, one cleanup
+    at a time. Only in Spark Connect does a batch wait for it, for at most `EXIT_SECONDS`.
     """
 
     def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:
@@ -42,12 +44,15 @@ class Cleaner:
         self._policy = policy
         self._every = every
         self._running: threading.Thread | None = None
+        self._cleaned_at: float | None = None
 
     def after(self, committed: CheckpointId) -> None:
         """Start a cleanup if it is due after this commit.
 
         The sequence number of the checkpoint decides, so that a job that restarts often is cleaned up too.
         """
+        if self._is_too_soon():
+            return
         if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
             # A daemon, as a cleanup must not keep the driver from ending for long.
             cleanup = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
@@ -62,6 +67,11 @@ class Cleaner:
             if runs_callbacks():
                 self._wait_within_batch(cleanup)
 
+    def _is_too_soon(self) -> bool:
+        """Return whether the last cleanup ended so lately that another one would retire nothing."""
+        interval = self._policy.grace.total_seconds() / RETIREMENTS_PER_GRACE
+        return self._cleaned_at is not None and time.monotonic() - self._cleaned_at < interval
+
     def _wait_within_batch(self, cleanup: threading.Thread) -> None:
         """Wait for a cleanup, and log that it goes on if it takes too long."""
         _join([cleanup], EXIT_SECONDS)
@@ -74,7 +84,7 @@ class Cleaner:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_running": None}
+        return self.__dict__ | {"_running": None, "_cleaned_at": None}
 
     def wait(self) -> None:
         """Wait until a cleanup that is under way has ended."""
@@ -85,6 +95,7 @@ class Cleaner:
         _cleanups[threading.current_thread()] = self._client.root
         try:
             logger.info("%s: %s", self._client.root, run_sync(retire_and_sweep(self._client.session, self._policy)))
+            self._cleaned_at = time.monotonic()
         except CheckpointError as error:
             logger.warning("%s: the cleanup failed, and the next one continues it: %s", self._client.root, error)
         # An exception of this thread would reach nobody, so the log has to say it.

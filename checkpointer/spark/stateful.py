@@ -78,9 +78,9 @@ def stateful(
         fencing: As in `Checkpointer`.
         max_chain: As in `Checkpointer`.
         retention: Which checkpoints to keep. Without it all are kept until another cleanup removes them.
-        clean_every: With `retention`, the number of commits between two cleanups, at least 1. A cleanup runs beside the
-            next batches; in Spark Connect the batch waits for it, for at most a minute. Its errors are logged, and do
-            not fail the job.
+        clean_every: With `retention`, the number of commits between two cleanups, at least 1. A process makes at most
+            eight of them in a grace period. A cleanup runs beside the next batches; in Spark Connect the batch waits
+            for it, for at most a minute. Its errors are logged, and do not fail the job.
         metrics: As in `Checkpointer`. Called on the driver. In Spark Connect it is pickled, and called in the process
             of the function.
         encryption: As in `Checkpointer`. Only the driver opens the keys. Its tasks get the opened ones. Spark's own

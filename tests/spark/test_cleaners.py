@@ -1,12 +1,14 @@
 """Whoever has the key of a cleaner cleans a root with tables on executors, and reads none of its rows."""
 
 import os
+import pickle
 import secrets
 import signal
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,11 @@ from pyspark.sql import functions as F
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy
 from pyspark_checkpointer.admin.retention.classifier import PlanRow
+from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import State, clean, diff, plan_cleanup, read_changes, read_state, stateful
+from pyspark_checkpointer.spark.cleaner import Cleaner
 from pyspark_checkpointer.storage.encryption.root_keys import keys_of
 from tests.spark.conftest import Job
 from tests.spark.needs import DATA_SOURCES, needs_spark
@@ -125,6 +130,51 @@ def test_executors_clean_with_the_key_of_a_cleaner(spark: SparkSession, job: Job
     assert owner.verify()
     assert cleaner.verify()
     assert read_state(spark, job.root, "totals", encryption=keys.owner).count() == 202
+
+
+@pytest.mark.parametrize(("grace", "most"), [(timedelta(hours=1), 1), (timedelta(0), 10)])
+def test_a_fast_job_is_cleaned_eight_times_in_a_grace_period(
+    monkeypatch: pytest.MonkeyPatch, grace: timedelta, most: int
+) -> None:
+    """What comes sooner retires nothing, and costs as much."""
+    cleaned: list[float] = []
+    now = [1000.0]
+
+    async def clean(session: Any, policy: RetentionPolicy) -> str:
+        cleaned.append(now[0])
+        return "cleaned"
+
+    monkeypatch.setattr(f"{Cleaner.__module__}.retire_and_sweep", clean)
+    monkeypatch.setattr(f"{Cleaner.__module__}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    one = Cleaner(Checkpointer("memory://fast"), RetentionPolicy(keep_last=1, grace=grace), 100)
+    for sequence in range(1, 1001):
+        now[0] += 0.06
+        one.after(CheckpointId(sequence, "0" * 8))
+        one.wait()
+    assert len(cleaned) == most
+    now[0] += 3600 / 8
+    one.after(CheckpointId(1100, "0" * 8))
+    one.wait()
+    assert len(cleaned) == most + 1
+    again = pickle.loads(pickle.dumps(one))
+    again.after(CheckpointId(1200, "0" * 8))
+    again.wait()
+    assert len(cleaned) == most + 2, "another process has another clock"
+
+
+def test_a_cleanup_that_failed_is_begun_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[RetentionPolicy] = []
+
+    async def fail(session: Any, policy: RetentionPolicy) -> str:
+        tried.append(policy)
+        raise DependencyError("no answer")
+
+    monkeypatch.setattr(f"{Cleaner.__module__}.retire_and_sweep", fail)
+    one = Cleaner(Checkpointer("memory://failing"), RetentionPolicy(keep_last=1), 100)
+    for sequence in (100, 200):
+        one.after(CheckpointId(sequence, "0" * 8))
+        one.wait()
+    assert len(tried) == 2
 
 
 JOB = """
