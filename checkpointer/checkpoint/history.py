@@ -16,6 +16,7 @@ from pyspark_checkpointer.checkpoint.metadata import find_manifest, is_copy, rea
 from pyspark_checkpointer.errors import InvalidStateError, OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
+from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import DAMAGE, Store
 
 NEAR_STEPS = 4
@@ -74,78 +75,87 @@ async def _read_ancestry(store: Store, head: Head) -> tuple[tuple[Ref, Manifest]
 
 
 async def walk(
-    store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE
+    store: Store, head: Head, oldest: int, known: Mapping[Ref, Manifest] = NONE, host: Host | None = None
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
     """Yield the ancestry from the committed checkpoint down to sequence `oldest`.
 
     See `walk_from`.
     """
     if head.committed is not None:
-        async for pair in walk_from(store, head.committed, oldest, known):
+        async for pair in walk_from(store, head.committed, oldest, known, host):
             yield pair
 
 
 async def walk_from(
-    store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE
+    store: Store, start: Ref, oldest: int, known: Mapping[Ref, Manifest] = NONE, host: Host | None = None
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
     """Yield the ancestry from `start` down to sequence `oldest`.
 
     It goes from parent to parent, and each link is proven.
 
     Many manifests are fetched at a time. They come without the chains in segments. Those that are `known`, from a walk
-    on an older version, are not fetched again.
+    on an older version, are not fetched again. `host` is as in `read_manifest_alone`.
     """
-    async for pair in await begin_walk(store, start, oldest, known):
+    async for pair in await begin_walk(store, start, oldest, known, host):
         yield pair
 
 
 async def begin_walk(
-    store: Store, start: Ref | None, oldest: int, known: Mapping[Ref, Manifest] = NONE
+    store: Store, start: Ref | None, oldest: int, known: Mapping[Ref, Manifest] = NONE, host: Host | None = None
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
     """List the manifests of a walk where it is long, and return what `walk_from` yields.
 
     So an error of the listing is no error of a manifest.
     """
     if start is None or start.id.sequence < oldest:
-        return _walk_listed(store, start, oldest, known, [])
+        return _walk_listed(store, start, oldest, known, [], host)
     # Those that are known come from one walk and have no gaps, so only what is newer has to be listed.
     unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
     far = start.id.sequence - unknown >= NEAR_STEPS
     listed = await list_sizes(store, unknown, start.id.sequence) if far else []
-    return _walk_listed(store, start, oldest, known, listed)
+    return _walk_listed(store, start, oldest, known, listed, host)
 
 
 async def _walk_listed(
-    store: Store, ref: Ref | None, oldest: int, known: Mapping[Ref, Manifest], waiting: list[tuple[CheckpointId, int]]
+    store: Store,
+    ref: Ref | None,
+    oldest: int,
+    known: Mapping[Ref, Manifest],
+    waiting: list[tuple[CheckpointId, int]],
+    host: Host | None,
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
     """Yield the ancestry from `ref` on, as `walk_from` does. `waiting` are the listed manifests."""
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
         # The newest of the list first, as the walk needs them; a search that ends early never fetches the rest.
         while not (ref in found or ref in known) and waiting and waiting[-1][0].sequence >= ref.id.sequence:
-            found |= await read_found(store, waiting[-READ_BATCH:])
+            found |= await read_found(store, waiting[-READ_BATCH:], host)
             del waiting[-READ_BATCH:]
         # Popped, so that a long walk holds no manifests that the caller does not keep. One that is not among them is
         # read alone, which says what is wrong with it.
-        manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref)
+        manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref, host)
         yield ref, manifest
         ref = manifest.parent
 
 
-async def read_found(store: Store, listed: Sequence[tuple[CheckpointId, int]]) -> dict[Ref, Manifest]:
-    found = await asyncio.gather(*(find_manifest(store, *one) for one in listed), return_exceptions=True)
+async def read_found(
+    store: Store, listed: Sequence[tuple[CheckpointId, int]], host: Host | None
+) -> dict[Ref, Manifest]:
+    found = await asyncio.gather(*(find_manifest(store, *one, host) for one in listed), return_exceptions=True)
     # What could not be read matters only if the ancestry leads there; reading it again then says what is wrong.
     return dict(pair for pair in found if not isinstance(pair, BaseException))
 
 
-async def read_in_turn(store: Store, refs: Sequence[Ref]) -> AsyncIterator[tuple[Ref, Manifest]]:
+async def read_in_turn(
+    store: Store, refs: Sequence[Ref], host: Host | None = None
+) -> AsyncIterator[tuple[Ref, Manifest]]:
     """Yield the manifests of some checkpoints, many fetched at a time.
 
     One that cannot be read raises when its turn comes: a search that ends before does not need it.
     """
     for begin in range(0, len(refs), READ_BATCH):
         batch = refs[begin : begin + READ_BATCH]
-        read = await asyncio.gather(*(read_manifest_alone(store, ref) for ref in batch), return_exceptions=True)
+        read = await asyncio.gather(*(read_manifest_alone(store, ref, host) for ref in batch), return_exceptions=True)
         for ref, manifest in zip(batch, read, strict=True):
             if isinstance(manifest, BaseException):
                 raise manifest

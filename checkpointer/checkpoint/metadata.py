@@ -37,6 +37,9 @@ from pyspark_checkpointer.storage.compare_and_swap import find_object
 MAX_MANIFEST = 256 << 20
 MAX_CATALOG = 64 << 20
 
+SMALL_DATA = 16 << 10
+"""Bytes of a manifest that are decoded sooner than a thread is woken."""
+
 GO_ON = "call restore() and go on from there; on the command line give the same command again"
 """The advice of errors if another writer was faster."""
 
@@ -49,23 +52,37 @@ async def read_manifest(store: Store, host: Host, ref: Ref) -> Manifest:
     return await load_operators(store, host, await read_manifest_alone(store, ref))
 
 
-async def read_manifest_alone(store: Store, ref: Ref) -> Manifest:
-    """Return the manifest that `ref` names, without the chains in segments."""
+async def read_manifest_alone(store: Store, ref: Ref, host: Host | None = None) -> Manifest:
+    """Return the manifest that `ref` names, without the chains in segments.
+
+    Those who read many give their `host`, which decodes large ones beside the event loop.
+    """
     path = object_paths.manifest(ref.id)
     data = (await store.get(path, limit=MAX_MANIFEST)).data
-    verify(path, data, size=len(data), digest=ref.digest)
-    return manifest_json.decode_manifest(ref.id, data)
+
+    def decode() -> Manifest:
+        verify(path, data, size=len(data), digest=ref.digest)
+        return manifest_json.decode_manifest(ref.id, data)
+
+    return decode() if host is None or len(data) <= SMALL_DATA else await host.run(decode)
 
 
-async def find_manifest(store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST) -> tuple[Ref, Manifest]:
+async def find_manifest(
+    store: Store, checkpoint: CheckpointId, size: int = MAX_MANIFEST, host: Host | None = None
+) -> tuple[Ref, Manifest]:
     """Return a manifest by id alone, without its segments' chains.
 
     Nothing says yet that the checkpoint exists.
 
     `size` is a size that the manifest is known not to exceed. A store allows more requests at once for small objects.
+    `host` is as in `read_manifest_alone`.
     """
     data = (await store.get(object_paths.manifest(checkpoint), limit=size)).data
-    return Ref(checkpoint, sha256(data)), manifest_json.decode_manifest(checkpoint, data)
+
+    def decode() -> tuple[Ref, Manifest]:
+        return Ref(checkpoint, sha256(data)), manifest_json.decode_manifest(checkpoint, data)
+
+    return decode() if host is None or len(data) <= SMALL_DATA else await host.run(decode)
 
 
 def is_copy(manifest: Manifest) -> bool:

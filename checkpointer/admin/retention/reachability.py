@@ -20,6 +20,7 @@ from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref, Retired
+from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import DAMAGE, Store
 
 Action = Literal["keep", "later", "delete"]
@@ -128,7 +129,9 @@ async def index_live(
     for start in range(0, len(named), MAX_MANIFESTS_IN_MEMORY):
         some = named[start : start + MAX_MANIFESTS_IN_MEMORY]
         # Errors are raised: if something live cannot be read, nobody knows which objects it names.
-        found = await asyncio.gather(*(metadata.read_manifest_alone(session.store, ref) for ref, _ in some))
+        found = await asyncio.gather(
+            *(metadata.read_manifest_alone(session.store, ref, session.host) for ref, _ in some)
+        )
         whole = await asyncio.gather(*map(segments.load, found))
         segments.forget_but(found)
         # Retired checkpoints of the ancestry are reached from what followed them, so the parent of every live one is a
@@ -167,21 +170,47 @@ async def _add_retired(
             # Readers of that version read this catalog too.
             index.add(Referrer(None, _reason(old), LATER), [old.catalog.path])
     segments = metadata.Segments(session.store, session.host)
-    async for ref, manifest in walk_retired(session.store, young, known, parents):
-        newest = max((old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at)
+
+    async def load(manifest: Manifest) -> Manifest:
         # Segments that only a deleted checkpoint named are gone. Its manifest still leads to older ones.
         with suppress(*DAMAGE):
-            manifest = await segments.load(manifest)
-        segments.forget_but([manifest])
-        index.add(Referrer(ref.id, _reason(newest), LATER), metadata.objects_of(ref, manifest))
+            return await segments.load(manifest)
+        return manifest
+
+    async def add(some: list[tuple[Ref, Manifest]]) -> None:
+        whole = await asyncio.gather(*(load(manifest) for _, manifest in some))
+        segments.forget_but(whole)
+
+        def add_all() -> None:
+            for (ref, _), manifest in zip(some, whole, strict=True):
+                newest = max(
+                    (old for old in young if old.boundary <= ref.id.sequence), default=young[-1], key=_retired_at
+                )
+                index.add(Referrer(ref.id, _reason(newest), LATER), metadata.objects_of(ref, manifest))
+
+        await session.host.run(add_all)
+
+    some: list[tuple[Ref, Manifest]] = []
+    async for pair in walk_retired(session.store, young, known, parents, session.host):
+        some.append(pair)
+        if len(some) == MAX_MANIFESTS_IN_MEMORY:
+            await add(some)
+            some = []
+    if some:
+        await add(some)
 
 
 async def walk_retired(
-    store: Store, young: Sequence[Retired], live: Collection[Ref], parents: Collection[Ref]
+    store: Store,
+    young: Sequence[Retired],
+    live: Collection[Ref],
+    parents: Collection[Ref],
+    host: Host | None = None,
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
     """Yield the checkpoints that were live in some retired versions, and are not now.
 
     `parents` are those of all live checkpoints. The manifests come without the chains in segments.
+    `host` is as in `read_manifest_alone`.
     """
     known = set(live)
     passed: set[Ref] = set()
@@ -198,7 +227,7 @@ async def walk_retired(
         if start in passed:
             continue
         with suppress(*DAMAGE):
-            async for ref, manifest in walk_from(store, start, min(lowest, start.id.sequence)):
+            async for ref, manifest in walk_from(store, start, min(lowest, start.id.sequence), host=host):
                 if ref in passed:
                     break  # From here on the ancestry was walked already.
                 passed.add(ref)

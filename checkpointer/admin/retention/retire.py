@@ -96,14 +96,14 @@ async def decide_retention(
         # Only `keep_if` can look at the content. Without it, a long history must not fill the memory.
         light[ref] = manifest if policy.keep_if else replace(manifest, operators={}, positions={}, properties={})
 
-    async for ref, manifest in walk(session.store, head, head.pointer.boundary, known):
+    async for ref, manifest in walk(session.store, head, head.pointer.boundary, known, session.host):
         add(ref, manifest)
     live = LiveCheckpoints(tuple(light), catalog, all(light[ref].parent is None for ref in list(light)[-1:]))
     # What the catalog alone keeps is not in the ancestry.
     kept_apart = [ref for ref in dict.fromkeys(entry.ref for entry in live.entries) if ref not in light]
     light |= {ref: known[ref] for ref in kept_apart if ref in known}
     others = [ref for ref in kept_apart if ref not in known]
-    async for ref, manifest in read_in_turn(session.store, others):
+    async for ref, manifest in read_in_turn(session.store, others, session.host):
         add(ref, manifest)
     known |= light
     # Sorted by id: checkpoints of the catalog and of the ancestry are mixed, and the policy wants the newest first.

@@ -1,12 +1,15 @@
 """Apply a plan, or clean: dead objects go, in batches; a plan that was outrun does nothing."""
 
 import re
-from collections.abc import Callable
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer, RetentionPolicy, runtime
+from pyspark_checkpointer.admin.retention.reachability import ReferenceIndex, Referrer
 from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.checkpoint import commit
 from pyspark_checkpointer.errors import (
@@ -17,8 +20,8 @@ from pyspark_checkpointer.errors import (
     StalePlanError,
     StoreRefusedError,
 )
-from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.manifests import manifest_json, object_paths
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed
 from tests.conftest import Root
 from tests.world import Contents, World, attempt, latest, line, put
@@ -116,6 +119,40 @@ def test_a_plan_for_a_store_that_went_back_in_time_is_refused(world: World, reti
     with pytest.raises(StalePlanError):
         world.actor().apply(plan)
     assert world.objects() == backup[1]
+
+
+def test_long_computations_of_a_cleanup_do_not_hold_up_the_commits_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a job both are on one event loop."""
+    client = world.actor()
+    for number in range(1, 13):
+        with client.begin(number) as cp:
+            for partition in range(200):
+                cp.snapshot("op", partition, b"%d %d" % (number, partition))
+    decode, add = manifest_json.decode_manifest, ReferenceIndex.add
+    threads = Counter[tuple[str, str]]()
+
+    def note(what: str) -> None:
+        threads[what, threading.current_thread().name.rstrip("_0123456789")] += 1
+
+    def decoding(checkpoint: CheckpointId, data: bytes) -> Manifest:
+        note("decode")
+        return decode(checkpoint, data)
+
+    def adding(index: ReferenceIndex, referrer: Referrer, paths: Iterable[str]) -> None:
+        if referrer.id is not None:
+            note("index")
+        add(index, referrer, paths)
+
+    monkeypatch.setattr(manifest_json, "decode_manifest", decoding)
+    monkeypatch.setattr(ReferenceIndex, "add", adding)
+    policy = RetentionPolicy(keep_last=2, every_epoch=4)
+    assert len(client.clean(policy).retired) == 8
+    assert client.clean(policy).later.objects > 0
+    assert {name for _, name in threads} == {"checkpointer-cpu"}
+    assert threads["index", "checkpointer-cpu"] == 2 * 12
+    assert threads["decode", "checkpointer-cpu"] > 3 * 12
 
 
 def test_what_names_others_is_deleted_before_them(world: World) -> None:
