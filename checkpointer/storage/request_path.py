@@ -61,6 +61,9 @@ COMPARED_AT_ONCE = 8 << 20
 They are compared with the bytes that should have been written.
 """
 
+FIRST_PAUSE = 0.1
+"""Seconds, at most, before a failed request is sent again. The longest further pause is twice as long each time."""
+
 QUIET_SECONDS = 5.0
 """Seconds for which a request fails before the log says so."""
 
@@ -90,7 +93,7 @@ class RetryingStore(WrappedStore):
         super().__init__(inner)
         self._attempts = attempts
         self._patience = patience
-        self._wait = wait_random_exponential(multiplier=0.1, max=longest, min=0.02)
+        self._wait = wait_random_exponential(multiplier=FIRST_PAUSE, max=longest, min=0.02)
         self._sleep = sleep
         self._clock = clock
         self._told = -TOLD_SECONDS

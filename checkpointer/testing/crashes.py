@@ -7,6 +7,7 @@ from unittest import mock
 
 from pyspark_checkpointer import storage as stores
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.storage import compare_and_swap, request_path
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 
@@ -40,7 +41,8 @@ class CrashPoint:
 def injected(faults: Faults) -> Iterator[Faults]:
     """Let every store that this process opens meet these faults.
 
-    They end with the block. Stores of other processes, such as Spark's executors, meet none.
+    They end with the block. Stores of other processes, such as Spark's executors, meet none. What fails is tried again
+    at once: there is no outage to wait for.
 
     Args:
         faults: The faults.
@@ -55,7 +57,11 @@ def injected(faults: Faults) -> Iterator[Faults]:
     """
     opened = stores.open_root
     # Every store is opened by this one function, whoever asks: clients, copies of them, and targets of an export.
-    with mock.patch.object(stores, "open_root", lambda *args: FaultyStore(opened(*args), faults)):
+    with (
+        mock.patch.object(stores, "open_root", lambda *args: FaultyStore(opened(*args), faults)),
+        mock.patch.object(request_path, "FIRST_PAUSE", 0.0),
+        mock.patch.object(compare_and_swap, "FIRST_PAUSE", 0.0),
+    ):
         yield faults
 
 

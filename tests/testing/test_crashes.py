@@ -1,12 +1,14 @@
 """The fixtures as users have them: a job is killed at every place, and the test checks what a restart finds."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.testing import CrashError, CrashPoint
+from pyspark_checkpointer.errors import DependencyError, OutcomeUnknownError
+from pyspark_checkpointer.testing import CrashError, CrashPoint, Faults, injected
 
 EVENTS = ["a", "b", "a", "c"]
 
@@ -74,6 +76,21 @@ def test_what_the_job_finds_is_made_undisturbed(crash_points: CrashPoints) -> No
 def test_a_job_that_fails_by_itself_is_told(crash_points: CrashPoints) -> None:
     with pytest.raises(ZeroDivisionError):
         next(crash_points(lambda root: 1 / 0))
+
+
+def test_what_a_test_lets_fail_is_not_waited_for() -> None:
+    with injected(Faults()) as faults, Checkpointer("memory://not-waited-for") as client:
+        with client.begin() as cp:
+            cp.snapshot("op", 0, b"1")
+        started = time.monotonic()
+        faults.fail("put", times=100)
+        with pytest.raises(DependencyError), client.begin() as cp:
+            cp.snapshot("op", 0, b"2")
+        faults.clear()
+        faults.late("swap", times=100)
+        with pytest.raises(OutcomeUnknownError), client.begin() as cp:
+            cp.snapshot("op", 0, b"3")
+        assert time.monotonic() - started < 5
 
 
 def test_the_fixtures_come_with_one_line(pytester: pytest.Pytester) -> None:
