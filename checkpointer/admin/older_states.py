@@ -14,10 +14,10 @@ from pyspark_checkpointer.admin.repair_candidates import StoreScan
 from pyspark_checkpointer.admin.slices import SliceChecks
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError, UnsupportedFormatError
+from pyspark_checkpointer.errors import UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Manifest, Operator, Ref
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import DAMAGE
 
 
 def count_records(chain: Chain) -> int:
@@ -116,7 +116,7 @@ class OlderStates:
                 except UnsupportedFormatError:
                     # What a newer library wrote is not damage, and must not be taken for a loss.
                     raise
-                except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
+                except DAMAGE:
                     continue
             self._loaded[checkpoint] = replace(manifest, operators=operators)
         return self._loaded[checkpoint]

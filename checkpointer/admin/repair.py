@@ -39,7 +39,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogRef, CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError, ObjectRefusedError
 
 logger = logging.getLogger("pyspark_checkpointer")
 
@@ -225,7 +225,7 @@ async def _reads_catalog(session: Session, head: Head) -> bool:
     assert head.pointer is not None
     try:
         await metadata.read_catalog(session.store, head.pointer.catalog)
-    except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
+    except DAMAGE:
         return False
     return True
 

@@ -22,7 +22,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage import open_files
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError, ObjectRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
     except UnsupportedFormatError:
         raise
     # What the store shows to nobody is lost as if it were damaged.
-    except (CorruptionError, ObjectNotFoundError, ObjectRefusedError) as error:
+    except DAMAGE as error:
         return str(error)
 
 
@@ -206,7 +206,7 @@ async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[C
             catalog = await metadata.read_catalog(session.store, CatalogRef(path, object_paths.digest_of(path)))
         except UnsupportedFormatError:
             raise
-        except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
+        except DAMAGE:
             # A damaged catalog is evidence for nothing, and must not keep the others from being read.
             continue
         if catalog is not None:

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import download, upload
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, CheckpointId, Manifest
-from pyspark_checkpointer.storage.base import ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.base import DAMAGE
 
 
 async def read_slice(session: Session, artifact: Artifact) -> bytes:
@@ -44,7 +43,7 @@ class SliceChecks:
                 await read_slice(self._session, artifact)
                 self._intact[artifact] = True
             # Other errors are raised: a store that does not answer is no proof of damage.
-            except (CorruptionError, ObjectNotFoundError, ObjectRefusedError):
+            except DAMAGE:
                 self._intact[artifact] = False
         return self._intact[artifact]
 
