@@ -119,19 +119,15 @@ class JobClock:
             self._is_advanced = True
             known = self._known() if self._is_used else self._attempt.clock
             if at is None:
-                self._attempt.clock = known or Clock(BEGINNING, "job")
+                self._attempt.clock = Clock(BEGINNING if known is None else known.at, "job")
                 return
-            if known is not None and known.source == "batch" and at < known.at:
-                # Every batch after this checkpoint would be refused with an earlier time, also the first of a run.
-                way = (
-                    "call advance_clock in the first batch,"
-                    if self._attempt.clock is None
-                    else "call state.advance_clock(max(time, state.restored.clock)),"
-                )
+            # Not where nothing of this batch was decided yet: a job that takes the clock over from Spark mostly gives the
+            # time of an event, which is before that of the last batch.
+            if self._is_used and known is not None and known.source == "batch" and at < known.at:
                 raise InvalidStateError(
-                    f"advance_clock({at.isoformat()}): the clock is at {known.at.isoformat()} already, by the times of "
-                    f"Spark's batches, and does not go back: {way} before a table with expire= is opened and before "
-                    "state.clock is read"
+                    f"advance_clock({at.isoformat()}): this batch has used the clock already, at "
+                    f"{known.at.isoformat()}, which Spark gave as its time, and the clock does not go back: call "
+                    "advance_clock before a table with expire= is opened and before state.clock is read"
                 )
             if self._held_by is not None and known is not None and at > known.at:
                 raise InvalidStateError(

@@ -150,8 +150,8 @@ class State(NotPicklable):
 
         Raises:
             IllegalArgumentError: It is no time.
-            InvalidStateError: Spark's batches have moved the clock beyond this time already; or in this batch, at the
-                time before, a table with `expire=` was used or a map with entries took its first `expire_after`.
+            InvalidStateError: In this batch, at the time before, a table with `expire=` was used, `state.clock` was
+                read, or a map with entries took its first `expire_after`.
 
         Examples:
             >>> from datetime import UTC, datetime
