@@ -37,7 +37,10 @@ class MalformedError(CorruptionError):
 
 
 class UnsupportedFormatError(CorruptionError):
-    """Written by a newer version of the format. Upgrade this library to read it."""
+    """Written by a newer version of the format, or encrypted or signed where nothing says what opens it.
+
+    Upgrade this library, or give `encryption=` or `signing=`. The message says which.
+    """
 
 
 class IllegalArgumentError(CheckpointError, ValueError):

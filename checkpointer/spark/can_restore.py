@@ -75,12 +75,13 @@ def can_restore(
         signing: As in `Checkpointer`.
 
     Returns:
-        The answer: true if the job can go on, with the reason if it cannot.
+        The answer: true if the job can go on, with the reason if it cannot. Of an empty root it says that the table is
+        created: look at its `changes` where the root must exist.
 
     Raises:
         IllegalArgumentError: An argument is not what it must be, the text of `schema` cannot be parsed without a Spark
             session, or the table does not exist yet and `key` is missing.
-        StoreNotFoundError: The root is empty.
+        StoreNotFoundError: There is no such bucket or container.
 
     Examples:
         >>> from pyspark.sql.types import StructType

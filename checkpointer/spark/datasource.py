@@ -52,7 +52,7 @@ class CheckpointerSource(DataSource):
             With both `operator` and the view "changes" it is the change feed of a table, between the checkpoints
             `after` and `to`, as `read_changes` returns it; `spark.readStream` follows the table from `after` on, and
             with a name as `follower` retention keeps what it has yet to read.
-            `storage_options` is JSON. `fencing` is as in `Checkpointer`.
+            `storage_options` is JSON. `fencing`, `encryption` and `signing` are as in `Checkpointer`.
 
     Examples:
         >>> spark.read.format("checkpointer").option("operator", "totals").load("state/shop").count()
