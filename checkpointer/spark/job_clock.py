@@ -121,8 +121,8 @@ class JobClock:
             if at is None:
                 self._attempt.clock = Clock(BEGINNING if known is None else known.at, "job")
                 return
-            # Not where nothing of this batch was decided yet: a job that takes the clock over from Spark mostly gives the
-            # time of an event, which is before that of the last batch.
+            # Not where nothing of this batch was decided yet: a job that takes the clock over from Spark mostly gives
+            # the time of an event, which is before that of the last batch.
             if self._is_used and known is not None and known.source == "batch" and at < known.at:
                 raise InvalidStateError(
                     f"advance_clock({at.isoformat()}): this batch has used the clock already, at "
