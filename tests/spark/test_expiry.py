@@ -18,9 +18,11 @@ from pyspark_checkpointer.cli.app import checkpointer as command
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US
 from pyspark_checkpointer.manifests.model import Clock
+from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
-from pyspark_checkpointer.table import due_rows
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.table import due_rows, object_files
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
 from tests.spark.conftest import Job
@@ -280,6 +282,36 @@ def test_partitions_that_get_no_rows_any_more_forget_what_expired(
     assert sorted(due) == [*range(10_000)]
     assert keys(place.rows()) == [1]
     assert _stored(place) < 100
+
+
+@pytest.mark.parametrize(("at", "is_dropped"), [(-20, False)], ids=["tail"])
+def test_a_damaged_object_that_nobody_needs_stops_no_batch(
+    place: Place, at: int, is_dropped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No batch reads the old rows."""
+    state = place.begin(0)
+    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
+    table.upsert(place.frame(given(*((k, 0) for k in range(10_000)))))
+    table.compact()
+    place.commit(state)
+    place.batch(0, given((1, 0)))
+    restored = place.client.copy().restore()
+    assert restored is not None
+    chains = restored.operator("t")
+    ((old,),) = (chain for number in chains.partitions if len(chain := chains.chain(number)) == 1)
+    store = MemoryStore(place.client.root)
+    data = bytearray(run_sync(store.get(old.path)).data)
+    data[at] ^= 1
+    run_sync(store.delete([old.path]))
+    run_sync(store.put(old.path, data))
+    monkeypatch.setattr(object_files, "_opened", {})
+    monkeypatch.setattr(due_rows, "_lowest_times", {})
+    for _ in range(20):
+        place.batch(20, given((1, 20)))
+    assert (keys(place.rows(keys=[{"k": 1}])), old.path not in _paths(place.client)) == ([1], is_dropped)
+    said = [record.message for record in caplog.records if "rows that expired were not looked for" in record.message]
+    assert bool(said) is not is_dropped
+    assert all(old.path in one for one in said)
 
 
 def test_a_snapshot_is_written_again_once_most_of_its_row_groups_are_past(
