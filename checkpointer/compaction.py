@@ -371,21 +371,32 @@ def _most_of(chain: Chain) -> int:
     return len(chain)
 
 
-def expiry_compactions(chains: Mapping[int, Chain], living: Mapping[int, int]) -> dict[int, int]:
-    """Return what to compact because rows have expired.
+class ExpiryCompactions(NamedTuple):
+    """Name the chains that become shorter because rows have expired."""
 
-    The result has the form of `table_compactions`. `living` has the most rows that may be living, by partition.
+    shrunk: dict[int, int]
+    """The first artifact to compact, by partition, as in `table_compactions`."""
+    emptied: set[int]
+    """Partitions without a living row. Their chains go, and nobody has to read them."""
 
-    Rule: a chain that `has_shrunk` gets a snapshot, or one delta if it has no snapshot but an empty one. So a partition
-    to which nothing is written forgets its rows too.
 
-    Cost: at most one row is written for each row that has expired, and each of these is read once.
+def expiry_compactions(chains: Mapping[int, Chain], living: Mapping[int, int]) -> ExpiryCompactions:
+    """Return what to compact or to drop because rows have expired.
+
+    `living` has the most rows that may be living, by partition.
+
+    Rule: a chain that `has_shrunk` gets a snapshot, or one delta if it has no snapshot but an empty one. If no row of
+    it is living, the chain goes. So a partition to which nothing is written forgets its rows too.
+
+    Cost: at most one row is written for each row that has expired or was replaced. A chain that is compacted is read
+    once.
     """
-    return {
-        partition: 0 if chains[partition][0].length else 1
-        for partition, rows in living.items()
-        if has_shrunk(sum(artifact.records for artifact in chains[partition]), rows)
-    }
+    stored = {partition: sum(artifact.records for artifact in chains[partition]) for partition in living}
+    found = [partition for partition, rows in living.items() if has_shrunk(stored[partition], rows)]
+    return ExpiryCompactions(
+        {partition: 0 if chains[partition][0].length else 1 for partition in found if living[partition]},
+        {partition for partition in found if not living[partition]},
+    )
 
 
 class ByBytes(NamedTuple):

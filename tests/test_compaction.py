@@ -306,24 +306,27 @@ def test_when_a_chain_is_compacted(sizes: list[int], keep: int | None) -> None:
     [
         ([100], 1, 49, 0),
         ([100], 1, 50, None),
-        ([100], 1, 0, 0),
+        ([100], 1, 0, "emptied"),
         ([100, 99], 1, 99, 0),
         ([100, 100], 2, 100, None),
         ([100, 50, 60], 2, 110, None),
         ([0, 10], 2, 4, 1),
         ([0, 10, 5, 4], 2, 9, 1),
         ([0, 3, 3, 3, 3], 4, 6, None),
+        ([0, 3, 3], 3, 0, "emptied"),
+        ([0, 0], 2, 0, None),
     ],
 )
 def test_when_a_chain_is_compacted_because_rows_have_expired(
-    sizes: list[int], looked: int, living: int, keep: int | None
+    sizes: list[int], looked: int, living: int, keep: int | str | None
 ) -> None:
     chains = chains_of(p0=sizes)
     if not sizes[0]:
         chains = {0: (replace(chains[0][0], length=0), *chains[0][1:])}
     assert artifacts_to_look_at(chains, 10, 1, 7) == {0: looked}
-    assert expiry_compactions(chains, {0: living}) == ({} if keep is None else {0: keep})
-    assert expiry_compactions(chains, {}) == {}
+    shrunk, emptied = {0: keep} if isinstance(keep, int) else {}, {0} if keep == "emptied" else set()
+    assert expiry_compactions(chains, {0: living}) == (shrunk, emptied)
+    assert expiry_compactions(chains, {}) == ({}, set())
 
 
 @pytest.mark.parametrize(("partitions", "stride"), [(1, 1), (3, 2), (16, 1), (16, 2), (40, 10)])

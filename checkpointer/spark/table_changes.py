@@ -419,7 +419,10 @@ class TableChanges:
             self._compact(self._with_expired(left))
 
     def _with_expired(self, due: dict[int, int]) -> dict[int, int]:
-        """Return compactions, and those of chains most of whose rows have expired."""
+        """Return compactions, and those of chains most of whose rows have expired.
+
+        Drop the chains of which all rows have.
+        """
         old = self._committed
         # A batch that changes nothing writes nothing.
         if old is None or not self._has_changed:
@@ -429,8 +432,12 @@ class TableChanges:
         kept = [
             partition for partition, chain in version.chains.items() if chain[:1] == old.chains.get(partition, ())[:1]
         ]
-        expired = self._jobs.expiry_compactions(version.only(kept))
-        return due | {partition: min(first, due.get(partition, first)) for partition, first in expired.items()}
+        shrunk, emptied = self._jobs.expiry_compactions(version.only(kept))
+        # A partition of which no row is left has no chain (SPEC, Manifests).
+        left = [partition for partition in version.chains if partition not in emptied]
+        self.version = version.only(left)
+        due = {partition: due[partition] for partition in left if partition in due}
+        return due | {partition: min(first, due.get(partition, first)) for partition, first in shrunk.items()}
 
     def _compact(self, keep: Mapping[int, int]) -> None:
         """Compact chains.

@@ -17,6 +17,7 @@ from pyspark_checkpointer.checkpoint import save_bytes
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import (
+    ExpiryCompactions,
     artifacts_to_look_at,
     early_compactions,
     expiry_compactions,
@@ -169,14 +170,14 @@ class TableJobs:
         session = self.client.session
         return run_sync(may_be_due(TableReader(session.store, session.host, version), column, limit))
 
-    def expiry_compactions(self, version: TableVersion) -> dict[int, int]:
-        """Return what this batch compacts because rows have expired.
+    def expiry_compactions(self, version: TableVersion) -> ExpiryCompactions:
+        """Return what this batch compacts or drops because rows have expired.
 
-        The result has the form of `table_compactions`. It is empty where an object that is looked at cannot be read.
+        This is nothing where an object that is looked at cannot be read.
         """
         rule, session = version.schema.expire, self.client.session
         if rule is None or version.expired_until is None:
-            return {}
+            return ExpiryCompactions({}, set())
         looked = artifacts_to_look_at(version.chains, session.max_chain, version.partitions, self._attempt.id.sequence)
         reader = TableReader(session.store, session.host, version)
         try:
@@ -184,7 +185,7 @@ class TableJobs:
         except CheckpointError as error:
             # The batch may not need these objects, and each repetition of it would look at the same ones.
             logger.warning("table %r: rows that expired were not looked for: %s", self._name, error)
-            return {}
+            return ExpiryCompactions({}, set())
         return expiry_compactions(version.chains, living)
 
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:

@@ -284,11 +284,11 @@ def test_partitions_that_get_no_rows_any_more_forget_what_expired(
     assert _stored(place) < 100
 
 
-@pytest.mark.parametrize(("at", "is_dropped"), [(-20, False)], ids=["tail"])
+@pytest.mark.parametrize(("at", "is_dropped"), [(-20, False), (20, True)], ids=["tail", "page"])
 def test_a_damaged_object_that_nobody_needs_stops_no_batch(
     place: Place, at: int, is_dropped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No batch reads the old rows."""
+    """No batch reads the old rows. Bounds that are intact say that none of them lives, and the chain goes unread."""
     state = place.begin(0)
     table = state.table("t", ["k"], num_partitions=2, expire=RULE)
     table.upsert(place.frame(given(*((k, 0) for k in range(10_000)))))
