@@ -6,8 +6,9 @@ bounds of the times in each row group → row groups that may hold a due row →
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -18,6 +19,8 @@ from pyspark_checkpointer.table.expiry import is_expired
 from pyspark_checkpointer.table.reader import TableReader
 from pyspark_checkpointer.table.snapshots import Part, has_parts
 from pyspark_checkpointer.table.time_bounds import lowest, may_hold
+
+T = TypeVar("T")
 
 MAX_LOWEST_TIMES = 1 << 16
 """The most objects of which a process remembers the lowest time."""
@@ -85,9 +88,8 @@ async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
     microseconds since 1970. Raises `CorruptionError` for bounds that fail verification.
     """
     chains = reader.version.chains
-    objects = {artifact.path: artifact for chain in chains.values() for artifact in chain if artifact.length}
-    found = await asyncio.gather(*(_lowest(reader, artifact, column) for artifact in objects.values()))
-    times = dict(zip(objects, found, strict=True))
+    artifacts = (artifact for chain in chains.values() for artifact in chain)
+    times = await _ask_once(artifacts, lambda artifact: _lowest(reader, artifact, column))
     old = {path for path, time in times.items() if time is None or time <= limit}
     return [number for number, chain in chains.items() if any(artifact.path in old for artifact in chain)]
 
@@ -100,27 +102,38 @@ async def most_living(reader: TableReader, looked: Mapping[int, int], column: st
     verification.
     """
     chains = reader.version.chains
+    artifacts = (artifact for partition, count in looked.items() for artifact in chains[partition][:count])
+    past = await _ask_once(artifacts, lambda artifact: _past_rows(reader, artifact, column, limit))
 
-    async def most(partition: int, count: int) -> int:
+    def most(partition: int, count: int) -> int:
         chain = chains[partition]
-        past = await asyncio.gather(*(_past_rows(reader, artifact, column, limit) for artifact in chain[:count]))
         # Whatever changes do to a living row, one of the rows that count here has its time.
-        return sum(artifact.records for artifact in chain) - sum(past)
+        return sum(one.records for one in chain) - sum(min(one.records, past.get(one.path, 0)) for one in chain[:count])
 
-    found = await asyncio.gather(*(most(*one) for one in looked.items()))
-    return dict(zip(looked, found, strict=True))
+    return {partition: most(partition, count) for partition, count in looked.items()}
+
+
+async def _ask_once(artifacts: Iterable[Artifact], ask: Callable[[Artifact], Awaitable[T]]) -> dict[str, T]:
+    """Return the answer for each object that artifacts have rows in, by path.
+
+    An object that several partitions share is asked about once.
+    """
+    objects = {artifact.path: artifact for artifact in artifacts if artifact.length}
+    return dict(zip(objects, await asyncio.gather(*map(ask, objects.values())), strict=True))
 
 
 async def _past_rows(reader: TableReader, artifact: Artifact, column: str, limit: int) -> int:
-    """Return how many rows of an artifact surely have a time that is at most `limit`."""
+    """Return how many rows of the object of an artifact surely have a time that is at most `limit`.
+
+    Of a pack these are all rows or none: its row groups do not tell which partitions they have rows of.
+    """
     # Mostly no row of an object is past, and its lowest time is remembered longer than its tail.
-    time = await _lowest(reader, artifact, column) if artifact.length else None
+    time = await _lowest(reader, artifact, column)
     if time is None or time > limit:
         return 0
     groups = await reader.files.open(artifact)
     past = groups.past_rows(column, limit)
-    # Row groups of a pack do not tell which partitions they have rows of.
-    return past if artifact.kind != DELTA else artifact.records if past == groups.metadata.num_rows else 0
+    return past if artifact.kind != DELTA or past == groups.metadata.num_rows else 0
 
 
 async def _lowest(reader: TableReader, artifact: Artifact, column: str) -> int | None:

@@ -1,6 +1,7 @@
 """Expiry of rows: what is past its time by the job's clock is in no read, and is never combined with what follows."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -312,6 +313,32 @@ def test_a_damaged_object_that_nobody_needs_stops_no_batch(
     said = [record.message for record in caplog.records if "rows that expired were not looked for" in record.message]
     assert bool(said) is not is_dropped
     assert all(old.path in one for one in said)
+
+
+def test_a_look_for_expired_rows_asks_once_for_an_object_of_many_partitions(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batch(day: int, keys: int) -> None:
+        state = place.begin(day)
+        table = state.table("t", ["k"], num_partitions=40, expire=RULE)
+        table.upsert(place.frame(given(*((k, day) for k in range(keys)))))
+        place.commit(state)
+
+    place.client = Checkpointer(place.client.root, max_chain=2)
+    batch(0, 1_000)
+    (pack,) = _paths(place.client)
+    monkeypatch.setattr(object_files, "_opened", {})
+    monkeypatch.setattr(due_rows, "_lowest_times", {})
+    asked = Counter[str]()
+    get_range = MemoryStore.get_range
+
+    async def counted(self: MemoryStore, path: str, offset: int, length: int) -> bytes:
+        asked[path] += 1
+        return await get_range(self, path, offset, length)
+
+    monkeypatch.setattr(MemoryStore, "get_range", counted)
+    batch(20, 1)
+    assert asked[pack] == 1
 
 
 def test_a_snapshot_is_written_again_once_most_of_its_row_groups_are_past(
