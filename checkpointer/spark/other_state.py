@@ -157,9 +157,9 @@ class OtherState(NotPicklable):
             except CheckpointError:
                 raise error from None
             raise OperatorNotFoundError(
-                f"{error}. {newest.id}, the newest checkpoint, has it, and this batch has to read {self.id}, as the "
-                f"batch before recorded. Call state.positions.pop({PREFIX + self._client.root!r}, None) before "
-                "state.other(…) until one batch is committed: it reads the newest one"
+                f"{error}. {newest.id}, the newest checkpoint, has it, and this batch has to read {self.id}, which the "
+                f"batch before recorded or start= names. Set state.positions[{PREFIX + self._client.root!r}] = "
+                f"{{'next': '{newest.id}'}} before state.other(…) until one batch is committed: it reads that one"
             ) from None
 
     def __repr__(self) -> str:
@@ -281,5 +281,5 @@ def _recorded(root: str, position: Json) -> CheckpointId | None:
         raise InvalidStateError(
             f"positions[{PREFIX + root!r}] is {position!r:.80}: expected what state.other(…) records: set it to "
             "{'next': id}, an id of that root, before state.other(…) is called; or call state.positions.pop(…): the "
-            "batch then begins with the newest checkpoint"
+            "batch then reads what start= names, by default the newest checkpoint"
         ) from None
