@@ -1,12 +1,17 @@
 """Define the views of a store that the data source `checkpointer` has."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_checkpointer.checkpoint.listing import read_listing
+from pyspark_checkpointer.checkpoint.latest import read_consistent
+from pyspark_checkpointer.checkpoint.listing import Listed, batched, read_listing
+from pyspark_checkpointer.checkpoint.metadata import Segments
+from pyspark_checkpointer.checkpoint.session import Session
+from pyspark_checkpointer.manifests.model import Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.executors import own_version
 from pyspark_checkpointer.spark.source_options import ReadRequest
@@ -29,27 +34,51 @@ class ViewSourceReader(DataSourceReader):
 
 
 def _checkpoints(request: ReadRequest) -> Iterator[tuple[Any, ...]]:
+    session = request.client().session
     # All of them at once: a deletion may take away each that is read later.
-    for listed in run_sync(read_listing(request.client().session, chains=True)).checkpoints:
-        if listed.state == "prepared":
-            continue
-        manifest, job = listed.manifest, listed.manifest.job
-        artifacts = (artifact for operator in manifest.operators.values() for artifact in operator.artifacts())
-        # By path, as several partitions can share an object.
-        size = sum({artifact.path: artifact.size for artifact in artifacts}.values())
-        yield (
-            str(listed.ref.id),
-            manifest.epoch,
-            manifest.created,
-            None if manifest.parent is None else str(manifest.parent.id),
-            listed.state == "committed",
-            ", ".join(listed.savepoints) or None,
-            None if job is None else job.query_id,
-            None if job is None else job.run_id,
-            None if job is None else job.batch_id,
-            sorted(manifest.operators),
-            size,
-        )
+    yield from run_sync(read_consistent(session.store, lambda _: _read_checkpoints(session)))
+
+
+async def _read_checkpoints(session: Session) -> list[tuple[Any, ...]]:
+    listing = await read_listing(session)
+    # One cache for all, because neighbours share most of their segments.
+    segments = Segments(session.store, session.host)
+    rows = []
+    for batch in batched(tuple(listed for listed in listing.checkpoints if listed.state != "prepared")):
+        for listed, size in zip(batch, await _sizes(batch, segments), strict=True):
+            manifest, job = listed.manifest, listed.manifest.job
+            rows.append(
+                (
+                    str(listed.ref.id),
+                    manifest.epoch,
+                    manifest.created,
+                    None if manifest.parent is None else str(manifest.parent.id),
+                    listed.state == "committed",
+                    ", ".join(listed.savepoints) or None,
+                    None if job is None else job.query_id,
+                    None if job is None else job.run_id,
+                    None if job is None else job.batch_id,
+                    sorted(manifest.operators),
+                    size,
+                )
+            )
+    return rows
+
+
+async def _sizes(batch: Sequence[Listed], segments: Segments) -> list[int]:
+    """Return the bytes of the objects of each checkpoint.
+
+    A long history must not fill the memory: no chains stay, and only those segments that the next batch may share.
+    """
+    manifests = await asyncio.gather(*(segments.load(listed.manifest) for listed in batch))
+    segments.forget_but(listed.manifest for listed in batch)
+    return [_size(manifest) for manifest in manifests]
+
+
+def _size(manifest: Manifest) -> int:
+    artifacts = (artifact for operator in manifest.operators.values() for artifact in operator.artifacts())
+    # By path, as several partitions can share an object.
+    return sum({artifact.path: artifact.size for artifact in artifacts}.values())
 
 
 def _artifacts(request: ReadRequest) -> Iterator[tuple[Any, ...]]:

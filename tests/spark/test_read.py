@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import json
+import weakref
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import timedelta
 from decimal import Decimal, localcontext
 from pathlib import Path
@@ -19,6 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.checkpoint.listing import LOAD_BATCH
+from pyspark_checkpointer.checkpoint.metadata import Segments
 from pyspark_checkpointer.errors import (
     CheckpointNotFoundError,
     DigestMismatchError,
@@ -28,7 +32,7 @@ from pyspark_checkpointer.errors import (
     SavepointNotFoundError,
     StoreNotFoundError,
 )
-from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.manifests.model import CheckpointId, Manifest
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import can_restore, diff, read_state
 from pyspark_checkpointer.spark.arguments import TableDefinition
@@ -284,6 +288,36 @@ def test_the_view_of_checkpoints_stands_beside_a_cleanup(tmp_path: Path) -> None
     Checkpointer(tmp_path).clean(RetentionPolicy(keep_last=1, grace=timedelta(0)))
     assert [row[0] for row in (first, *rows)] == ids
     assert [row[0] for row in VIEWS["checkpoints"][1](request)] == ids[-1:]
+
+
+def test_the_view_of_checkpoints_holds_the_chains_of_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark.sql.datasource")
+    from pyspark_checkpointer.spark.source_options import ReadRequest
+    from pyspark_checkpointer.spark.source_views import VIEWS
+
+    class Loaded(Manifest):
+        """A manifest with its chains, without slots: so it can have weak references."""
+
+    monkeypatch.setattr("pyspark_checkpointer.compaction.INLINE", 0)
+    client = Checkpointer(tmp_path)
+    for number in range(1, 4 * LOAD_BATCH):
+        with client.begin(number) as cp:
+            cp.snapshot("op", 0, bytes(number))
+    seen, most, load_chains = list[weakref.ref[Loaded]](), 0, Segments.load
+
+    async def spied(self: Segments, manifest: Manifest) -> Manifest:
+        nonlocal most
+        found = await load_chains(self, manifest)
+        assert found is not manifest, "it has no segments"
+        loaded = Loaded(**{field.name: getattr(found, field.name) for field in fields(found)})
+        seen.append(weakref.ref(loaded))
+        most = max(most, sum(one() is not None for one in seen))
+        return loaded
+
+    monkeypatch.setattr(Segments, "load", spied)
+    rows = VIEWS["checkpoints"][1](ReadRequest.of({"path": str(tmp_path), "view": "checkpoints"}))
+    assert [row[-1] for row in rows] == [*range(1, 4 * LOAD_BATCH)]
+    assert 0 < most <= LOAD_BATCH
 
 
 def test_views_of_checkpoints_artifacts_and_positions(spark: SparkSession, store: Any) -> None:
