@@ -15,7 +15,7 @@ from typing import Literal
 
 from pyspark_checkpointer.admin.retention.retire import RetentionDecision, is_in_grace
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import walk_from
+from pyspark_checkpointer.checkpoint.history import begin_walk
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests import object_paths
@@ -226,8 +226,10 @@ async def walk_retired(
     for start in sorted(starts - known, key=lambda ref: ref.id, reverse=True) if young else ():
         if start in passed:
             continue
+        # A refused listing is raised: it does not prove that nothing was retired lately.
+        steps = await begin_walk(store, start, min(lowest, start.id.sequence), host=host)
         with suppress(*DAMAGE):
-            async for ref, manifest in walk_from(store, start, min(lowest, start.id.sequence), host=host):
+            async for ref, manifest in steps:
                 if ref in passed:
                     break  # From here on the ancestry was walked already.
                 passed.add(ref)

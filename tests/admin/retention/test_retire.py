@@ -13,6 +13,7 @@ from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.errors import IllegalArgumentError, RetiredError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 from tests.admin.retention.histories import LAST_TWO, NO_GRACE, garbage, mixed, with_clock
 from tests.world import World, attempt, got, latest, line, put
 
@@ -174,6 +175,18 @@ def test_what_a_savepoint_followed_goes_while_others_are_retired(world: World) -
     client.clean(policy)
     assert {str(ids[1]), str(ids[0])} & {str(object_paths.owner(path)) for path in world.objects("manifests/")} == set()
     assert object_paths.manifest(ids[2]) in world.objects()
+
+
+def test_a_refused_listing_does_not_end_the_grace_period(world: World) -> None:
+    client = world.actor(retries=False)
+    line(client, 12)
+    policy = RetentionPolicy(grace=timedelta(hours=1))
+    client.clean(RetentionPolicy(keep_last=2, grace=timedelta(hours=1)))
+    # The walk of the live checkpoints is too short to be listed. That of the retired ones is long.
+    client.faults.fail("list", path="manifests/", error=ObjectRefusedError)
+    with pytest.raises(ObjectRefusedError):
+        client.plan(policy)
+    assert {row.action for row in client.plan(policy)} == {"keep", "later"}
 
 
 def test_a_boundary_that_moves_often_does_not_keep_everything(world: World) -> None:
