@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from pyspark_checkpointer.admin.sign_root import ROUNDS, renewed, sign_root
 from pyspark_checkpointer.admin.signer_list import allowed, find_named
-from pyspark_checkpointer.checkpoint.history import read_whole_head, walk
+from pyspark_checkpointer.checkpoint.history import begin_walk, read_whole_head
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, find_head, read_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
@@ -215,8 +215,10 @@ class _Change:
         head = await find_head(self._store)
         if head.pointer is None:
             return
+        # A refused listing is raised: it says nothing about the commits.
+        steps = await begin_walk(self._store, head.committed, max(last + 1, head.boundary))
         try:
-            async for _ in walk(self._store, head, max(last + 1, head.boundary)):
+            async for _ in steps:
                 pass
         except UntrustedError:
             raise

@@ -13,6 +13,7 @@ from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, I
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.base import ObjectRefusedError
 from pyspark_checkpointer.storage.encryption.chunked import MARK
 from pyspark_checkpointer.storage.signatures.signers import swap_signers
 from pyspark_checkpointer.storage.signatures.store import SignedStore
@@ -226,6 +227,25 @@ def test_the_same_call_finishes_a_revocation(local_victim: Victim, monkeypatch: 
     with pytest.raises(InvalidStateError, match=r"'driver' .* was revoked"):
         victim.commit(zombie, 4)
     assert victim.state() == {"n": 3}
+
+
+def test_a_revocation_that_may_not_list_the_newest_commits_fails(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may have come between, signed by the revoked key."""
+    victim = local_victim
+    victim.change(revoke=["driver"])
+    for number in range(3, 9):
+        victim.commit(victim.client("owner"), number)
+
+    async def refused(*given: Any) -> None:
+        raise ObjectRefusedError("refused by the test")
+
+    monkeypatch.setattr("pyspark_checkpointer.checkpoint.history.list_sizes", refused)
+    with pytest.raises(ObjectRefusedError):
+        victim.change(revoke=["driver"])
+    monkeypatch.undo()
+    assert victim.change(revoke=["driver"]).version == 2
 
 
 def test_a_revoked_signer_does_not_come_back_with_less(local_victim: Victim) -> None:
