@@ -23,14 +23,20 @@ READ_FAILURES = (RetryableError, StoreRefusedError, StoreNotFoundError)
 They do not prove what the store holds.
 """
 
-MAX_SENDS = 5
+MAX_SENDS = 8
 """Number of times that a swap without visible effect is sent.
 
 After that its outcome is called unknown.
 """
 
 FIRST_PAUSE = 0.2
-"""Seconds before a failed swap is sent again. Each further pause is five times as long: half a minute together."""
+"""Seconds before a failed swap is sent again. Each further pause is five times as long, up to `LONGEST_PAUSE`."""
+
+LONGEST_PAUSE = 5.0
+"""Seconds of the longest pause. All pauses together are half a minute.
+
+A store that is well again is not waited for longer: a batch and its lease may depend on the swap.
+"""
 
 
 class UndecidedError(Exception):
@@ -71,7 +77,7 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
     for sent in range(MAX_SENDS):
         # The store failed, and shows no effect of it. Sent again at once, the swap would fail again.
         if isinstance(undecided, RetryableError):
-            await asyncio.sleep(FIRST_PAUSE * 5 ** (sent - 1))
+            await asyncio.sleep(min(FIRST_PAUSE * 5 ** (sent - 1), LONGEST_PAUSE))
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except SwapNotSentError as error:

@@ -14,7 +14,7 @@ from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, ThrottlingError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, cloud, compare_and_swap, open_store
-from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
+from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, swap_until_decided
 from pyspark_checkpointer.storage.conditional_write_check import try_conditions
 from pyspark_checkpointer.storage.contest import WRITERS, hold_contest
 from pyspark_checkpointer.storage.memory.store import MemoryStore
@@ -96,8 +96,9 @@ def test_swaps_that_are_refused_for_a_while_wait_and_are_not_given_up(monkeypatc
 def test_swaps_that_fail_without_a_time_to_wait_are_sent_after_pauses_that_grow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """500 says nothing of a time. Sent at once, five swaps were over in no time, and their outcome was unknown."""
-    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 0.05)
+    """500 says nothing of a time. Sent at once, all swaps were over in no time, and their outcome was unknown."""
+    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(compare_and_swap, "LONGEST_PAUSE", 0.5)
     refused: list[float] = []
 
     def check(asked: Asked) -> Refusal | None:
@@ -113,7 +114,25 @@ def test_swaps_that_fail_without_a_time_to_wait_are_sent_after_pauses_that_grow(
     assert found is not None
     assert found.data == b"mine"
     pauses = [later - earlier for earlier, later in pairwise(refused)]
-    assert [pause > 0.05 * 5**number for number, pause in enumerate(pauses)] == [True] * 3
+    assert [pause > least for pause, least in zip(pauses, (0.02, 0.1, 0.5, 0.5, 0.5, 0.5), strict=True)] == [True] * 6
+
+
+def test_no_swap_sleeps_for_long_while_the_store_is_well_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch and its lease wait for it. An outage of six seconds held them for half a minute."""
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr("pyspark_checkpointer.storage.compare_and_swap.asyncio.sleep", note)
+    faults = Faults()
+    faults.fail("swap", times=compare_and_swap.MAX_SENDS)
+    store = FaultyStore(MemoryStore(f"memory://{uuid.uuid4().hex}"), faults)
+    with pytest.raises(UndecidedError):
+        run_sync(swap_until_decided(store, "x", b"mine", None, 100))
+    assert max(pauses) <= 5
+    assert sum(pauses) >= 20, "an outage of that length is waited for"
 
 
 @pytest.mark.parametrize("lands", [True, False])

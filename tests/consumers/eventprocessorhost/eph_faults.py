@@ -17,6 +17,7 @@ from pyspark_checkpointer.consumers.store_context import StoreContext
 from pyspark_checkpointer.errors import OutcomeUnknownError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.requests import Gate
@@ -101,6 +102,6 @@ def during(gate: Gate, work: Callable[[], object], meanwhile: Callable[[], objec
 
 def fail_to_release(host: Leases, lease: CompleteLease, folder: str) -> None:
     """Release a lease while no swap below a folder is answered."""
-    host.faults.fail("swap", path=folder, times=5)
+    host.faults.fail("swap", path=folder, times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         host.release_lease(lease)

@@ -19,6 +19,7 @@ from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, L
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.requests import CrashError
 from tests.consumers.eventprocessorhost import eph_hosts
@@ -137,7 +138,7 @@ def test_an_update_whose_answers_were_lost(root: Root, path: str) -> None:
 def test_an_update_that_failed_is_made_again(root: Root) -> None:
     host = root.leases("host")
     lease = host.acquired()
-    host.faults.fail("swap", times=5)
+    host.faults.fail("swap", times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         root.manager.update_checkpoint(lease, at(1))
     assert root.number() is None

@@ -21,6 +21,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.runtime import forks, run_sync
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from tests.consumers.eventprocessorhost.eph_faults import FOLDER, PARTITIONS, Root, at, during, fail_to_release
 from tests.consumers.world import LEASE
@@ -104,7 +105,7 @@ def test_a_renewal_that_failed_is_made_up_for_all_leases(root: Root) -> None:
     other.get_all_leases()
     host.wait(LEASE / 2)
     other.wait(LEASE / 2)
-    host.faults.fail("swap", path="ownership", times=5)
+    host.faults.fail("swap", path="ownership", times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         root.manager.update_checkpoint(used[0], at(2))
     root.manager.update_checkpoint(used[0], at(2))
@@ -276,7 +277,7 @@ def test_an_acquisition_whose_answer_was_lost(root: Root, path: str) -> None:
 def test_a_lease_whose_renewed_acquisition_failed_is_acquired_by_the_next_call(root: Root, path: str) -> None:
     host = root.leases("host")
     lease = host.acquired()
-    host.faults.fail("swap", path=path, times=5)
+    host.faults.fail("swap", path=path, times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError):
         host.acquire_lease(lease)
     assert host.acquire_lease(lease)

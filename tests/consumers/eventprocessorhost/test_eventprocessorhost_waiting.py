@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError, LeaseLostError, OutcomeUnknownError
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.consumers.eventprocessorhost.eph_faults import PARTITIONS, Root, at, fail_to_release
 from tests.consumers.world import LEASE
 
@@ -218,7 +219,7 @@ def test_a_failed_flush_keeps_what_waits(root: Root) -> None:
     lease = host.acquired()
     manager.update_checkpoint(lease, at(8))
     host.wait(LEASE / 2)
-    host.faults.fail("swap", path="ownership", times=5)
+    host.faults.fail("swap", path="ownership", times=MAX_SENDS)
     with pytest.raises(OutcomeUnknownError, match="not known whether it took effect"):
         manager.flush()
     manager.flush()

@@ -34,6 +34,7 @@ from pyspark_checkpointer.errors import (
 )
 from pyspark_checkpointer.manifests.errors import MalformedError
 from pyspark_checkpointer.manifests.positions_json import MAX_POSITION, decode_ownership, encode_ownership
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.world import TestHost, World, run
 
@@ -215,9 +216,9 @@ def test_errors_are_the_contracts(
     one: Node, error: type[CheckpointError], contract: type[CheckpointError], reads: str
 ) -> None:
     mine = taken(one)
-    one.faults.fail("swap", path=POSITION, times=5, error=error)
+    one.faults.fail("swap", path=POSITION, times=MAX_SENDS, error=error)
     if reads == "failed":
-        one.faults.fail("get", path=POSITION, times=5, error=error)
+        one.faults.fail("get", path=POSITION, times=MAX_SENDS, error=error)
     with pytest.raises(contract) as caught:
         mine.checkpoint()
     assert type(caught.value) is contract
@@ -370,7 +371,7 @@ def test_four_shards_and_two_workers(one: Node, two: Node) -> None:
 
 def test_a_shard_that_cannot_be_taken_spoils_no_other(one: Node) -> None:
     one.create(["a", "b"])
-    one.faults.fail("swap", path="positions/b.json", times=5)
+    one.faults.fail("swap", path="positions/b.json", times=MAX_SENDS)
     change = one.balance()
     assert [gained.shard_id for gained in change.gained] == ["a"]
     assert list(change.failed) == ["b"]
@@ -531,7 +532,7 @@ def test_a_release_that_cannot_write_first_is_made_again_or_given_up(lazy: Node,
     mine, other = taken(lazy), taken(lazy, "t")
     for checkpointer in (mine, other):
         checkpointer.checkpoint()
-        lazy.faults.fail("swap", path="positions", times=5)
+        lazy.faults.fail("swap", path="positions", times=MAX_SENDS)
         with pytest.raises(DependencyError):
             lazy.release(checkpointer)
     assert lazy.held == {"s": mine, "t": other}

@@ -13,6 +13,7 @@ import pytest
 
 from pyspark_checkpointer.consumers.kinesis import LATEST, SHARD_END, TRIM_HORIZON, ExtendedSequenceNumber, Worker
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from tests.consumers.kinesis import kinesis_job
 from tests.consumers.kinesis.kinesis_job import LENGTH, SHARDS
 from tests.consumers.kinesis.kinesis_world import Node, records
@@ -510,7 +511,7 @@ def test_a_slow_processor_keeps_its_lease(
 
     def wait(name: str, given: Any) -> None:
         if name == "process_records":
-            leases.faults.fail("swap", path="ownership", times=5, error=error)
+            leases.faults.fail("swap", path="ownership", times=MAX_SENDS, error=error)
             for _ in range(3):
                 host.seconds += 0.3
                 before = onlooker.rows()["s"].etag

@@ -9,6 +9,7 @@ import pytest
 
 from pyspark_checkpointer.consumers.kinesis import TRIM_HORIZON, ExtendedSequenceNumber, Worker
 from pyspark_checkpointer.errors import ConflictError, FencedError, InvalidStateError, RetryableError, ThrottlingError
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
 from pyspark_checkpointer.testing.faults import Faults
 from tests.consumers.kinesis.kinesis_world import Node, records
 from tests.consumers.kinesis.test_kinesis_worker import THIRD, Processor, Stream, checkpoint
@@ -92,7 +93,7 @@ def test_what_a_processor_did_not_do_is_delivered_again_where_nothing_could_be_r
     acts = iter([fail, checkpoint])
     worker = Worker(one, stream.fetch, lambda: Processor(calls, next(acts)))
     worker.run_once()
-    one.faults.fail("swap", path="ownership", times=5)
+    one.faults.fail("swap", path="ownership", times=MAX_SENDS)
     with pytest.raises(ZeroDivisionError):
         worker.run_once()
     assert not one.held
@@ -107,7 +108,7 @@ def test_what_was_not_checkpointed_is_delivered_again_after_a_hand_over_that_fai
     worker.run_once()
     two.claim("s")
     host.seconds += THIRD
-    one.faults.fail("swap", nth=2, path="ownership", times=5)  # the first balances
+    one.faults.fail("swap", nth=2, path="ownership", times=MAX_SENDS)  # the first balances
     worker.run_once()
     assert calls[-2:] == [("s", "shutdown_requested"), ("s", "lease_lost")]
     assert not one.held
@@ -128,7 +129,7 @@ def test_what_waits_and_cannot_be_written_is_delivered_again(
             worker.stop()
 
     worker = Worker(lazy, stream.fetch, lambda: Processor(calls, stop))
-    lazy.faults.fail("swap", nth=2, path="positions", times=5)  # the first takes it
+    lazy.faults.fail("swap", nth=2, path="positions", times=MAX_SENDS)  # the first takes it
     worker.run()
     assert not lazy.held
     worker.run_once()
@@ -155,12 +156,12 @@ def test_a_throttled_finish_is_made_up_for(
     stream.ended.add("s")
     worker = Worker(one, stream.fetch, lambda: Processor(calls))
     worker.run_once()
-    one.faults.fail("swap", path="ownership", times=5, error=ThrottlingError)
+    one.faults.fail("swap", path="ownership", times=MAX_SENDS, error=ThrottlingError)
     worker.run_once()
     assert not one.rows()["s"].finished
     if tries == 2:
         host.seconds += THIRD
-        one.faults.fail("swap", nth=2, path="ownership", times=5, error=ThrottlingError)  # the first takes it
+        one.faults.fail("swap", nth=2, path="ownership", times=MAX_SENDS, error=ThrottlingError)  # the first takes it
         worker.run_once()
         assert not one.rows()["s"].finished
     host.seconds += THIRD
@@ -196,7 +197,7 @@ def test_a_state_that_is_fenced_under_a_lease_that_is_held_ends_the_worker(
     def be_fenced(name: str, given: Any) -> None:
         if name == "process_records":
             if not renewed:
-                one.faults.fail("swap", path="ownership", times=5)
+                one.faults.fail("swap", path="ownership", times=MAX_SENDS)
             raise FencedError("the state has another writer")
 
     with pytest.raises(FencedError):
@@ -346,7 +347,7 @@ def test_no_record_is_skipped_whatever_fails(world: World, host: TestHost, seed:
         which = source.randrange(2)
         worker = workers[which]
         if source.random() < 0.2:  # the store is away, longer than anybody tries
-            nodes[which].faults.fail("swap", source.randint(1, 4), times=5)
+            nodes[which].faults.fail("swap", source.randint(1, 4), times=MAX_SENDS)
         try:
             if source.random() < 0.05:
                 worker.stop()
